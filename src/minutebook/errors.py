@@ -1,0 +1,215 @@
+"""
+Every error that minutebook raises, in one tree, split by who has to act.
+
+    MinutebookError
+    ├── CallerError                              the call was wrong; nothing was read or written
+    │   ├── InvalidOption                        an option or limit (also a ValueError)
+    │   ├── InvalidId                            a namespace, conversation id or idempotency id (also a ValueError)
+    │   ├── InvalidValue                         a value or text that JSON cannot hold exactly; `path` names the place
+    │   ├── InvalidMessage                       JSON, but no message of the conversation's wire format
+    │   ├── PairingViolation                     a result without its call, or a call left open
+    │   ├── StoreClosed                          the store was closed, or is used after a fork
+    │   └── BlockingMismatch                     an async store driven by blocking code, or the other way round
+    ├── DecisionHistoryError                     the history refuses; the record is as it was
+    │   ├── DecisionHistoryBusy                  another worker holds the conversation
+    │   ├── DecisionHistoryFenced                this worker lost the conversation to `recover` or `delete`
+    │   ├── DecisionHistoryNotReserved           nothing to recover or to release
+    │   ├── DecisionHistoryConflict              the same id with other content, or a transcript that contradicts
+    │   ├── DecisionHistoryLimitExceeded         what must be sent does not fit the window
+    │   ├── DecisionHistoryRetentionExceeded     one conversation would retain more than its bound
+    │   ├── DecisionHistoryStoreFull             the store would hold more than its bounds
+    │   └── DecisionHistoryAbsent                no such conversation, or it has expired
+    ├── StorageError                             files, disks and databases; an operator has to look
+    │   ├── DecisionHistoryStorageUnsafe         permissions, links or owners that are not private
+    │   ├── DecisionHistoryStorageFailed         the disk or the database failed; the outcome is unknown
+    │   ├── DecisionHistoryStorageLocked         another program kept the database locked for too long
+    │   ├── DecisionHistoryCorrupt               stored bytes are not what was written; `seq` names the entry
+    │   ├── DecisionHistorySchemaUnsupported     the database is of another version or another application
+    │   └── ImportRefused                        an import file is torn, foreign or too large
+    └── ProviderError                            the model's side, or the request made for it
+        ├── AgentDecisionProviderUnavailable     transport or provider failure
+        ├── AgentDecisionProviderSchemaViolation a response without a valid typed decision
+        ├── ProviderContextWindowExceeded        the counted minimum does not fit the context window
+        └── ProviderContextCountUnavailable      no count could be had, so nothing was generated
+
+Each class has a stable `code`, which is its name: the published names are what people search for. Messages hold
+numbers, options and what to do; never message content, keys or passwords (promise I-37).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AgentDecisionProviderSchemaViolation",
+    "AgentDecisionProviderUnavailable",
+    "BlockingMismatch",
+    "CallerError",
+    "DecisionHistoryAbsent",
+    "DecisionHistoryBusy",
+    "DecisionHistoryConflict",
+    "DecisionHistoryCorrupt",
+    "DecisionHistoryError",
+    "DecisionHistoryFenced",
+    "DecisionHistoryLimitExceeded",
+    "DecisionHistoryNotReserved",
+    "DecisionHistoryRetentionExceeded",
+    "DecisionHistorySchemaUnsupported",
+    "DecisionHistoryStorageFailed",
+    "DecisionHistoryStorageLocked",
+    "DecisionHistoryStorageUnsafe",
+    "DecisionHistoryStoreFull",
+    "ImportRefused",
+    "InvalidId",
+    "InvalidMessage",
+    "InvalidOption",
+    "InvalidValue",
+    "MinutebookError",
+    "PairingViolation",
+    "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
+    "ProviderError",
+    "StorageError",
+    "StoreClosed",
+]
+
+
+class MinutebookError(Exception):
+    """Base of every error of this package."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        """Keep `facts` (numbers, option names, positions) as attributes beside the message."""
+        super().__init__(message)
+        self.facts = facts
+
+    @property
+    def code(self) -> str:
+        """The stable name that logs, traces and exit codes use."""
+        return type(self).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
+class CallerError(MinutebookError):
+    """The call itself was wrong; nothing was read or written."""
+
+
+class InvalidOption(CallerError, ValueError):
+    """An option or limit out of its range, unknown, or in conflict with another."""
+
+
+class InvalidId(CallerError, ValueError):
+    """A namespace, conversation id or idempotency id that no store accepts."""
+
+
+class InvalidValue(CallerError, ValueError):
+    """A value that JSON cannot hold exactly. `path` is where it stands, for example `$.content[2].text`."""
+
+
+class InvalidMessage(CallerError, ValueError):
+    """Valid JSON that is no message of the conversation's wire format. `path` is where it stands."""
+
+
+class PairingViolation(CallerError):
+    """A result without an open call of its own exchange, or an exchange left with an open call."""
+
+
+class StoreClosed(CallerError):
+    """The store was closed, or was opened in another process before a fork."""
+
+
+class BlockingMismatch(CallerError):
+    """A coroutine suspended under `minutebook.sync`: the store or client given there is an asynchronous one."""
+
+
+class DecisionHistoryError(MinutebookError):
+    """A refusal of the history itself. The record is as it was, and no request was sent."""
+
+
+class DecisionHistoryBusy(DecisionHistoryError):
+    """Another worker holds the conversation (SPEC D22). `epoch` and `since_ms` say which reservation and how old."""
+
+
+class DecisionHistoryFenced(DecisionHistoryError):
+    """This worker's reservation was ended by `recover` or `delete`; its write changed nothing (SPEC D22)."""
+
+
+class DecisionHistoryNotReserved(DecisionHistoryError):
+    """There is no reservation to recover, or another recovery was first (SPEC D22)."""
+
+
+class DecisionHistoryConflict(DecisionHistoryError):
+    """The same id came with other content, or a transcript contradicts what is recorded (SPEC C4)."""
+
+
+class DecisionHistoryLimitExceeded(DecisionHistoryError):
+    """What must stay in the window exceeds a limit; nothing was sent (SPEC D8)."""
+
+
+class DecisionHistoryRetentionExceeded(DecisionHistoryError):
+    """The conversation would retain more than `max_retained_bytes` (SPEC D7)."""
+
+
+class DecisionHistoryStoreFull(DecisionHistoryError):
+    """The store would exceed `max_sessions` or `max_bytes`; nothing older was evicted (SPEC D7)."""
+
+
+class DecisionHistoryAbsent(DecisionHistoryError):
+    """The conversation does not exist or has expired."""
+
+
+class StorageError(MinutebookError):
+    """Files, disks and databases: an operator has to look."""
+
+
+class DecisionHistoryStorageUnsafe(StorageError):
+    """A file or directory that others could read, replace or write (SPEC D20). `problem` is an enumerated reason."""
+
+
+class DecisionHistoryStorageFailed(StorageError):
+    """
+    The disk or database failed. Whether the last write is durable is unknown until the store is opened again.
+
+    After a failed sync the kernel may have dropped the dirty pages, so a second attempt that succeeds proves
+    nothing: the store refuses everything until it is reopened (promise I-6).
+    """
+
+
+class DecisionHistoryStorageLocked(StorageError):
+    """Another program kept the database locked longer than the store waits; nothing was written."""
+
+
+class DecisionHistoryCorrupt(StorageError):
+    """Stored bytes are not what was written. `seq` names the first entry that fails, where it is known."""
+
+
+class DecisionHistorySchemaUnsupported(StorageError):
+    """The database belongs to another application or to another version of the schema; it was left unchanged."""
+
+
+class ImportRefused(StorageError):
+    """An import file is torn, foreign, or over a bound. `good_records` and `line` say how far it was sound."""
+
+
+class ProviderError(MinutebookError):
+    """The model's side. `provider_error_code` is this library's own diagnosis (SPEC D9)."""
+
+
+class AgentDecisionProviderUnavailable(ProviderError):
+    """Transport or provider failure: time-outs, refused redirects, every status but 2xx (SPEC D9)."""
+
+
+class AgentDecisionProviderSchemaViolation(ProviderError):
+    """The provider answered, but not with a valid typed decision (SPEC D9)."""
+
+
+class ProviderContextWindowExceeded(ProviderError):
+    """The counted minimum does not fit the context window; nothing was generated (SPEC D12)."""
+
+
+class ProviderContextCountUnavailable(ProviderError):
+    """No token count could be had; nothing was generated (SPEC D12)."""
