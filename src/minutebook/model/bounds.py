@@ -1,0 +1,98 @@
+"""
+What a store may hold, and what a window may send: two bounds that never depend on each other (SPEC D7).
+
+Bounds are checked where they are given, so a value that exists is legal (bad inputs 51, 52, 56).
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import msgspec
+
+from minutebook.errors import InvalidOption
+
+MAX_COUNT = 2**62
+"""No count or size is larger; every store keeps them in 64 bits."""
+
+
+def check_count(value: object, name: str) -> int:
+    """
+    Return `value` if it is a positive integer, else refuse it.
+
+    Raises:
+        InvalidOption: not exactly `int` (a bool is none), zero, negative, or beyond 2**62.
+    """
+    if type(value) is not int:
+        raise InvalidOption(f"{name} must be an int, not {type(value).__name__}", option=name)
+    if not 0 < value <= MAX_COUNT:
+        raise InvalidOption(f"{name} must be between 1 and 2**62, not {value}", option=name)
+    return value
+
+
+def ttl_ms(ttl: object) -> int | None:
+    """
+    Return a time to live in milliseconds; `None` means that nothing expires.
+
+    Raises:
+        InvalidOption: not a `timedelta` or a number of seconds, or not finite and positive.
+    """
+    if ttl is None:
+        return None
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) not in (int, float):
+        raise InvalidOption(f"ttl must be a timedelta or seconds, not {type(ttl).__name__}", option="ttl")
+    number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
+    if not (math.isfinite(number) and 0.001 <= number <= 1e12):
+        raise InvalidOption("ttl must be finite and at least one millisecond", option="ttl")
+    return int(number * 1000)
+
+
+class StoreBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What one namespace of a store may hold; `None` means without bound (SPEC D6, D7, D19).
+
+    Raises:
+        InvalidOption: a bound that is no positive integer, or a conversation's bound above the store's.
+    """
+
+    max_sessions: int | None = None
+    max_bytes: int | None = None
+    max_retained_bytes: int | None = None
+    ttl_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_sessions", "max_bytes", "max_retained_bytes", "ttl_ms"):
+            value = getattr(self, name)
+            if value is not None:
+                check_count(value, name)
+        if self.max_bytes and self.max_retained_bytes and self.max_retained_bytes > self.max_bytes:
+            raise InvalidOption(
+                f"max_retained_bytes {self.max_retained_bytes:,} exceeds the store's max_bytes {self.max_bytes:,}",
+                option="max_retained_bytes",
+            )
+
+
+class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What may be sent: at most `max_messages` wire messages, and `max_bytes` UTF-8 bytes of their JSON (SPEC D7).
+
+    When a limit bites, the window is cut down to `low_water` of the limits and then left alone until a limit bites
+    again, so that a provider's prompt cache stays warm; 1.0 cuts no more than it must. `None` takes the face's own
+    default (0.65 for a `Conversation`, 1.0 elsewhere). Tools, schemas and system instructions are not counted here.
+
+    Raises:
+        InvalidOption: a limit that is no positive integer, or a `low_water` outside 0 < low_water <= 1.
+    """
+
+    max_messages: int = 128
+    max_bytes: int = 262_144
+    low_water: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self.max_messages, "max_messages")
+        check_count(self.max_bytes, "max_bytes")
+        low = self.low_water
+        if low is not None and (type(low) not in (int, float) or not 0 < low <= 1):
+            raise InvalidOption("low_water must be a number above 0 and at most 1", option="low_water")

@@ -1,0 +1,166 @@
+"""
+Entries: the immutable rows of a conversation's log, and the digest chain that ties them together.
+
+An entry keeps the bytes it was given. What a window sends of it is a slice of those bytes, so that sizes are additions,
+windows are joins, and nothing is encoded twice.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+
+import msgspec
+
+from minutebook.model.keys import ConversationKey
+
+
+class Kind(enum.IntEnum):
+    """What an entry is. The numbers are stored; they never change their meaning."""
+
+    INSTRUCTIONS = 1
+    """System or developer text at the head of a transcript: retained, in no window (the caller sends its own)."""
+    INPUT = 2
+    """What opens a turn: a user message or a task."""
+    INJECTION = 3
+    """A further message inside a turn; shown after the results of the exchange that it interrupted."""
+    RESPONSE = 4
+    """A provider's response, byte for byte. It opens an exchange."""
+    RESULT = 5
+    """What answers one call of a response."""
+    ABANDONED = 6
+    """A mark: the entries from `exchange` up to this one belong to an attempt that failed or was stopped."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a response. `id` is empty where the provider left it out; then order and name tell calls apart."""
+
+    id: str
+    name: str
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What is about to become an entry; the record adds its place, its time and its digest.
+
+    `payload[start:stop]` is the part that a window sends; `messages` is how many wire messages that part is, and
+    `size` what it adds to the window in bytes beside one separator a message (so a window of n messages measures
+    2 + the sizes + n - 1). An entry that has nothing to send has zeros there.
+    """
+
+    kind: Kind
+    payload: bytes
+    messages: int = 0
+    size: int = 0
+    start: int = 0
+    stop: int = 0
+    calls: tuple[Call, ...] = ()
+    """RESPONSE: its calls, in the provider's order."""
+    call: int = 0
+    """RESULT: the position of the call it answers."""
+    exchange: int = 0
+    """RESULT: the `seq` of its response; 0 means the newest response."""
+
+    def __repr__(self) -> str:
+        return f"Draft({self.kind.name}, {len(self.payload):,} bytes)"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the log. `seq` counts 1, 2, 3 … without gaps and alone decides order; `wall` (Unix ms) never does."""
+
+    seq: int
+    kind: Kind
+    turn: int
+    """The `seq` of the input that opened its turn; 0 before the first input."""
+    exchange: int
+    """The `seq` of its response; 0 outside an exchange. ABANDONED: the first `seq` that the mark takes out."""
+    call: int
+    messages: int
+    size: int
+    start: int
+    stop: int
+    wall: int
+    calls: tuple[Call, ...]
+    digest: bytes
+    payload: bytes
+
+    def __repr__(self) -> str:
+        return f"Entry({self.seq}, {self.kind.name}, {len(self.payload):,} bytes)"
+
+    @property
+    def fragment(self) -> bytes:
+        """The bytes that a window sends of this entry, before the wire format's own wrapping."""
+        return self.payload if self.stop - self.start == len(self.payload) else self.payload[self.start : self.stop]
+
+
+_PLACE = struct.Struct(">QBQQQQQQQQI")
+_encode_calls = msgspec.json.Encoder().encode
+
+
+def first_digest(key: ConversationKey) -> bytes:
+    """Return the digest that a conversation's chain starts from; it binds every later digest to the key."""
+    chain = hashlib.sha256(b"minutebook chain 1\n")
+    for part in (key.namespace.encode(), key.id.encode()):
+        chain.update(len(part).to_bytes(4, "big") + part)
+    return chain.digest()
+
+
+def encode_calls(calls: tuple[Call, ...]) -> bytes:
+    """Return the stored form of a response's calls: a JSON list of `[id, name]`, or no bytes when there are none."""
+    return _encode_calls(calls) if calls else b""
+
+
+def decode_calls(stored: bytes) -> tuple[Call, ...]:
+    """Return the calls that `encode_calls` wrote."""
+    return msgspec.json.decode(stored, type=tuple[Call, ...]) if stored else ()
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Return SHA-256 of an entry's bytes: what the chain covers, and what tells a repeated input."""
+    return hashlib.sha256(payload).digest()
+
+
+def chain_digest(
+    before: bytes,
+    content: bytes,
+    calls: bytes,
+    *,
+    seq: int,
+    kind: Kind,
+    turn: int,
+    exchange: int,
+    call: int,
+    messages: int,
+    size: int,
+    start: int,
+    stop: int,
+    wall: int,
+) -> bytes:
+    """
+    Return the digest of one entry: SHA-256 over the digest before it, its place, its calls and the digest of its bytes.
+
+    The bytes enter by their own digest (`content`), so the chain can still be verified where bytes had to be erased
+    (promise I-39, SPEC B8). Every field is of fixed width or prefixed by its length, so no two different entries feed the hash the same bytes.
+    """
+    place = _PLACE.pack(seq, kind, turn, exchange, call, messages, size, start, stop, wall, len(calls))
+    return hashlib.sha256(b"".join((before, content, place, calls))).digest()
+
+
+def recompute_digest(before: bytes, entry: Entry) -> bytes:
+    """Return the digest that `entry` must carry after an entry whose digest is `before`."""
+    return chain_digest(
+        before,
+        payload_digest(entry.payload),
+        encode_calls(entry.calls),
+        seq=entry.seq,
+        kind=entry.kind,
+        turn=entry.turn,
+        exchange=entry.exchange,
+        call=entry.call,
+        messages=entry.messages,
+        size=entry.size,
+        start=entry.start,
+        stop=entry.stop,
+        wall=entry.wall,
+    )

@@ -1,0 +1,58 @@
+"""
+What observers are told: a closed enumeration of events with fixed fields, numbers and codes only (SPEC D4, D8, D16).
+
+No field can hold message text, a signature, an id or a key, so no event can leak one (promise I-37).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of every event; `kind` names it."""
+
+    @property
+    def kind(self) -> str:
+        """The event's name, as it appears in its JSON."""
+        return str(self.__struct_config__.tag)
+
+
+class HistoryTrimmed(Event, frozen=True, kw_only=True, tag="decision_history_trimmed"):
+    """Complete exchanges left the window; the record still holds them. The counts are those of the window now."""
+
+    message_count: int
+    bytes: int
+    removed_exchanges: int
+    first_removed: int
+    """The `seq` of the oldest response that left."""
+    last_removed: int
+    """The `seq` of the newest response that left."""
+
+
+class HistoryResumed(Event, frozen=True, kw_only=True, tag="decision_history_resumed"):
+    """An invocation went on after another process; without messages when only observations were left (SPEC D25)."""
+
+    message_count: int
+    bytes: int
+    resumed_without_messages: bool
+
+
+class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_abandoned"):
+    """An attempt failed or was stopped; its entries are in no window."""
+
+    message_count: int
+    bytes: int
+    first_abandoned: int
+    reason: str
+    """An enumerated reason: `failed`, `cancelled`, `refused` or `recovered`."""
+
+
+class ContextCounted(Event, frozen=True, kw_only=True, tag="provider_context_count"):
+    """A request was counted before it was sent (SPEC D16)."""
+
+    provider: str
+    count: int
+    reservation: int
+    window: int
+    fits: bool

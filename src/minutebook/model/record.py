@@ -1,0 +1,429 @@
+"""
+The record's own law: how a log grows, and what it refuses.
+
+`extend` is the only way a record changes. It is pure: (header, delta, wall time) in, (new header, new entries) out, or
+a typed refusal. Every store calls it inside its own atomic write, so all stores accept and refuse the same, and a
+refusal has nothing to undo.
+
+A turn is recorded before its request is sent. From then until it settles it is an *attempt*: the header keeps the
+state to go back to. An attempt that fails is closed by an ABANDONED mark that takes its entries out of every window;
+the input itself stays as `unanswered`, so that a retry of the same input does not record it twice (case O-34).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    DecisionHistoryRetentionExceeded,
+    InvalidMessage,
+    InvalidOption,
+    PairingViolation,
+)
+from minutebook.model.entries import (
+    Call,
+    Draft,
+    Entry,
+    Kind,
+    chain_digest,
+    encode_calls,
+    first_digest,
+    payload_digest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from minutebook.model.keys import ConversationKey
+
+
+class OpenExchange(msgspec.Struct, frozen=True, array_like=True):
+    """An exchange that still waits for results. A parked one lets the conversation go on meanwhile (SPEC C4)."""
+
+    exchange: int
+    calls: tuple[Call, ...]
+    answered: tuple[int, ...] = ()
+    parked: bool = False
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The positions of the calls that have no result yet."""
+        return tuple(position for position in range(len(self.calls)) if position not in self.answered)
+
+
+class Unanswered(msgspec.Struct, frozen=True, array_like=True):
+    """An input without an answer: what tells its retry, and the turn and exchange that stood before it."""
+
+    content: bytes
+    turn: int
+    exchange: int
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """Where the conversation stands: what an abandoned attempt goes back to."""
+
+    turn: int = 0
+    """The `seq` of the newest turn's input; 0 before the first."""
+    exchange: int = 0
+    """The `seq` of the newest response of that turn; 0 if it has none."""
+    turns: int = 0
+    exchanges: int = 0
+    open: tuple[OpenExchange, ...] = ()
+    unanswered: Unanswered | None = None
+    """The newest input while no attempt to answer it has settled: in no window but its own turn's."""
+    window_from: int = 0
+    """The `seq` of the oldest exchange of the last window; 0 before the first window."""
+    window_limits: tuple[int, int] = (0, 0)
+    """The limits that `window_from` was chosen under: (messages, bytes)."""
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """A turn or step under way: the first `seq` that it may be taken back from, and the state to go back to."""
+
+    first: int
+    state: State
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation's counters. Of constant size, replaced by each commit in the same atomic write as the entries."""
+
+    format: str
+    """The wire format or identity that the conversation was opened with; it never changes."""
+    created: int
+    touched: int
+    epoch: int = 0
+    token: str = ""
+    """Who holds the reservation; empty when nobody does."""
+    since: int = 0
+    version: int = 0
+    entries: int = 0
+    bytes: int = 0
+    """Retained payload bytes."""
+    digest: bytes
+    state: State = State()
+    attempt: Attempt | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit adds. Either it is recorded whole or nothing of it is."""
+
+    drafts: tuple[Draft, ...] = ()
+    idempotency: str
+    """Same id and same content: the first receipt again, nothing written. Same id, other content: a conflict."""
+    opens: bool = False
+    """Begin an attempt: after the input if the delta holds one, else before everything in it."""
+    settles: bool = False
+    """End the attempt: its entries stand."""
+    abandons: str = ""
+    """End the attempt as failed, for this enumerated reason: its entries leave every window."""
+    parks: tuple[int, ...] = ()
+    """Open exchanges that may wait while the conversation goes on."""
+    window_from: int = 0
+    window_limits: tuple[int, int] = (0, 0)
+    sent: bytes = b""
+    """The receipt of the request that led to this commit, as JSON; empty when there was none."""
+    max_retained_bytes: int | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit did: the entries it wrote, the chain's digest after them, and the request it answers."""
+
+    idempotency: str
+    first: int
+    last: int
+    """First and last `seq` written; `last` is `first` - 1 when the commit added no entry."""
+    version: int
+    epoch: int
+    digest: bytes
+    content: bytes
+    wall: int
+    sent: bytes = b""
+
+
+class Extension(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `extend`: the header to store, the entries to add, and the receipt."""
+
+    header: Header
+    entries: tuple[Entry, ...]
+    receipt: Receipt
+
+
+def new_header(key: ConversationKey, format: str, wall: int) -> Header:  # noqa: A002 - the field's standard word
+    """Return the header of a conversation that holds nothing yet."""
+    return Header(format=format, created=wall, touched=wall, digest=first_digest(key))
+
+
+def content_digest(delta: Delta, contents: Iterable[bytes]) -> bytes:
+    """Return what tells a replay from a conflict: a digest over what is recorded, not over how it was sent."""
+    digest = hashlib.sha256(b"%d %d %s\n" % (delta.opens, delta.settles, delta.abandons.encode()))
+    for draft, content in zip(delta.drafts, contents, strict=True):
+        digest.update(b"%d %d %d\n%s" % (draft.kind, draft.call, draft.exchange, content))
+    return digest.digest()
+
+
+def replayed(receipt: Receipt, delta: Delta) -> Receipt:
+    """
+    Return the receipt of an earlier commit that `delta` repeats.
+
+    Raises:
+        DecisionHistoryConflict: the id is the same and the content is not.
+    """
+    if receipt.content != content_digest(delta, [payload_digest(draft.payload) for draft in delta.drafts]):
+        raise DecisionHistoryConflict(
+            "this idempotency id already stands for other content; use a new id for a new exchange",
+            first=receipt.first,
+            last=receipt.last,
+        )
+    return receipt
+
+
+def extend(header: Header, delta: Delta, wall: int) -> Extension:
+    """
+    Return what the record becomes when `delta` is committed; linear in the new bytes alone.
+
+    Raises:
+        PairingViolation: a result without an open call, a second answer, or new input while calls wait.
+        DecisionHistoryRetentionExceeded: the conversation would retain more than `max_retained_bytes`.
+        InvalidMessage: instructions after the conversation has begun.
+        InvalidOption: an attempt opened while another one is open.
+    """
+    growth = _Growth(header, delta, wall)
+    contents = [payload_digest(draft.payload) for draft in delta.drafts]
+    growth.open(contents)
+    for draft, content in zip(delta.drafts, contents, strict=True):
+        growth.add(draft, content)
+    growth.close()
+    _check_retained(growth.bytes, delta.max_retained_bytes)
+    after = growth.header()
+    receipt = Receipt(
+        idempotency=delta.idempotency,
+        first=header.entries + 1,
+        last=after.entries,
+        version=after.version,
+        epoch=after.epoch,
+        digest=after.digest,
+        content=content_digest(delta, contents),
+        wall=wall,
+        sent=delta.sent,
+    )
+    return Extension(header=after, entries=tuple(growth.added), receipt=receipt)
+
+
+def interrupt(header: Header, reason: str, wall: int, idempotency: str) -> Extension:
+    """
+    Return the record after its reservation was ended from outside: an ABANDONED mark, and the state to go on from.
+
+    The mark is made even when the interrupted attempt had written nothing: an operator sees that there was one.
+    """
+    return extend(header, Delta(idempotency=idempotency, abandons=reason), wall)
+
+
+def _check_retained(size: int, bound: int | None) -> None:
+    if bound is not None and size > bound:
+        raise DecisionHistoryRetentionExceeded(
+            f"the conversation would retain {size:,} bytes, limit {bound:,}; "
+            "raise max_retained_bytes, or go on in a new conversation",
+            size=size,
+            limit=bound,
+        )
+
+
+class _Growth:
+    """The one mutable thing here: a header's fields while a delta is applied to them. It never leaves `extend`."""
+
+    def __init__(self, header: Header, delta: Delta, wall: int) -> None:
+        self.before = header
+        self.delta = delta
+        self.wall = wall
+        self.state = header.state
+        self.attempt = header.attempt
+        self.seq = header.entries
+        self.bytes = header.bytes
+        self.digest = header.digest
+        self.added: list[Entry] = []
+        self.opening = delta.opens
+        self.repeated: Draft | None = None
+
+    def header(self) -> Header:
+        return msgspec.structs.replace(
+            self.before,
+            touched=self.wall,
+            version=self.before.version + 1,
+            entries=self.seq,
+            bytes=self.bytes,
+            digest=self.digest,
+            state=self.state,
+            attempt=self.attempt,
+        )
+
+    def open(self, contents: list[bytes]) -> None:
+        """Begin the attempt that the delta asks for; one that repeats an unanswered input goes on from that input."""
+        if not self.opening:
+            return
+        if self.attempt is not None:
+            raise InvalidOption("a turn is already open in this reservation; settle or abandon it first")
+        inputs = [
+            (draft, content)
+            for draft, content in zip(self.delta.drafts, contents, strict=True)
+            if draft.kind is Kind.INPUT
+        ]
+        if not inputs:
+            self._begin_attempt()
+        elif self.state.unanswered and inputs[0][1] == self.state.unanswered.content:
+            self.repeated = inputs[0][0]
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        self.attempt = Attempt(self.seq + 1, self.state)
+        self.opening = False
+
+    def add(self, draft: Draft, content: bytes) -> None:
+        """Apply one draft by the rule of its kind."""
+        if draft is self.repeated:
+            return
+        if self.attempt is None and self.state.unanswered and draft.kind is not Kind.RESULT:
+            self._drop_unanswered(self.state.unanswered)
+        match draft.kind:
+            case Kind.INPUT:
+                self._add_input(draft, content)
+            case Kind.RESPONSE:
+                self._add_response(draft, content)
+            case Kind.RESULT:
+                self._add_result(draft, content)
+            case Kind.INJECTION:
+                self._append(draft, content, exchange=self.state.exchange)
+            case Kind.INSTRUCTIONS:
+                self._add_instructions(draft, content)
+            case Kind.ABANDONED:
+                raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
+
+    def _drop_unanswered(self, unanswered: Unanswered) -> None:
+        """Take an input that was never answered out of the story: the next one supersedes it."""
+        self._mark("superseded", first=self.state.turn)
+        self._set(turn=unanswered.turn, exchange=unanswered.exchange, turns=self.state.turns - 1, unanswered=None)
+
+    def _add_instructions(self, draft: Draft, content: bytes) -> None:
+        if self.seq > len(self.added) or any(entry.kind is not Kind.INSTRUCTIONS for entry in self.added):
+            raise InvalidMessage(
+                "instructions may only stand at the head of a conversation; send them with the request instead",
+                path="$",
+            )
+        self._append(draft, content, exchange=0)
+
+    def _add_input(self, draft: Draft, content: bytes) -> None:
+        self._refuse_open("a new input")
+        before = Unanswered(content, self.state.turn, self.state.exchange)
+        self._set(turn=self.seq + 1, exchange=0, turns=self.state.turns + 1)
+        self._append(draft, content, exchange=0)
+        if self.opening:
+            self._set(unanswered=before)
+            self._begin_attempt()
+
+    def _add_response(self, draft: Draft, content: bytes) -> None:
+        self._refuse_open("a new response")
+        seq = self.seq + 1
+        waiting = (*self.state.open, OpenExchange(seq, draft.calls)) if draft.calls else self.state.open
+        self._set(exchange=seq, exchanges=self.state.exchanges + 1, open=waiting)
+        self._append(draft, content, exchange=seq)
+
+    def _add_result(self, draft: Draft, content: bytes) -> None:
+        exchange = draft.exchange or self.state.exchange
+        found = next((open_ for open_ in self.state.open if open_.exchange == exchange), None)
+        if found is None:
+            raise PairingViolation("a result for an exchange that has no open call", exchange=exchange)
+        if draft.call not in found.waiting:
+            raise PairingViolation(
+                f"call {draft.call} of this exchange does not wait for a result; waiting: {list(found.waiting)}",
+                exchange=exchange,
+                call=draft.call,
+            )
+        answered = msgspec.structs.replace(found, answered=(*found.answered, draft.call))
+        rest = tuple(open_ for open_ in self.state.open if open_ is not found)
+        self._set(open=(*rest, answered) if answered.waiting else rest)
+        self._append(draft, content, exchange=exchange)
+
+    def _refuse_open(self, what: str) -> None:
+        for open_ in self.state.open:
+            if not open_.parked:
+                raise PairingViolation(
+                    f"{what} while {len(open_.waiting)} call(s) of the exchange before it wait for their results; "
+                    "give the results, or park the calls",
+                    exchange=open_.exchange,
+                    waiting=open_.waiting,
+                )
+
+    def close(self) -> None:
+        """Apply what the delta says beside its entries: parked exchanges, the window's start, the attempt's end."""
+        for exchange in self.delta.parks:
+            self._park(exchange)
+        if self.delta.window_from:
+            self._set(window_from=self.delta.window_from, window_limits=self.delta.window_limits)
+        if self.delta.abandons:
+            self._abandon(self.delta.abandons)
+        elif self.delta.settles:
+            self.attempt = None
+            self._set(unanswered=None)
+
+    def _park(self, exchange: int) -> None:
+        if all(open_.exchange != exchange for open_ in self.state.open):
+            raise PairingViolation("only an exchange with an open call can be parked", exchange=exchange)
+        self._set(
+            open=tuple(
+                msgspec.structs.replace(open_, parked=True) if open_.exchange == exchange else open_
+                for open_ in self.state.open
+            )
+        )
+
+    def _abandon(self, reason: str) -> None:
+        first = self.seq + 1
+        if self.attempt is not None:
+            first, self.state = self.attempt.first, self.attempt.state
+            self.attempt = None
+        self._mark(reason, first=first)
+
+    def _mark(self, reason: str, *, first: int) -> None:
+        payload = b'{"reason":"%s"}' % reason.encode()
+        self._append(Draft(kind=Kind.ABANDONED, payload=payload), payload_digest(payload), exchange=first)
+
+    def _set(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+    def _append(self, draft: Draft, content: bytes, *, exchange: int) -> None:
+        self.seq += 1
+        self.bytes += len(draft.payload)
+        self.digest = chain_digest(
+            self.digest,
+            content,
+            encode_calls(draft.calls),
+            seq=self.seq,
+            kind=draft.kind,
+            turn=self.state.turn,
+            exchange=exchange,
+            call=draft.call,
+            messages=draft.messages,
+            size=draft.size,
+            start=draft.start,
+            stop=draft.stop,
+            wall=self.wall,
+        )
+        self.added.append(
+            Entry(
+                seq=self.seq,
+                kind=draft.kind,
+                turn=self.state.turn,
+                exchange=exchange,
+                call=draft.call,
+                messages=draft.messages,
+                size=draft.size,
+                start=draft.start,
+                stop=draft.stop,
+                wall=self.wall,
+                calls=draft.calls,
+                digest=self.digest,
+                payload=draft.payload,
+            )
+        )

@@ -1,0 +1,280 @@
+"""
+The seams: what the history needs from the outside, as Protocols.
+
+Everything that could block, fail or differ between two runs comes in here: storage, the provider, time, randomness.
+A backend author writes a `Journal`; a host that already has a database of its own may write a `Store` instead. Both are
+proved by the conformance suite in `minutebook.testing`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from minutebook.model.entries import Call, Draft, Entry
+from minutebook.model.record import Header, Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.events import Event
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Delta
+
+Result = TypeVar("Result")
+
+
+class Clock(Protocol):
+    """Time as the store sees it."""
+
+    def __call__(self) -> int:
+        """Return the present as Unix milliseconds."""
+        ...
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the log to read at once, newest first: stop after `rows` entries, or once `size` is exceeded."""
+
+    rows: int
+    messages: int
+    size: int
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation, what the conversation looks like under it, and the newest entries, newest first."""
+
+    header: Header
+    tail: tuple[Entry, ...]
+    written: tuple[Entry, ...] = ()
+    receipt: Receipt | None = None
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """The header after a commit, the entries that it wrote, and its receipt (the first one, when it was a replay)."""
+
+    header: Header
+    written: tuple[Entry, ...]
+    receipt: Receipt
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation in a namespace, by its counters alone."""
+
+    key: ConversationKey
+    header: Header
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a namespace holds. Expired conversations that wait for their purge are counted in `expired` alone."""
+
+    conversations: int
+    bytes: int
+    reserved: int
+    expired: int
+
+
+class Journal(Protocol):
+    """
+    Storage of append-only logs: short atomic methods, no callbacks, nothing held between two calls.
+
+    Every method applies the model's own functions (`extend`, `interrupt`, `replayed`) to the stored header inside one
+    atomic write, so that all journals accept and refuse the same. `bounds` and the clock belong to the journal.
+    A conversation whose last write is older than `ttl_ms` is absent unless it is reserved; the access that finds it
+    so removes it.
+    """
+
+    async def reserve(
+        self,
+        key: ConversationKey,
+        token: str,
+        *,
+        format: str,  # noqa: A002 - the field's standard word
+        opening: Delta | None = None,
+        release: bool = False,
+        tail: Page | None = None,
+        known: int = -1,
+    ) -> Reserved:
+        """
+        Take the reservation, creating the conversation if need be, and commit `opening` in the same atomic write.
+
+        With `release` the reservation is given back at once: one durable append without a hold. With an `opening`
+        the write is durable when this returns; without one the reservation survives the process, and becomes durable
+        with the next commit. A conversation whose version is `known` returns no tail: the caller has it already.
+        An `opening` whose idempotency id was committed before is a replay: its first receipt comes back, nothing is
+        written, and a reservation is taken only without `release`.
+
+        Raises:
+            DecisionHistoryBusy: it is reserved; nothing changed.
+            DecisionHistoryConflict: another wire format, or the idempotency id stands for other content.
+            DecisionHistoryStoreFull: the namespace's bounds would be exceeded.
+        """
+        ...
+
+    async def commit(
+        self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
+    ) -> Committed:
+        """
+        Record `delta` if `token` and `epoch` still own the conversation; durable when this returns.
+
+        A delta that adds no entry (a plain release) need not be synced.
+
+        Raises:
+            DecisionHistoryFenced: the reservation was ended by `recover` or `delete`; nothing changed.
+            DecisionHistoryConflict: the idempotency id stands for other content.
+            DecisionHistoryStoreFull: the namespace's bounds would be exceeded.
+        """
+        ...
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """Return the header, or `None` when absent or expired; changes nothing."""
+        ...
+
+    async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
+        """Return the entries below `before`, newest first, one page of them."""
+        ...
+
+    async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
+        """Return the entries above `after`, oldest first, one page of them."""
+        ...
+
+    async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
+        """Return the receipts of the versions above `after`, oldest first, at most `rows` of them."""
+        ...
+
+    async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
+        """Return the receipt of one commit: how an unknown outcome is resolved."""
+        ...
+
+    async def delete(self, key: ConversationKey) -> bool:
+        """
+        Erase an idle conversation with all that belongs to it; return whether every copy in the store's files is gone.
+
+        Raises:
+            DecisionHistoryBusy: it is reserved.
+            DecisionHistoryAbsent: there is no such conversation.
+        """
+        ...
+
+    async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
+        """
+        End the reservation, of `epoch` if given, and mark an attempt under way as abandoned.
+
+        Raises:
+            DecisionHistoryNotReserved: nobody holds it, or another epoch does: somebody else was first.
+            DecisionHistoryAbsent: there is no such conversation.
+        """
+        ...
+
+    async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
+        """Return up to `rows` conversations of the namespace whose ids are above `after`, by code points."""
+        ...
+
+    async def totals(self, namespace: str) -> Totals:
+        """Return what the namespace holds."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the journal itself opened; a second call does nothing."""
+        ...
+
+
+class Record(Protocol):
+    """A private snapshot of a conversation as `Store.transact` gives it; `encode` is what a host saves."""
+
+    def encode(self) -> bytes:
+        """Return the record as bytes: one JSON document."""
+        ...
+
+
+class Store(Protocol):
+    """A host's own database (SPEC D24): whole records, saved atomically, overlap on one key excluded."""
+
+    async def transact(
+        self,
+        key: ConversationKey,
+        operation: Callable[[bytes | None], Awaitable[tuple[bytes | None, Result]]],
+    ) -> Result:
+        """
+        Give `operation` the stored record or `None`, save what it returns, and return its result.
+
+        The operation may wait for minutes. While it runs no other operation on `key` may start: it waits or fails with
+        `DecisionHistoryBusy`. If it raises or is cancelled, the old record stays. A returned `None` deletes the record.
+        """
+        ...
+
+
+class Wire(Protocol):
+    """
+    One provider's wire format, as pure functions on JSON bytes (SPEC C2).
+
+    What a response or a result looks like inside a request is told by constants, so that windows are joins of stored
+    bytes: a response's fragment stands between `response_wrap`, and the results of one exchange, in call order and
+    joined by commas, between `results_wrap`. Where `grouped`, those results are one message; its wrapping and its
+    count belong to the response's draft (`messages` 2), and each result's draft adds only its own bytes and one comma.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that a conversation gives: `openai-chat`, `openai-responses`, `anthropic` or `gemini`."""
+        ...
+
+    @property
+    def response_wrap(self) -> tuple[bytes, bytes]:
+        """What stands before and after a response's fragment."""
+        ...
+
+    @property
+    def results_wrap(self) -> tuple[bytes, bytes]:
+        """What stands before and after the joined results of one exchange."""
+        ...
+
+    @property
+    def grouped(self) -> bool:
+        """Whether all results of an exchange travel in one message."""
+        ...
+
+    def input(self, message: object) -> Draft:
+        """Return the draft of what opens a turn: a text, a message of this format, or a list of messages."""
+        ...
+
+    def injection(self, message: object) -> Draft:
+        """Return the draft of a further message inside a turn; same forms as an input."""
+        ...
+
+    def response(self, body: object) -> Draft:
+        """Return the draft of a raw response: bytes as received, a dict, or an object of an accepted SDK."""
+        ...
+
+    def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
+        """Return the calls of a response's fragment with their arguments as the provider wrote them."""
+        ...
+
+    def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
+        """Return the draft that answers `call`, which stands at `position` in its response, with a text or value."""
+        ...
+
+    def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
+        """Return the drafts of a ready transcript in this format: turns, exchanges, and results beside their calls."""
+        ...
+
+    def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
+        """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
+        ...
+
+
+class Observer(Protocol):
+    """Who is told of events. What it raises is kept from the history (threat: hooks that raise or block)."""
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+
+class Random(Protocol):
+    """Where tokens and idempotency ids come from."""
+
+    def __call__(self) -> str:
+        """Return a fresh unguessable id; ids of one process sort by the time they were made."""
+        ...
