@@ -30,7 +30,7 @@ class Kind(enum.IntEnum):
     RESULT = 5
     """What answers one call of a response."""
     ABANDONED = 6
-    """A mark: the entries from `exchange` up to this one belong to an attempt that failed or was stopped."""
+    """A mark: the entries from `exchange` to `call` belong to an attempt that failed, was stopped or superseded."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +58,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     """RESPONSE: its calls, in the provider's order."""
     call: int = 0
-    """RESULT: the position of the call it answers."""
+    """RESULT: the position of the call it answers. ABANDONED marks are made by the record alone."""
     exchange: int = 0
     """RESULT: the `seq` of its response; 0 means the newest response."""
 
@@ -76,6 +76,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     exchange: int
     """The `seq` of its response; 0 outside an exchange. ABANDONED: the first `seq` that the mark takes out."""
     call: int
+    """RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out."""
     messages: int
     size: int
     start: int
@@ -141,7 +142,8 @@ def chain_digest(
     Return the digest of one entry: SHA-256 over the digest before it, its place, its calls and the digest of its bytes.
 
     The bytes enter by their own digest (`content`), so the chain can still be verified where bytes had to be erased
-    (promise I-39, SPEC B8). Every field is of fixed width or prefixed by its length, so no two different entries feed the hash the same bytes.
+    (promise I-39, SPEC B8). Every field is of fixed width or prefixed by its length, so no two different entries feed
+    the hash the same bytes.
     """
     place = _PLACE.pack(seq, kind, turn, exchange, call, messages, size, start, stop, wall, len(calls))
     return hashlib.sha256(b"".join((before, content, place, calls))).digest()

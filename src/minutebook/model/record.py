@@ -181,13 +181,14 @@ def replayed(receipt: Receipt, delta: Delta) -> Receipt:
     return receipt
 
 
-def extend(header: Header, delta: Delta, wall: int) -> Extension:
+def extend(header: Header, delta: Delta, wall: int, max_retained_bytes: int | None = None) -> Extension:
     """
     Return what the record becomes when `delta` is committed; linear in the new bytes alone.
 
     Raises:
         PairingViolation: a result without an open call, a second answer, or new input while calls wait.
-        DecisionHistoryRetentionExceeded: the conversation would retain more than `max_retained_bytes`.
+        DecisionHistoryRetentionExceeded: the conversation would retain more than the store's or the delta's
+            `max_retained_bytes`.
         InvalidMessage: instructions after the conversation has begun.
         InvalidOption: an attempt opened while another one is open.
     """
@@ -197,7 +198,8 @@ def extend(header: Header, delta: Delta, wall: int) -> Extension:
     for draft, content in zip(delta.drafts, contents, strict=True):
         growth.add(draft, content)
     growth.close()
-    _check_retained(growth.bytes, delta.max_retained_bytes)
+    if delta.drafts:
+        _check_retained(growth.bytes, max_retained_bytes, delta.max_retained_bytes)
     after = growth.header()
     receipt = Receipt(
         idempotency=delta.idempotency,
@@ -222,8 +224,9 @@ def interrupt(header: Header, reason: str, wall: int, idempotency: str) -> Exten
     return extend(header, Delta(idempotency=idempotency, abandons=reason), wall)
 
 
-def _check_retained(size: int, bound: int | None) -> None:
-    if bound is not None and size > bound:
+def _check_retained(size: int, *bounds: int | None) -> None:
+    bound = min((bound for bound in bounds if bound is not None), default=size)
+    if size > bound:
         raise DecisionHistoryRetentionExceeded(
             f"the conversation would retain {size:,} bytes, limit {bound:,}; "
             "raise max_retained_bytes, or go on in a new conversation",
@@ -303,7 +306,7 @@ class _Growth:
 
     def _drop_unanswered(self, unanswered: Unanswered) -> None:
         """Take an input that was never answered out of the story: the next one supersedes it."""
-        self._mark("superseded", first=self.state.turn)
+        self._mark("superseded", first=self.state.turn, last=self.state.turn)
         self._set(turn=unanswered.turn, exchange=unanswered.exchange, turns=self.state.turns - 1, unanswered=None)
 
     def _add_instructions(self, draft: Draft, content: bytes) -> None:
@@ -383,18 +386,19 @@ class _Growth:
         if self.attempt is not None:
             first, self.state = self.attempt.first, self.attempt.state
             self.attempt = None
-        self._mark(reason, first=first)
+        self._mark(reason, first=first, last=self.seq)
 
-    def _mark(self, reason: str, *, first: int) -> None:
+    def _mark(self, reason: str, *, first: int, last: int) -> None:
         payload = b'{"reason":"%s"}' % reason.encode()
-        self._append(Draft(kind=Kind.ABANDONED, payload=payload), payload_digest(payload), exchange=first)
+        self._append(Draft(kind=Kind.ABANDONED, payload=payload, call=last), payload_digest(payload), exchange=first)
 
     def _set(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
 
     def _append(self, draft: Draft, content: bytes, *, exchange: int) -> None:
         self.seq += 1
-        self.bytes += len(draft.payload)
+        if draft.kind is not Kind.ABANDONED:  # a mark must always find room, or a refusal could not be told
+            self.bytes += len(draft.payload)
         self.digest = chain_digest(
             self.digest,
             content,

@@ -1,1 +1,1 @@
-
+"""Pure functions over a record: what a window holds, and whether calls and results belong together."""

@@ -1,0 +1,35 @@
+"""Time as a parameter: every stored time comes from a clock that the host may replace, so that runs can be replayed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from minutebook.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_WALL_MS = 2**53
+"""No stored time is later; every JSON reader holds such a number exactly."""
+
+
+def system_clock() -> int:
+    """Return the system's wall time as Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def read_clock(clock: Callable[[], int]) -> int:
+    """
+    Return the present by `clock`, checked.
+
+    Raises:
+        InvalidOption: the clock raised, or gave no integer between 1970 and 2**53 ms; nothing was written.
+    """
+    try:
+        wall = clock()
+    except Exception as error:
+        raise InvalidOption(f"the clock raised {type(error).__name__}", option="clock") from error
+    if type(wall) is not int or not 0 <= wall < MAX_WALL_MS:
+        raise InvalidOption("the clock must give Unix milliseconds as an int from 0 up to 2**53", option="clock")
+    return wall

@@ -1,0 +1,121 @@
+"""
+Who may write: the rules of reservation, expiry and capacity, as pure functions on headers.
+
+Every journal applies them inside its own atomic write, so that a conversation is held, fenced, freed, expired and
+refused by the same rules in RAM and in every database (SPEC D7, D22).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import (
+    DecisionHistoryBusy,
+    DecisionHistoryConflict,
+    DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
+    DecisionHistoryStoreFull,
+)
+from minutebook.model.record import interrupt
+
+if TYPE_CHECKING:
+    from minutebook.model.bounds import StoreBounds
+    from minutebook.model.record import Extension, Header
+
+
+def check_idle(header: Header, wall: int) -> None:
+    """
+    See that nobody holds the conversation.
+
+    Raises:
+        DecisionHistoryBusy: somebody does; only `recover` ends that, never time alone (promise I-12).
+    """
+    if header.token:
+        raise DecisionHistoryBusy(
+            f"another worker holds this conversation since {max(0, wall - header.since):,} ms (epoch {header.epoch}); "
+            "wait for it, or recover the conversation once that worker is stopped",
+            epoch=header.epoch,
+            since_ms=max(0, wall - header.since),
+        )
+
+
+def take(header: Header, token: str, format: str, wall: int) -> Header:  # noqa: A002 - the field's standard word
+    """
+    Return the header under a new reservation.
+
+    Raises:
+        DecisionHistoryBusy: it is held already.
+        DecisionHistoryConflict: the conversation was opened with another wire format or identity.
+    """
+    check_idle(header, wall)
+    if header.format != format:
+        raise DecisionHistoryConflict(
+            f"the conversation was opened as {header.format!r}, not as {format!r}; another format, provider or model "
+            "needs a conversation of its own",
+        )
+    return msgspec.structs.replace(header, token=token, epoch=header.epoch + 1, since=wall)
+
+
+def free(header: Header) -> Header:
+    """Return the header without its reservation; the epoch stays, so that the next one is higher."""
+    return msgspec.structs.replace(header, token="", since=0)
+
+
+def check_owner(header: Header | None, token: str, epoch: int) -> Header:
+    """
+    Return the header if `token` and `epoch` still own it.
+
+    Both are compared, since after a power cut an epoch that was never durable may come again (promise I-13).
+
+    Raises:
+        DecisionHistoryFenced: the reservation was ended by `recover`, or the conversation by `delete`.
+    """
+    if header is None or header.token != token or header.epoch != epoch:
+        raise DecisionHistoryFenced(
+            f"the reservation of epoch {epoch} was ended by a recovery or a deletion; nothing was written, and what "
+            "this worker did since is not in the record",
+            epoch=epoch,
+        )
+    return header
+
+
+def recover(header: Header, epoch: int | None, wall: int) -> Extension:
+    """
+    Return the record with its reservation ended from outside, and the interrupted attempt marked.
+
+    Raises:
+        DecisionHistoryNotReserved: nobody holds it, or another epoch does.
+    """
+    if not header.token:
+        raise DecisionHistoryNotReserved("nobody holds this conversation; there is nothing to recover")
+    if epoch is not None and header.epoch != epoch:
+        raise DecisionHistoryNotReserved(
+            f"the reservation of epoch {epoch} is gone; epoch {header.epoch} holds the conversation now",
+            epoch=header.epoch,
+        )
+    grown = interrupt(header, "recovered", wall, f"recover-{header.epoch}")
+    freed = msgspec.structs.replace(free(grown.header), epoch=header.epoch + 1)
+    return msgspec.structs.replace(grown, header=freed)
+
+
+def expired(header: Header, ttl_ms: int | None, wall: int) -> bool:
+    """Return whether the time to live has passed since the last write; a reserved conversation never expires."""
+    return ttl_ms is not None and not header.token and wall - header.touched > ttl_ms
+
+
+def store_full(sessions: int, size: int, bounds: StoreBounds) -> DecisionHistoryStoreFull:
+    """Return the refusal of a write that would take a namespace to `sessions` conversations and `size` bytes."""
+    return DecisionHistoryStoreFull(
+        f"the store would hold {sessions:,} conversations and {size:,} bytes; max_sessions "
+        f"{_shown(bounds.max_sessions)}, max_bytes {_shown(bounds.max_bytes)}; delete conversations, or raise the bound",
+        sessions=sessions,
+        bytes=size,
+        max_sessions=bounds.max_sessions,
+        max_bytes=bounds.max_bytes,
+    )
+
+
+def _shown(bound: int | None) -> str:
+    return "unbounded" if bound is None else f"{bound:,}"

@@ -1,0 +1,69 @@
+"""
+Calls and results: the second look at what a window is about to send.
+
+That a result belongs to an open call of its own exchange is settled when it is written (`model.record.extend`). Here
+the complete window is checked again, and call ids that a provider used twice are told apart: pairing is by exchange
+and position, so the record keeps the ids as they came, and only the request gets new ones (cases O-02, O-09).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.model.entries import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from minutebook.policy.window import Unit
+
+Renaming = dict[int, tuple[tuple[str, str], ...]]
+"""For each exchange that needs it, the (old id, new id) of every one of its calls, in order."""
+
+
+def check_units(units: Iterable[Unit]) -> None:
+    """
+    See that every call of every unit has exactly one result, and every result its call.
+
+    Raises:
+        DecisionHistoryCorrupt: stored rows break the rule that was kept when they were written; `seq` names the unit.
+    """
+    for unit in units:
+        calls = sum(len(entry.calls) for entry in unit.entries if entry.kind is Kind.RESPONSE)
+        answered = sorted(entry.call for entry in unit.entries if entry.kind is Kind.RESULT)
+        if answered != list(range(calls)):
+            raise DecisionHistoryCorrupt(
+                f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",
+                seq=unit.key,
+            )
+
+
+def repeated_ids(units: Iterable[Unit]) -> Renaming:
+    """
+    Return new ids for calls whose id stands earlier in the same window; empty when all differ.
+
+    The new id names the exchange and the position, so that the same exchange gets the same id in every window. It has
+    only letters, digits and underscores, and at most 40 characters: all providers take it.
+    """
+    seen: set[str] = set()
+    renaming: Renaming = {}
+    responses = [entry for unit in units for entry in unit.entries if entry.calls]
+    taken = {call.id for entry in responses for call in entry.calls}
+    for entry in responses:
+        names: list[tuple[str, str]] = []
+        for position, call in enumerate(entry.calls):
+            new = call.id if call.id not in seen or not call.id else _free_id(entry.seq, position, taken)
+            names.append((call.id, new))
+            seen.add(new)
+        if any(old != new for old, new in names):
+            renaming[entry.seq] = tuple(names)
+    return renaming
+
+
+def _free_id(exchange: int, position: int, taken: set[str]) -> str:
+    new = f"call_{exchange}_{position}"
+    while new in taken:
+        new += "_"
+    taken.add(new)
+    return new

@@ -1,0 +1,64 @@
+"""
+From units to bytes: a window is joined from stored slices, and nothing of it is encoded again.
+
+The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minutebook.model.entries import Entry, Kind
+from minutebook.policy.pairing import Renaming, check_units, repeated_ids
+
+if TYPE_CHECKING:
+    from minutebook.policy.window import Plan, Unit
+    from minutebook.ports import Wire
+
+
+def project(plan: Plan, wire: Wire) -> bytes:
+    """
+    Return the window as the bytes of a JSON array of wire messages, oldest first.
+
+    Raises:
+        DecisionHistoryCorrupt: a call without its result, or a result without its call.
+    """
+    check_units(plan.units)
+    renaming = repeated_ids(plan.units)
+    fragments: list[bytes] = []
+    turns: set[int] = set()
+    for unit in plan.units:
+        if unit.turn not in turns:
+            turns.add(unit.turn)
+            fragments.extend(entry.fragment for entry in plan.inputs[unit.turn])
+        fragments.extend(unit_fragments(unit, wire, renaming))
+    return b"[" + b",".join(filter(None, fragments)) + b"]"
+
+
+def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> list[bytes]:
+    """Return the wire messages of one unit, its turn's input left out."""
+    names = (renaming or {}).get(unit.key, ())
+    fragments: list[bytes] = []
+    results: list[bytes] = []
+    said: list[bytes] = []
+    for entry in unit.entries:
+        fragment = entry.fragment
+        if not fragment:
+            continue
+        if entry.kind is Kind.RESPONSE:
+            before, after = wire.response_wrap
+            fragments.append(before + (wire.rename(fragment, names) if names else fragment) + after)
+        elif entry.kind is Kind.RESULT:
+            results.append(wire.rename(fragment, _answered(entry, unit, names)) if names else fragment)
+        else:
+            said.append(fragment)
+    if results:
+        before, after = wire.results_wrap
+        fragments.append(before + b",".join(results) + after)
+    return fragments + said
+
+
+def _answered(entry: Entry, unit: Unit, names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The renamed calls that one result entry answers: its own, and those of later entries that it stands for."""
+    empty = [other.call for other in unit.entries if other.kind is Kind.RESULT and not other.fragment]
+    return (names[entry.call], *(names[call] for call in empty if call > entry.call))

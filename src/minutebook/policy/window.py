@@ -1,0 +1,272 @@
+"""
+The window: which part of a record a model sees.
+
+A record is read newest first, only as far as the limits reach, and grouped into *units*: an exchange with the results
+that answer it, or an input that nothing has answered yet. A unit is sent whole or left out whole, and the kept ones are
+always the newest without a gap. A turn of which any exchange is kept keeps its input, so that a window opens with an
+input and never with an answer (SPEC D7, D8; cases O-01 to O-08).
+
+Everything here is pure: the same record and the same limits give the same units, on any Python and any hash seed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryLimitExceeded
+from minutebook.model.entries import Entry, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from minutebook.model.bounds import WindowLimits
+    from minutebook.model.record import Header
+
+_IN_EXCHANGE = (Kind.RESPONSE, Kind.RESULT)
+
+
+class Unit(msgspec.Struct, kw_only=True):
+    """What is sent whole or not at all: an exchange, or an input without one. `key` is the `seq` it stands at."""
+
+    key: int
+    turn: int
+    entries: list[Entry]
+    """Oldest first: the response, its results in call order, what was said meanwhile."""
+
+    @property
+    def messages(self) -> int:
+        """The wire messages it adds, its turn's input left out."""
+        return sum(entry.messages for entry in self.entries)
+
+    @property
+    def size(self) -> int:
+        """The bytes it adds, separators left out."""
+        return sum(entry.size for entry in self.entries)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A window's content, oldest first, and where it begins."""
+
+    units: tuple[Unit, ...]
+    inputs: dict[int, tuple[Entry, ...]]
+    messages: int
+    size: int
+    """Bytes of the JSON array that the messages make."""
+    start: int
+    """The key of the oldest unit; 0 for a window that holds none."""
+    trimmed: bool
+    """Whether the record holds older units that this window leaves out."""
+    left: tuple[int, int] = (0, 0)
+    """The keys of the oldest and newest unit that left since the last window; zeros when none did."""
+
+
+class Scan:
+    """
+    Units found so far, as entries come in newest first.
+
+    Abandoned attempts, parked exchanges and an input that is still unanswered (but for its own turn) are passed over.
+    """
+
+    def __init__(self, header: Header) -> None:
+        """Begin at the end of the record that `header` describes."""
+        state = header.state
+        self._state = state
+        self._below = header.entries + 1
+        self._superseded = {state.turn} if state.unanswered and header.attempt is None else set[int]()
+        self._open = {waiting.exchange for waiting in state.open}
+        self._parts: dict[int, list[Entry]] = {}
+        self._found: list[Unit] = []
+        self._answered: set[int] = set()
+        self.inputs: dict[int, list[Entry]] = {}
+        self.next_seq = header.entries
+        """The `seq` to read on from, downwards; what lies in an abandoned attempt is not read at all."""
+        self.messages = 0
+        self.size = 0
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries, newest first and without a gap."""
+        for entry in entries:
+            self.next_seq = entry.seq - 1
+            if entry.seq < self._below:
+                self._take(entry)
+        self.next_seq = min(self.next_seq, self._below - 1)
+
+    def _take(self, entry: Entry) -> None:
+        if entry.kind is Kind.ABANDONED:
+            self._pass_over(entry)
+        elif entry.kind is Kind.INPUT:
+            if entry.seq not in self._superseded:
+                self._take_input(entry)
+        elif entry.kind is Kind.INJECTION and (not entry.exchange or entry.exchange in self._open):
+            self.inputs.setdefault(entry.turn, []).append(entry)
+            self._count(entry)
+        elif entry.kind is not Kind.INSTRUCTIONS and entry.exchange not in self._open:
+            self._take_part(entry)
+
+    def _pass_over(self, mark: Entry) -> None:
+        # An attempt holds the reservation, so its entries stand right before its mark. An input that another one
+        # superseded stands alone: the late result of a parked call may have come between it and its mark.
+        if mark.call == mark.seq - 1:
+            self._below = mark.exchange
+        else:
+            self._superseded.add(mark.exchange)
+
+    def _take_input(self, entry: Entry) -> None:
+        self.inputs.setdefault(entry.seq, []).append(entry)
+        self._count(entry)
+        if entry.seq not in self._answered:
+            self._found.append(Unit(key=entry.seq, turn=entry.seq, entries=[]))
+
+    def _take_part(self, entry: Entry) -> None:
+        parts = self._parts.setdefault(entry.exchange, [])
+        parts.append(entry)
+        if entry.kind is Kind.RESPONSE and entry.turn:
+            self._answered.add(entry.turn)
+            unit = Unit(key=entry.seq, turn=entry.turn, entries=sorted(parts, key=_shown_order))
+            self._found.append(unit)
+            self.messages += unit.messages
+            self.size += unit.size
+
+    def _count(self, entry: Entry) -> None:
+        self.messages += entry.messages
+        self.size += entry.size
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the record has nothing older."""
+        return self.next_seq < 1
+
+    def reaches(self, limits: WindowLimits, low_water: float) -> bool:
+        """Return whether what was read decides the window: a limit is passed, or the last window's start is reached."""
+        if self.exhausted or self.messages > limits.max_messages or self.size > limits.max_bytes:
+            return self.exhausted or len(self._found) > self._mandatory()
+        return low_water < 1 and self._resumes(limits) and 0 < self.next_seq < self._state.window_from
+
+    def _resumes(self, limits: WindowLimits) -> bool:
+        return self._state.window_limits == (limits.max_messages, limits.max_bytes)
+
+    def missing_input(self) -> int:
+        """Return the `seq` of the one input that is not read yet: that of the oldest unit's turn. 0 when none is."""
+        turn = self._found[-1].turn if self._found else 0
+        read = any(entry.kind is Kind.INPUT for entry in self.inputs.get(turn, ()))
+        return 0 if read else turn
+
+    def add_input(self, entries: Iterable[Entry]) -> None:
+        """Take the input of the oldest unit's turn, with what was said before its first answer; oldest first."""
+        given = list(entries)
+        if given:
+            known = {entry.seq for entry in self.inputs.get(given[0].turn, ())}
+            self.inputs.setdefault(given[0].turn, []).extend(
+                entry for entry in reversed(given) if entry.seq not in known
+            )
+
+    def plan(self, limits: WindowLimits, low_water: float) -> Plan:
+        """
+        Return the newest units within `limits`, oldest first.
+
+        With a `low_water` below 1 the window keeps its start for as long as it fits, and is cut to that fraction of the
+        limits when it does not (SPEC B3).
+
+        Raises:
+            DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit (SPEC D8).
+        """
+        must = self._mandatory()
+        full = (limits.max_messages, limits.max_bytes)
+        kept = self._largest(full)
+        if kept < must:
+            raise self._refusal(must, limits)
+        if low_water < 1:
+            kept = self._steady(full, low_water, kept, must, limits)
+        return self._planned(kept)
+
+    def _mandatory(self) -> int:
+        """The newest exchange always stays, and with it an input that waits for its answer."""
+        if len(self._found) > 1 and not self._found[0].entries and self._found[1].entries:
+            return 2
+        return min(len(self._found), 1)
+
+    def _steady(self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits) -> int:
+        if self._resumes(limits) and self._state.window_from:
+            before = sum(unit.key >= self._state.window_from for unit in self._found)
+            if before <= kept:
+                return max(before, must)
+        elif kept == len(self._found):
+            return kept
+        low = (int(full[0] * low_water), int(full[1] * low_water))
+        return min(kept, max(must, self._largest(low)))
+
+    def _largest(self, bounds: tuple[int, int]) -> int:
+        """Return how many of the newest units fit `bounds`; all tests are sums of stored sizes."""
+        messages = size = kept = 0
+        turns: set[int] = set()
+        for unit in self._found:
+            inputs = () if unit.turn in turns else self.inputs.get(unit.turn, ())
+            turns.add(unit.turn)
+            messages += unit.messages + sum(entry.messages for entry in inputs)
+            size += unit.size + sum(entry.size for entry in inputs)
+            if messages > bounds[0] or array_size(messages, size) > bounds[1]:
+                break
+            kept += 1
+        return kept
+
+    def _planned(self, kept: int) -> Plan:
+        units = tuple(reversed(self._found[:kept]))
+        inputs = {unit.turn: tuple(reversed(self.inputs.get(unit.turn, ()))) for unit in units}
+        messages = sum(unit.messages for unit in units) + sum(e.messages for part in inputs.values() for e in part)
+        size = sum(unit.size for unit in units) + sum(e.size for part in inputs.values() for e in part)
+        left = [unit.key for unit in self._found[kept:] if unit.key >= self._state.window_from > 0]
+        return Plan(
+            units=units,
+            inputs=inputs,
+            messages=messages,
+            size=array_size(messages, size),
+            start=units[0].key if units else 0,
+            trimmed=kept < len(self._found) or not self.exhausted,
+            left=(max(self._state.window_from, 1), left[0]) if left else (0, 0),
+        )
+
+    def without_oldest(self, plan: Plan, limits: WindowLimits) -> Plan:
+        """
+        Return `plan` without its oldest unit, for a window that came out larger than its parts.
+
+        Raises:
+            DecisionHistoryLimitExceeded: only what must stay is left.
+        """
+        kept = len(plan.units) - 1
+        if kept < self._mandatory():
+            raise self._refusal(self._mandatory(), limits)
+        return self._planned(kept)
+
+    def _refusal(self, must: int, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
+        least = self._planned(must)
+        return DecisionHistoryLimitExceeded(
+            f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
+            f"{limits.max_messages:,} and {limits.max_bytes:,}; raise max_messages or max_bytes, or shorten the newest "
+            "exchange before it is recorded",
+            messages=least.messages,
+            bytes=least.size,
+            max_messages=limits.max_messages,
+            max_bytes=limits.max_bytes,
+            mandatory=must,
+        )
+
+
+def array_size(messages: int, size: int) -> int:
+    """Return the bytes of a JSON array of `messages` members that measure `size` together."""
+    return 2 + size + max(0, messages - 1)
+
+
+def _shown_order(entry: Entry) -> tuple[int, int]:
+    """A response, then its results in call order whatever order they came in, then what was said meanwhile."""
+    if entry.kind is Kind.RESPONSE:
+        return (0, 0)
+    return (1, entry.call) if entry.kind is Kind.RESULT else (2, entry.seq)
+
+
+def read_units(header: Header, entries: Sequence[Entry]) -> Scan:
+    """Return a scan over a whole record that is at hand, given oldest first."""
+    scan = Scan(header)
+    scan.add(reversed(entries))
+    return scan

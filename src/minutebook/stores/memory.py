@@ -1,0 +1,342 @@
+"""
+The RAM journal: the same atomic methods as every other one, on a dictionary under one lock.
+
+An entry is kept as one packed `bytes`, so that a retained message costs its payload and about a hundred bytes. The
+journal serves any number of threads and event loops: no method waits for anything while it holds the lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryAbsent, StoreClosed
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.clock import read_clock, system_clock
+from minutebook.model.entries import Entry, Kind, decode_calls, encode_calls
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta, Header, Receipt, extend, new_header, replayed
+from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
+from minutebook.ports import Committed, Listing, Page, Reserved, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from minutebook.model.record import Extension
+
+PURGED_PER_WRITE = 8
+"""How many expired conversations a write removes beside the one it is about (promise I-31)."""
+
+_Packed = tuple[int, int, int, int, int, int, int, int, int, int, bytes, bytes, bytes]
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Packed).decode
+_unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
+
+
+class _Log:
+    """One conversation in RAM."""
+
+    __slots__ = ("header", "receipts", "rows")
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.rows: list[bytes] = []
+        self.receipts: dict[str, bytes] = {}
+
+    def earlier(self, delta: Delta) -> Receipt | None:
+        """Return the receipt of the commit that `delta` repeats, if it does."""
+        return replayed(self.unpacked(delta.idempotency), delta) if delta.idempotency in self.receipts else None
+
+    def unpacked(self, idempotency: str) -> Receipt:
+        return _unpack_receipt(self.receipts[idempotency])
+
+
+class _Namespace:
+    """One namespace: its conversations by the time of their last write, oldest first, and their bytes in all."""
+
+    __slots__ = ("bytes", "logs")
+
+    def __init__(self) -> None:
+        self.logs: OrderedDict[str, _Log] = OrderedDict()
+        self.bytes = 0
+
+    def store(self, name: str, log: _Log, grown: Extension | None, held: Header, *, release: bool) -> tuple[Entry, ...]:
+        after = grown.header if grown else held
+        log.header = free(after) if release else after
+        self.logs[name] = log
+        self.logs.move_to_end(name)
+        if grown is None:
+            return ()
+        log.rows.extend(map(_packed, grown.entries))
+        log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
+        self.bytes += grown.header.bytes - held.bytes
+        return grown.entries
+
+    def remove(self, name: str) -> None:
+        self.bytes -= self.logs.pop(name).header.bytes
+
+
+class MemoryJournal:
+    """A journal in RAM (SPEC D6): gone with the process, bounded like any other, no secure erasure."""
+
+    durable = False
+
+    def __init__(self, bounds: StoreBounds | None = None, *, clock: Callable[[], int] = system_clock) -> None:
+        """Begin empty; without `bounds` nothing is refused and nothing expires."""
+        self._bounds = bounds or StoreBounds()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._namespaces: dict[str, _Namespace] = {}
+        self._process = os.getpid()
+        self._closed = False
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def reserve(
+        self,
+        key: ConversationKey,
+        token: str,
+        *,
+        format: str,  # noqa: A002 - the field's standard word
+        opening: Delta | None = None,
+        release: bool = False,
+        tail: Page | None = None,
+        known: int = -1,
+    ) -> Reserved:
+        """See `Journal.reserve`."""
+        with self._locked() as wall:
+            space = self._namespaces.setdefault(key.namespace, _Namespace())
+            self._purge(space, key.id, wall)
+            log = space.logs.get(key.id) or _Log(new_header(key, format, wall))
+            held = take(log.header, token, format, wall)
+            receipt = log.earlier(opening) if opening else None
+            grown = self._grow(space, key.id, held, opening if receipt is None else None, wall)
+            written = space.store(key.id, log, grown, held, release=release)
+            shown = tail is not None and log.header.version != known
+            return Reserved(
+                header=log.header,
+                tail=_newest(log, log.header.entries + 1, tail) if shown and tail else (),
+                written=written,
+                receipt=receipt or (grown.receipt if grown else None),
+            )
+
+    async def commit(
+        self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
+    ) -> Committed:
+        """See `Journal.commit`."""
+        with self._locked() as wall:
+            space, log = self._find(key)
+            held = check_owner(log.header if log else None, token, epoch)
+            assert log is not None
+            receipt = log.earlier(delta)
+            grown = self._grow(space, key.id, held, delta if receipt is None else None, wall)
+            written = space.store(key.id, log, grown, held, release=release)
+            return Committed(header=log.header, written=written, receipt=receipt or log.unpacked(delta.idempotency))
+
+    async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
+        """See `Journal.recover`."""
+        with self._locked() as wall:
+            space, log = self._find(key)
+            if log is None:
+                raise DecisionHistoryAbsent("no such conversation to recover")
+            grown = recover(log.header, epoch, wall)
+            space.store(key.id, log, grown, log.header, release=False)
+            return log.header
+
+    async def delete(self, key: ConversationKey) -> bool:
+        """See `Journal.delete`. Always `False`: Python's memory is freed, not overwritten."""
+        with self._locked() as wall:
+            space, log = self._live(key, wall)
+            if log is None:
+                raise DecisionHistoryAbsent("no such conversation to delete")
+            check_idle(log.header, wall)
+            space.remove(key.id)
+            return False
+
+    async def close(self) -> None:
+        """Forget everything; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._namespaces.clear()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """See `Journal.header`."""
+        with self._locked() as wall:
+            log = self._live(key, wall)[1]
+            return log.header if log else None
+
+    async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.newest`."""
+        with self._locked() as wall:
+            log = self._live(key, wall)[1]
+            return _newest(log, before, page) if log else ()
+
+    async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.oldest`."""
+        with self._locked() as wall:
+            log = self._live(key, wall)[1]
+            return _paged((_entry(row) for row in log.rows[after : after + page.rows]), page) if log else ()
+
+    async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
+        """See `Journal.receipts`."""
+        with self._locked() as wall:
+            log = self._live(key, wall)[1]
+            found = (_unpack_receipt(packed) for packed in (log.receipts.values() if log else ()))
+            return tuple(heapq.nsmallest(rows, (r for r in found if r.version > after), key=lambda r: r.version))
+
+    async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
+        """See `Journal.receipt`."""
+        with self._locked() as wall:
+            log = self._live(key, wall)[1]
+            packed = log.receipts.get(idempotency) if log else None
+            return _unpack_receipt(packed) if packed else None
+
+    async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
+        """See `Journal.list`."""
+        with self._locked() as wall:
+            space = self._namespaces.get(namespace) or _Namespace()
+            above = [name for name, log in space.logs.items() if name > after and not self._expired(log.header, wall)]
+            return tuple(
+                Listing(key=ConversationKey(namespace, name), header=space.logs[name].header)
+                for name in heapq.nsmallest(rows, above)
+            )
+
+    async def totals(self, namespace: str) -> Totals:
+        """See `Journal.totals`."""
+        with self._locked() as wall:
+            space = self._namespaces.get(namespace) or _Namespace()
+            headers = [log.header for log in space.logs.values()]
+            expired = [header for header in headers if self._expired(header, wall)]
+            return Totals(
+                conversations=len(headers) - len(expired),
+                bytes=space.bytes - sum(header.bytes for header in expired),
+                reserved=sum(bool(header.token) for header in headers),
+                expired=len(expired),
+            )
+
+    # --- the parts ---------------------------------------------------------------------------------------------------
+
+    def _locked(self) -> _Locked:
+        if os.getpid() != self._process:
+            raise StoreClosed("the store was opened before a fork; open one in this process")
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return _Locked(self._lock, read_clock(self._clock))
+
+    def _find(self, key: ConversationKey) -> tuple[_Namespace, _Log | None]:
+        space = self._namespaces.get(key.namespace) or _Namespace()
+        return space, space.logs.get(key.id)
+
+    def _live(self, key: ConversationKey, wall: int) -> tuple[_Namespace, _Log | None]:
+        """Return the log unless it has expired: the access that finds it so removes it (SPEC D6)."""
+        space, log = self._find(key)
+        if log is not None and self._expired(log.header, wall):
+            space.remove(key.id)
+            log = None
+        return space, log
+
+    def _expired(self, header: Header, wall: int) -> bool:
+        return expired(header, self._bounds.ttl_ms, wall)
+
+    def _purge(self, space: _Namespace, name: str, wall: int) -> None:
+        log = space.logs.get(name)
+        if log is not None and self._expired(log.header, wall):
+            space.remove(name)
+        for _ in range(PURGED_PER_WRITE):
+            if not self._purge_oldest(space, wall):
+                break
+
+    def _purge_oldest(self, space: _Namespace, wall: int) -> bool:
+        """Remove the conversation that was written to least recently, if it has expired; reserved ones stand aside."""
+        for name, log in space.logs.items():
+            if self._expired(log.header, wall):
+                space.remove(name)
+                return True
+            if not log.header.token:
+                if log.header.touched > wall:
+                    # The clock was set back. Without this the record would outlive its time by the whole jump.
+                    log.header = msgspec.structs.replace(log.header, touched=wall)
+                return False
+        return False
+
+    def _grow(self, space: _Namespace, name: str, held: Header, delta: Delta | None, wall: int) -> Extension | None:
+        """Return what `delta` makes of the record, once the namespace has room for it."""
+        grown = extend(held, delta, wall, self._bounds.max_retained_bytes) if delta else None
+        more = grown.header.bytes - held.bytes if grown else 0
+        while True:
+            sessions = len(space.logs) + (name not in space.logs)
+            if not self._full(sessions if name not in space.logs else 0, space.bytes + more if more else 0):
+                return grown
+            if not self._purge_oldest(space, wall):
+                raise store_full(sessions, space.bytes + more, self._bounds)
+
+    def _full(self, sessions: int, size: int) -> bool:
+        bounds = self._bounds
+        return (bounds.max_sessions is not None and sessions > bounds.max_sessions) or (
+            bounds.max_bytes is not None and size > bounds.max_bytes
+        )
+
+
+class _Locked:
+    """The journal's lock with the time of the access: `with` gives the wall time."""
+
+    __slots__ = ("_lock", "_wall")
+
+    def __init__(self, lock: threading.Lock, wall: int) -> None:
+        self._lock = lock
+        self._wall = wall
+
+    def __enter__(self) -> int:
+        self._lock.acquire()
+        return self._wall
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _packed(entry: Entry) -> bytes:
+    place = (entry.seq, int(entry.kind), entry.turn, entry.exchange, entry.call, entry.messages, entry.size)
+    return _pack((*place, entry.start, entry.stop, entry.wall, encode_calls(entry.calls), entry.digest, entry.payload))
+
+
+def _entry(packed: bytes) -> Entry:
+    seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = _unpack(packed)
+    return Entry(
+        seq=seq,
+        kind=Kind(kind),
+        turn=turn,
+        exchange=exchange,
+        call=call,
+        messages=messages,
+        size=size,
+        start=start,
+        stop=stop,
+        wall=wall,
+        calls=decode_calls(calls),
+        digest=digest,
+        payload=payload,
+    )
+
+
+def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:
+    rows = log.rows[max(0, before - 1 - page.rows) : max(0, before - 1)]
+    return _paged((_entry(row) for row in reversed(rows)), page)
+
+
+def _paged(entries: Iterable[Entry], page: Page) -> tuple[Entry, ...]:
+    taken: list[Entry] = []
+    messages = size = 0
+    for entry in entries:
+        taken.append(entry)
+        messages += entry.messages
+        size += entry.size
+        if messages > page.messages or size > page.size:
+            break
+    return tuple(taken)
