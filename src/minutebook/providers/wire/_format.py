@@ -1,0 +1,237 @@
+"""
+What the four formats share: how a message becomes a draft, how sizes add up, how the results of a call are written.
+
+A format says in a handful of methods what its messages look like. Everything that the record relies on is here, once:
+the slice that is sent, and the size formula.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minutebook.errors import InvalidMessage, PairingViolation
+from minutebook.model import codec
+from minutebook.model.entries import Call, Draft, Kind
+from minutebook.providers.wire import _bodies, _slices
+from minutebook.providers.wire._transcript import Walk
+from minutebook.providers.wire._values import Answer, Piece, Reply, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from minutebook.model.codec import JSON
+
+_NOTHING = b"null"
+"""The payload of a result that came in the same message as the result before it."""
+
+
+class Format:
+    """
+    A wire format (see `minutebook.ports.Wire`): the parts that a provider's module does not have to say again.
+
+    The methods above the line are what a format is; those below are written in terms of them.
+    """
+
+    name: str = ""
+    response_wrap: tuple[bytes, bytes] = (b"", b"")
+    results_wrap: tuple[bytes, bytes] = (b"", b"")
+    grouped: bool = False
+
+    def user_message(self, text: str) -> JSON:
+        """Return a user's message that says `text`."""
+        raise NotImplementedError
+
+    def side(self, value: JSON, path: str) -> Side:
+        """Return who speaks in the message, refusing what is none: `InvalidMessage`."""
+        raise NotImplementedError
+
+    def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
+        """Return where the answer stands in a response's body or in an assistant's message."""
+        raise NotImplementedError
+
+    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+        """Return the calls in a response's fragment, in order, with their arguments."""
+        raise NotImplementedError
+
+    def replies(self, value: JSON, path: str) -> list[Reply]:
+        """Return what each result in a message of side RESULTS answers."""
+        raise NotImplementedError
+
+    def results_span(self, payload: bytes, value: JSON) -> tuple[int, int]:  # noqa: ARG002 - grouped formats look
+        """Return the slice of a complete result, or of a message of side RESULTS, that stands in `results_wrap`."""
+        return _slices.find(payload)
+
+    def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
+        """Return what answers `call` with `output`: a message, or where results are grouped, a block of one."""
+        raise NotImplementedError
+
+    def complete(self, output: JSON) -> Reply | None:
+        """Return what `output` answers, if it already is a complete result of this format."""
+        raise NotImplementedError
+
+    def pieces(self, messages: Iterable[Piece]) -> Iterable[Piece]:
+        """Return the steps of a transcript; here every message is one."""
+        return messages
+
+    def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
+        """Return a fragment with its call ids replaced, each pair used once, in order."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------------------------------------
+
+    def input(self, message: object) -> Draft:
+        """
+        Return the draft of what opens a turn: a text, one message, or a list of messages of this format.
+
+        Raises:
+            InvalidMessage: no message of the user's side; `path` names the place.
+            InvalidValue: what JSON cannot hold.
+        """
+        return self._spoken(Kind.INPUT, message)
+
+    def injection(self, message: object) -> Draft:
+        """Return the draft of a further message inside a turn; same forms and refusals as `input`."""
+        return self._spoken(Kind.INJECTION, message)
+
+    def response(self, body: object) -> Draft:
+        """
+        Return the draft of a raw response; bytes are kept as received, and a slice of them is what is sent back.
+
+        A response without usable content is kept and has nothing to send (case O-13).
+
+        Raises:
+            InvalidMessage: an error object, a body without a message, or one with several alternatives.
+            InvalidValue: not strict JSON.
+        """
+        payload, value = _bodies.opened(body)
+        return self.responded(payload, value, "$")
+
+    def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
+        """Return the calls of a response's fragment with their arguments as the provider wrote them."""
+        return tuple(self.call_list(fragment)) if fragment else ()
+
+    def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
+        """
+        Return the draft that answers `call`. A text is sent as it is, a list of the provider's own content parts too;
+        any other value as JSON. A complete message of this format that answers `call` is taken as it stands.
+
+        Raises:
+            PairingViolation: a complete message that answers another call.
+            InvalidValue: what JSON cannot hold.
+        """
+        payload, value = _bodies.opened(output)
+        reply = self.complete(value)
+        if reply is None:
+            value = self.reply(call, value, error=error)
+            payload = codec.encode(value)
+        elif reply.id != call.id or (not reply.id and reply.name not in ("", call.name)):
+            raise PairingViolation(
+                f"the message answers another call than the one at position {position}; give it with its own call",
+                call=position,
+            )
+        return self._resulted(payload, value, position)
+
+    def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
+        """
+        Return the drafts of a ready transcript: messages, SDK objects or bytes, or one JSON array as bytes.
+
+        User messages in a row open one turn: the first is its input, the others are injections, and so is what a
+        user says while calls wait. Results find their calls within the newest exchange, by id, else by order and name.
+        The last exchange may be unfinished. Linear in the transcript.
+
+        Raises:
+            InvalidMessage: no message of this format, or instructions after the conversation has begun.
+            PairingViolation: a result without a waiting call, or a response while calls wait; `index` is the message.
+        """
+        walk = Walk(self)
+        for piece in self.pieces(self._opened(messages)):
+            walk.take(piece)
+        return tuple(walk.drafts)
+
+    def _opened(self, messages: Sequence[object]) -> Iterable[Piece]:
+        if isinstance(messages, (bytes, bytearray, memoryview)):
+            payload, value = _bodies.opened(messages)
+            if not isinstance(value, list):
+                raise InvalidMessage("a transcript is a JSON array of messages", path="$")
+            messages = _slices.items(payload)
+        for index, message in enumerate(messages):
+            path = f"$[{index}]"
+            payload, value = _bodies.opened(message, path)
+            yield Piece(path, index, self.side(value, path), payload, value)
+
+    def _spoken(self, kind: Kind, message: object) -> Draft:
+        if isinstance(message, str):
+            message = self.user_message(codec.text(message, "$"))
+        payload, value = _bodies.opened(message)
+        if not isinstance(value, list):
+            self._check_user(value, "$")
+            return self.spoken(kind, payload)
+        if not value:
+            raise InvalidMessage("an empty list opens no turn; give at least one message", path="$")
+        for index, item in enumerate(value):
+            self._check_user(item, f"$[{index}]")
+        start, stop = _slices.inside(payload, _slices.find(payload), len(value))
+        size = stop - start - (len(value) - 1)
+        return Draft(kind=kind, payload=payload, messages=len(value), size=size, start=start, stop=stop)
+
+    def spoken(self, kind: Kind, payload: bytes) -> Draft:
+        """Return the draft of one message of the user's."""
+        start, stop = _slices.find(payload)
+        return Draft(kind=kind, payload=payload, messages=1, size=stop - start, start=start, stop=stop)
+
+    def _check_user(self, value: JSON, path: str) -> None:
+        side = self.side(value, path)
+        if side is Side.USER:
+            return
+        hints = {
+            Side.INSTRUCTIONS: "instructions are no part of the history; send them with each request",
+            Side.ASSISTANT: "a model's message is given to `respond` or in a transcript",
+            Side.RESULTS: "results are given to `result`, each with its call",
+        }
+        raise InvalidMessage(f"not a user's message: {hints[side]}", path=path)
+
+    def responded(self, payload: bytes, value: JSON, path: str) -> Draft:
+        """Return the draft of a response whose body stands at `path`."""
+        answer = self.answer(payload, value, path)
+        if not answer.messages:
+            return Draft(kind=Kind.RESPONSE, payload=payload)
+        fragment = payload[answer.start : answer.stop]
+        calls = tuple(call for call, _ in self.call_list(fragment))
+        size = len(fragment) + _length(self.response_wrap) - (answer.messages - 1)
+        messages = answer.messages
+        if calls and self.grouped:
+            # The message of the results is counted here. Each result adds itself and a comma, one comma too many.
+            messages += 1
+            size += _length(self.results_wrap) - 1
+        return Draft(
+            kind=Kind.RESPONSE,
+            payload=payload,
+            messages=messages,
+            size=size,
+            start=answer.start,
+            stop=answer.stop,
+            calls=calls,
+        )
+
+    def _resulted(self, payload: bytes, value: JSON, position: int) -> Draft:
+        start, stop = self.results_span(payload, value)
+        messages, size = (0, stop - start + 1) if self.grouped else (1, stop - start)
+        return Draft(
+            kind=Kind.RESULT,
+            payload=payload,
+            messages=messages,
+            size=size,
+            start=start,
+            stop=stop,
+            call=position,
+        )
+
+    def resulted_whole(self, piece: Piece, positions: list[int]) -> list[Draft]:
+        """Return the drafts of a message of results: the first carries the message whole, the others stand for it."""
+        first = self._resulted(piece.payload, piece.value, positions[0])
+        rest = [Draft(kind=Kind.RESULT, payload=_NOTHING, call=position) for position in positions[1:]]
+        return [first, *rest]
+
+
+def _length(wrap: tuple[bytes, bytes]) -> int:
+    return len(wrap[0]) + len(wrap[1])

@@ -1,0 +1,136 @@
+"""
+The words that the formats share, and the checks that read one message: each refuses with the path to the place.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import InvalidMessage
+from minutebook.model import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.model.codec import JSON
+
+
+class Side(enum.Enum):
+    """Who speaks in a message."""
+
+    INSTRUCTIONS = "instructions"
+    USER = "user"
+    ASSISTANT = "assistant"
+    RESULTS = "results"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Where in a response's payload the part that is sent back stands. `messages` is 0 where nothing is usable."""
+
+    start: int = 0
+    stop: int = 0
+    messages: int = 0
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a result says of the call that it answers; the id, the name or both may be empty."""
+
+    id: str
+    name: str
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One step of a transcript: a message, or the items of one response, with the place where it stands."""
+
+    path: str
+    index: int
+    side: Side
+    payload: bytes
+    value: JSON
+
+
+class Names:
+    """The pairs that a rename still has to use."""
+
+    def __init__(self, names: Sequence[tuple[str, str]]) -> None:
+        self.left = list(names)
+
+    def new(self, old: str) -> str | None:
+        """Return the new id for the next place that holds `old`; `None` leaves it as it is."""
+        for pair in self.left:
+            if pair[0] == old:
+                self.left.remove(pair)
+                return pair[1]
+        return None
+
+    def replace(self, holder: dict[str, JSON], key: str) -> None:
+        """Give the id at `holder[key]` its new name; a missing id has the old name ""."""
+        old = _text(holder.get(key))
+        new = self.new(old)
+        if new is not None and new != old:
+            holder[key] = new
+
+
+def _text(value: JSON) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def identifier(holder: dict[str, JSON], key: str, path: str) -> str:
+    """Return the id or name at `holder[key]`; empty where it is missing or null."""
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{key} is a {type(value).__name__}, not a text", path=f"{path}.{key}")
+    return value
+
+
+def members(value: JSON, path: str) -> dict[str, JSON]:
+    """Return `value` if it is a JSON object."""
+    if not isinstance(value, dict):
+        raise InvalidMessage(f"a JSON object is needed here, not a {type(value).__name__}", path=path)
+    return value
+
+
+def array(value: JSON, path: str) -> list[JSON]:
+    """Return `value` if it is a JSON array."""
+    if not isinstance(value, list):
+        raise InvalidMessage(f"a JSON array is needed here, not a {type(value).__name__}", path=path)
+    return value
+
+
+def refuse_error(body: dict[str, JSON], path: str) -> None:
+    """Refuse a body that reports an error instead of an answer; a null error is none."""
+    if body.get("error") is not None:
+        raise InvalidMessage("the body is an error, not a response", path=f"{path}.error")
+
+
+def only(values: list[JSON], what: str, path: str) -> JSON:
+    """Return the one alternative of a response."""
+    if len(values) != 1:
+        raise InvalidMessage(f"{len(values)} {what} where exactly one is kept; ask for one", path=path)
+    return values[0]
+
+
+def unknown_role(value: dict[str, JSON], roles: str, path: str) -> InvalidMessage:
+    """Return the refusal of a role that the format does not have."""
+    state = "unknown" if "role" in value else "missing"
+    return InvalidMessage(f"the role is {state}; this format has {roles}", path=f"{path}.role")
+
+
+def kind_of(value: JSON) -> str:
+    """Return the `type` of an item, block or part; empty where it has none."""
+    return _text(value.get("type")) if isinstance(value, dict) else ""
+
+
+def are_parts(output: JSON, types: frozenset[str]) -> bool:
+    """Return whether `output` is a list of content parts of the given types, which goes to the provider as it is."""
+    return isinstance(output, list) and len(output) > 0 and all(kind_of(part) in types for part in output)
+
+
+def as_text(output: JSON) -> str:
+    """Return a text as it is, any other value as JSON text."""
+    return output if isinstance(output, str) else codec.encode(output).decode()

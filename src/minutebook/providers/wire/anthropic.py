@@ -1,0 +1,90 @@
+"""
+Anthropic Messages: content is a text or a list of blocks; the results of an exchange are one user message.
+
+Thinking goes back as it came: a block whose `thinking` is empty and whose signature is not is content. Tools that the
+provider runs itself (`server_tool_use`) are not answered here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from minutebook.errors import InvalidMessage
+from minutebook.model.entries import Call
+from minutebook.providers.wire._blocks import BlockFormat
+from minutebook.providers.wire._values import (
+    Answer,
+    Names,
+    Reply,
+    Side,
+    are_parts,
+    array,
+    as_text,
+    identifier,
+    members,
+    refuse_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from minutebook.model.codec import JSON
+
+_PARTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+
+
+class Anthropic(BlockFormat):
+    """The wire format `anthropic`."""
+
+    name = "anthropic"
+    response_wrap = (b'{"role":"assistant","content":', b"}")
+    results_wrap = (b'{"role":"user","content":[', b"]}")
+    list_key = "content"
+    sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
+
+    def user_message(self, text: str) -> JSON:
+        """Return a user's message that says `text`."""
+        return {"role": "user", "content": text}
+
+    def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
+        """Return where the content of a message stands."""
+        message = members(value, path)
+        refuse_error(message, path)
+        if message.get("role") != "assistant":
+            raise InvalidMessage("a response is a message of the role assistant", path=f"{path}.role")
+        return self.located(payload, message, (), path)
+
+    def call(self, block: dict[str, JSON], path: str) -> tuple[Call, JSON] | None:
+        """Return the call of a `tool_use` block."""
+        if block.get("type") != "tool_use":
+            return None
+        return Call(identifier(block, "id", path), identifier(block, "name", path)), block.get("input")
+
+    def replied(self, block: dict[str, JSON], path: str) -> Reply | None:
+        """Return what a `tool_result` block answers."""
+        if block.get("type") != "tool_result":
+            return None
+        return Reply(identifier(block, "tool_use_id", path), "")
+
+    def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
+        """Return the `tool_result` block; `is_error` stands there only when it is one."""
+        content = output if are_parts(output, _PARTS) else as_text(output)
+        block: dict[str, JSON] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
+        return {**block, "is_error": True} if error else block
+
+    def rename_block(self, block: dict[str, JSON], names: Names) -> None:
+        """Give the block's call id its new name, if it has one."""
+        key = {"tool_use": "id", "tool_result": "tool_use_id"}.get(str(block.get("type")))
+        if key:
+            names.replace(block, key)
+
+    def is_empty(self, block: JSON) -> bool:
+        """Return whether the block is a text without a character, which the provider refuses."""
+        return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
+
+    def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
+        content = message.get("content")
+        return content if isinstance(content, str) else array(content, f"{path}.content")
+
+
+WIRE: Final = Anthropic()

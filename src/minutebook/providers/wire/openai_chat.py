@@ -1,0 +1,149 @@
+"""
+OpenAI Chat Completions, the format that local servers speak too: one message a result, ids on both sides.
+
+Of a response the `choices[0].message` object is sent back, with every field the server put there. The older pair of
+`function_call` and role `function`, which has no ids, is read in transcripts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from minutebook.errors import InvalidMessage
+from minutebook.model import codec
+from minutebook.model.entries import Call
+from minutebook.providers.wire import _slices
+from minutebook.providers.wire._format import Format
+from minutebook.providers.wire._values import (
+    Answer,
+    Names,
+    Reply,
+    Side,
+    are_parts,
+    array,
+    as_text,
+    identifier,
+    members,
+    only,
+    refuse_error,
+    unknown_role,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.model.codec import JSON
+
+_SIDES: Final = {
+    "system": Side.INSTRUCTIONS,
+    "developer": Side.INSTRUCTIONS,
+    "user": Side.USER,
+    "assistant": Side.ASSISTANT,
+    "tool": Side.RESULTS,
+    "function": Side.RESULTS,
+}
+_CONTENT: Final = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
+"""Any of these makes an assistant's message worth sending; the last two are local servers' own."""
+_PARTS: Final = frozenset({"text"})
+
+
+class OpenAIChat(Format):
+    """The wire format `openai-chat`."""
+
+    name = "openai-chat"
+
+    def user_message(self, text: str) -> JSON:
+        """Return a user's message that says `text`."""
+        return {"role": "user", "content": text}
+
+    def side(self, value: JSON, path: str) -> Side:
+        """Return who speaks in the message."""
+        message = members(value, path)
+        side = _SIDES.get(str(message.get("role")))
+        if side is None:
+            raise unknown_role(message, ", ".join(_SIDES), path)
+        if side is not Side.ASSISTANT:
+            _check_content(message, path)
+        return side
+
+    def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
+        """Return where the assistant's message stands in a completion, or in a bare message."""
+        body = members(value, path)
+        if "choices" not in body and "role" in body:
+            return self._message(payload, body, (), path)
+        refuse_error(body, path)
+        place = f"{path}.choices"
+        choice = members(only(array(body.get("choices"), place), "choices", place), f"{place}[0]")
+        place = f"{place}[0].message"
+        return self._message(payload, members(choice.get("message"), place), ("choices", 0, "message"), place)
+
+    def _message(self, payload: bytes, message: dict[str, JSON], keys: tuple[str | int, ...], path: str) -> Answer:
+        if self.side(message, path) is not Side.ASSISTANT:
+            raise InvalidMessage("a response is a message of the role assistant", path=f"{path}.role")
+        if not any(_says_something(message.get(key)) for key in _CONTENT):
+            return Answer()
+        return Answer(*_slices.find(payload, *keys), 1)
+
+    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+        """Return the calls of a message; the arguments are the text that the model wrote."""
+        message = members(codec.decode(fragment), "$")
+        calls = array(message.get("tool_calls") or [], "$.tool_calls")
+        found = [_call(members(call, f"$.tool_calls[{n}]"), f"$.tool_calls[{n}]") for n, call in enumerate(calls)]
+        if not found and message.get("function_call") is not None:
+            found.append(_named("", message["function_call"], "arguments", "$.function_call"))
+        return found
+
+    def replies(self, value: JSON, path: str) -> list[Reply]:
+        """Return what the tool's message answers."""
+        message = members(value, path)
+        return [Reply(identifier(message, "tool_call_id", path), identifier(message, "name", path))]
+
+    def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:  # noqa: ARG002
+        """Return the tool's message. The format has no mark for errors: the text says so."""
+        content = output if are_parts(output, _PARTS) else as_text(output)
+        return {"role": "tool", "tool_call_id": call.id, "content": content}
+
+    def complete(self, output: JSON) -> Reply | None:
+        """Return what a tool's message answers."""
+        if not isinstance(output, dict) or _SIDES.get(str(output.get("role"))) is not Side.RESULTS:
+            return None
+        _check_content(output, "$")
+        return self.replies(output, "$")[0]
+
+    def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
+        """Return a message with its call ids replaced."""
+        if not fragment:
+            return fragment
+        left = Names(names)
+        message = members(codec.decode(fragment), "$")
+        if message.get("role") == "tool":
+            left.replace(message, "tool_call_id")
+        for call in array(message.get("tool_calls") or [], "$.tool_calls"):
+            left.replace(members(call, "$.tool_calls"), "id")
+        return codec.encode(message)
+
+
+def _check_content(message: dict[str, JSON], path: str) -> None:
+    if not isinstance(message.get("content"), (str, list)):
+        raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
+
+
+def _says_something(value: JSON) -> bool:
+    if isinstance(value, list):
+        return any(part != {"type": "text", "text": ""} for part in value)
+    return value is not None and value != ""
+
+
+def _call(call: dict[str, JSON], path: str) -> tuple[Call, JSON]:
+    id_ = identifier(call, "id", path)
+    if "custom" in call:
+        return _named(id_, call["custom"], "input", f"{path}.custom")
+    return _named(id_, call.get("function"), "arguments", f"{path}.function")
+
+
+def _named(id_: str, value: JSON, arguments: str, path: str) -> tuple[Call, JSON]:
+    holder = members(value, path)
+    return Call(id_, identifier(holder, "name", path)), holder.get(arguments)
+
+
+WIRE: Final = OpenAIChat()

@@ -1,0 +1,173 @@
+"""
+OpenAI Responses: a flat list of items, of which one response gives several.
+
+The inside of `output` is sent back, items and separators as received. A reasoning item goes with the item that it led
+to; the provider refuses one that stands at the end without a follower, so the slice ends before it (case O-10).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minutebook.errors import InvalidMessage
+from minutebook.model import codec
+from minutebook.model.entries import Call
+from minutebook.providers.wire import _slices
+from minutebook.providers.wire._format import Format
+from minutebook.providers.wire._values import (
+    Answer,
+    Names,
+    Piece,
+    Reply,
+    Side,
+    are_parts,
+    array,
+    as_text,
+    identifier,
+    kind_of,
+    members,
+    refuse_error,
+    unknown_role,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from minutebook.model.codec import JSON
+
+_SIDES: Final = {
+    "system": Side.INSTRUCTIONS,
+    "developer": Side.INSTRUCTIONS,
+    "user": Side.USER,
+    "assistant": Side.ASSISTANT,
+}
+_ARGUMENTS: Final = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "computer_call": "action",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+}
+"""The calls that the client answers, and where each has its arguments; the provider answers every other kind."""
+_OUTPUTS: Final = frozenset(f"{call}_output" for call in _ARGUMENTS)
+_PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
+
+
+class OpenAIResponses(Format):
+    """The wire format `openai-responses`."""
+
+    name = "openai-responses"
+
+    def user_message(self, text: str) -> JSON:
+        """Return a user's message that says `text`."""
+        return {"role": "user", "content": text}
+
+    def side(self, value: JSON, path: str) -> Side:
+        """Return who speaks in the item. What is no message and no output is the model's, whatever its type is."""
+        item = members(value, path)
+        kind = kind_of(item)
+        if kind in _OUTPUTS:
+            return Side.RESULTS
+        if kind not in ("", "message"):
+            return Side.ASSISTANT
+        side = _SIDES.get(str(item.get("role")))
+        if side is None:
+            raise unknown_role(item, ", ".join(_SIDES), path)
+        if not isinstance(item.get("content"), (str, list)):
+            raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
+        return side
+
+    def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
+        """Return where the items stand in a response, or in a bare list of output items."""
+        if isinstance(value, list):
+            return self._items(payload, value, _slices.find(payload), path)
+        body = members(value, path)
+        refuse_error(body, path)
+        output = array(body.get("output"), f"{path}.output")
+        return self._items(payload, output, _slices.find(payload, "output"), f"{path}.output")
+
+    def _items(self, payload: bytes, output: list[JSON], place: tuple[int, int], path: str) -> Answer:
+        for index, item in enumerate(output):
+            side = self.side(item, f"{path}[{index}]")
+            if side is not Side.ASSISTANT and (side is not Side.RESULTS or not _answered(item, output[:index])):
+                raise InvalidMessage("a response holds the model's items only", path=f"{path}[{index}]")
+        count = len(output)
+        while count and kind_of(output[count - 1]) == "reasoning":
+            count -= 1
+        if all(_is_empty(item) for item in output[:count]):
+            return Answer()
+        return Answer(*_slices.inside(payload, place, count), count)
+
+    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+        """Return the calls that the client has to answer; arguments are the text that the model wrote."""
+        items = [members(item, "$") for item in array(codec.decode(b"[%b]" % fragment), "$")]
+        outputs = {(kind_of(item), identifier(item, "call_id", "$")) for item in items if kind_of(item) in _OUTPUTS}
+        found: list[tuple[Call, JSON]] = []
+        for index, item in enumerate(items):
+            kind, path = kind_of(item), f"$[{index}]"
+            if kind not in _ARGUMENTS:
+                continue
+            call = Call(identifier(item, "call_id", path), identifier(item, "name", path) or kind)
+            if (f"{kind}_output", call.id) not in outputs:
+                found.append((call, item.get(_ARGUMENTS[kind])))
+        return found
+
+    def replies(self, value: JSON, path: str) -> list[Reply]:
+        """Return what the output item answers."""
+        return [Reply(identifier(members(value, path), "call_id", path), "")]
+
+    def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:  # noqa: ARG002
+        """Return the output item. The format has no mark for errors: the text says so."""
+        content = output if are_parts(output, _PARTS) else as_text(output)
+        return {"type": "function_call_output", "call_id": call.id, "output": content}
+
+    def complete(self, output: JSON) -> Reply | None:
+        """Return what a complete output item answers, of whichever type it is."""
+        if isinstance(output, dict) and kind_of(output) in _OUTPUTS and "call_id" in output:
+            return self.replies(output, "$")[0]
+        return None
+
+    def pieces(self, messages: Iterable[Piece]) -> Iterator[Piece]:
+        """Return the steps of a transcript: the model's items in a row are one response."""
+        run: list[Piece] = []
+        for piece in messages:
+            if piece.side is Side.ASSISTANT:
+                run.append(piece)
+                continue
+            if run:
+                yield _joined(run)
+                run = []
+            yield piece
+        if run:
+            yield _joined(run)
+
+    def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
+        """Return items with their call ids replaced."""
+        left = Names(names)
+        items = array(codec.decode(b"[%b]" % fragment), "$")
+        for item in items:
+            if kind_of(item) in _ARGUMENTS or kind_of(item) in _OUTPUTS:
+                left.replace(members(item, "$"), "call_id")
+        return codec.encode(items)[1:-1]
+
+
+def _answered(output: JSON, before: list[JSON]) -> bool:
+    """Return whether an output in a response answers a call of the same response: a tool that the provider ran."""
+    id_ = members(output, "$").get("call_id")
+    kind = kind_of(output).removesuffix("_output")
+    return any(isinstance(item, dict) and kind_of(item) == kind and item.get("call_id") == id_ for item in before)
+
+
+def _is_empty(item: JSON) -> bool:
+    return isinstance(item, dict) and "role" in item and not item.get("content")
+
+
+def _joined(run: list[Piece]) -> Piece:
+    payload = b"[%b]" % b",".join(piece.payload for piece in run)
+    return msgspec.structs.replace(run[0], payload=payload, value=[piece.value for piece in run])
+
+
+WIRE: Final = OpenAIResponses()
