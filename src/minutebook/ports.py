@@ -42,6 +42,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+STREAM_PAGE = Page(rows=256, messages=2**62, size=1024 * 1024)
+"""How a whole record is read: in pages of bounded memory, so that neither RAM nor an event loop notices its length."""
+
+
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation, what the conversation looks like under it, and the newest entries, newest first."""
 

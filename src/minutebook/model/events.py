@@ -23,7 +23,6 @@ class HistoryTrimmed(Event, frozen=True, kw_only=True, tag="decision_history_tri
 
     message_count: int
     bytes: int
-    removed_exchanges: int
     first_removed: int
     """The `seq` of the oldest response that left."""
     last_removed: int

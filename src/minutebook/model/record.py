@@ -144,6 +144,25 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     sent: bytes = b""
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A detached snapshot of a conversation, and what an operation wants to add to it.
+
+    The entries are all there, oldest first; `added` is the delta, which is all that is written (SPEC D23, D24).
+    """
+
+    header: Header
+    entries: tuple[Entry, ...]
+    added: tuple[Draft, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Record({len(self.entries)} entries, {self.header.bytes:,} bytes, {len(self.added)} added)"
+
+    def adding(self, *drafts: Draft) -> Record:
+        """Return this record with `drafts` to be added when it is saved."""
+        return msgspec.structs.replace(self, added=(*self.added, *drafts))
+
+
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `extend`: the header to store, the entries to add, and the receipt."""
 

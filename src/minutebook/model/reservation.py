@@ -109,7 +109,7 @@ def store_full(sessions: int, size: int, bounds: StoreBounds) -> DecisionHistory
     """Return the refusal of a write that would take a namespace to `sessions` conversations and `size` bytes."""
     return DecisionHistoryStoreFull(
         f"the store would hold {sessions:,} conversations and {size:,} bytes; max_sessions "
-        f"{_shown(bounds.max_sessions)}, max_bytes {_shown(bounds.max_bytes)}; delete conversations, or raise the bound",
+        f"{_shown(bounds.max_sessions)}, max_bytes {_shown(bounds.max_bytes)}; delete conversations or raise a bound",
         sessions=sessions,
         bytes=size,
         max_sessions=bounds.max_sessions,

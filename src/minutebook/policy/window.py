@@ -69,18 +69,23 @@ class Scan:
     Abandoned attempts, parked exchanges and an input that is still unanswered (but for its own turn) are passed over.
     """
 
-    def __init__(self, header: Header) -> None:
-        """Begin at the end of the record that `header` describes."""
+    def __init__(self, header: Header, *, below: int = 0, reading: bool = False) -> None:
+        """
+        Begin at the end of the record that `header` describes, or right below the unit whose key is `below`.
+
+        A scan for `reading` takes parked exchanges and answers without an input too; no window shows those.
+        """
         state = header.state
         self._state = state
-        self._below = header.entries + 1
+        self._below = below or header.entries + 1
+        self._reading = reading
         self._superseded = {state.turn} if state.unanswered and header.attempt is None else set[int]()
-        self._open = {waiting.exchange for waiting in state.open}
+        self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
         self._answered: set[int] = set()
         self.inputs: dict[int, list[Entry]] = {}
-        self.next_seq = header.entries
+        self.next_seq = self._below - 1
         """The `seq` to read on from, downwards; what lies in an abandoned attempt is not read at all."""
         self.messages = 0
         self.size = 0
@@ -122,7 +127,7 @@ class Scan:
     def _take_part(self, entry: Entry) -> None:
         parts = self._parts.setdefault(entry.exchange, [])
         parts.append(entry)
-        if entry.kind is Kind.RESPONSE and entry.turn:
+        if entry.kind is Kind.RESPONSE and (entry.turn or self._reading):
             self._answered.add(entry.turn)
             unit = Unit(key=entry.seq, turn=entry.turn, entries=sorted(parts, key=_shown_order))
             self._found.append(unit)
@@ -132,6 +137,11 @@ class Scan:
     def _count(self, entry: Entry) -> None:
         self.messages += entry.messages
         self.size += entry.size
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The units found so far, newest first."""
+        return self._found
 
     @property
     def exhausted(self) -> bool:
@@ -258,15 +268,13 @@ def array_size(messages: int, size: int) -> int:
     return 2 + size + max(0, messages - 1)
 
 
+def with_entry(unit: Unit, entry: Entry) -> Unit:
+    """Return the unit with one more entry in its place."""
+    return Unit(key=unit.key, turn=unit.turn, entries=sorted([*unit.entries, entry], key=_shown_order))
+
+
 def _shown_order(entry: Entry) -> tuple[int, int]:
     """A response, then its results in call order whatever order they came in, then what was said meanwhile."""
     if entry.kind is Kind.RESPONSE:
         return (0, 0)
     return (1, entry.call) if entry.kind is Kind.RESULT else (2, entry.seq)
-
-
-def read_units(header: Header, entries: Sequence[Entry]) -> Scan:
-    """Return a scan over a whole record that is at hand, given oldest first."""
-    scan = Scan(header)
-    scan.add(reversed(entries))
-    return scan

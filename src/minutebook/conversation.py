@@ -1,0 +1,439 @@
+"""
+Face C: bring your own loop.
+
+For people who call a provider's SDK themselves and keep a list. A turn records the input before the request is made,
+gives the window to send, takes the raw response and the results of tools, and settles; whatever goes wrong in between,
+the next turn finds a history that every provider accepts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingViolation
+from minutebook.history import History, Hold, Window
+from minutebook.model.bounds import WindowLimits, check_count
+from minutebook.model.codec import JSON, decode
+from minutebook.model.entries import Call, Draft, Entry, Kind
+from minutebook.model.keys import check_id
+from minutebook.policy.projection import unit_fragments
+from minutebook.policy.window import Scan, Unit, with_entry
+from minutebook.ports import STREAM_PAGE, Page
+from minutebook.providers.wire import wire_format
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from minutebook.model.receipts import Sent
+    from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Observer
+    from minutebook.stores.journal import JournalStore
+
+LOW_WATER = 0.65
+"""How far a conversation's window is cut when a limit bites, if its limits do not say otherwise (SPEC C4)."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call that waits for its result, with its arguments as the provider wrote them."""
+
+    id: str
+    name: str
+    arguments: JSON
+    exchange: int
+    """The `seq` of the response it belongs to: pairing is by exchange and position, never by id alone."""
+    position: int
+
+    def __repr__(self) -> str:
+        return f"ToolCall(exchange={self.exchange}, position={self.position})"
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange with the input that it answers, or an input without an answer, as it is read back."""
+
+    seq: int
+    """Where it stands: the `seq` of its response, or of the input that nothing answered."""
+    turn: int
+    wall: int
+    """When it was recorded, in Unix milliseconds; order is by `seq` alone."""
+    complete: bool
+    """Whether every call has its result; windows leave out an exchange that waits."""
+    json: bytes
+    """Its wire messages as a JSON array; the turn's input first where this is the turn's first exchange."""
+
+    @property
+    def messages(self) -> list[dict[str, JSON]]:
+        """The wire messages as Python values."""
+        return cast("list[dict[str, JSON]]", decode(self.json))
+
+    def __repr__(self) -> str:
+        return f"Exchange({self.seq}, {len(self.json):,} bytes)"
+
+
+class Conversation:
+    """
+    One conversation in a store, in one wire format.
+
+    Args:
+        store: a store with a namespace.
+        id: names the conversation within the namespace; opaque, at most 512 UTF-8 bytes.
+        format: `openai-chat`, `openai-responses`, `anthropic` or `gemini`; given once, it never changes.
+        limits: what a window may hold.
+        max_retained_bytes: refuse to retain more than this in this conversation, beside the store's own bounds.
+        on_event: told of what leaves the window and of what is abandoned, by numbers alone.
+
+    Raises:
+        InvalidOption: an unknown format, or a store without a namespace.
+        InvalidId: an id that no store can hold.
+    """
+
+    def __init__(
+        self,
+        store: JournalStore,
+        id: str,  # noqa: A002 - the field's standard word
+        *,
+        format: str,  # noqa: A002 - the field's standard word
+        limits: WindowLimits | None = None,
+        max_retained_bytes: int | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        self.store = store
+        self.key = store.key(id)
+        self._wire = wire_format(format)
+        self.history = History(
+            store.journal,
+            store.tails,
+            store.tokens,
+            store.fresh_id,
+            self.key,
+            wire=self._wire,
+            identity=self._wire.name,
+            limits=limits or WindowLimits(),
+            low_water=LOW_WATER,
+            max_retained_bytes=None
+            if max_retained_bytes is None
+            else check_count(max_retained_bytes, "max_retained_bytes"),
+            observer=on_event,
+        )
+
+    def turn(self, message: object = None, *, id: str = "") -> Turn:  # noqa: A002 - the field's standard word
+        """
+        Return a turn, to be entered with `async with`; the conversation is reserved while it is open (SPEC C1).
+
+        `message` is a text, a wire message or a list of them; without one the turn goes on from what is recorded.
+        A turn that failed and comes again with the same message goes on from the recorded input: it is there once. An
+        `id` makes that explicit: the same id with another message is a conflict.
+        """
+        drafts = () if message is None else (self._wire.input(message),)
+        return Turn(self, drafts, check_id(id, "turn id") if id else "")
+
+    async def append(self, messages: Sequence[object], *, id: str = "", whole: bool = False) -> Receipt | None:  # noqa: A002
+        """
+        Record a ready transcript of wire messages in one durable write: all of it or nothing.
+
+        With an `id` the same transcript may come again and is recorded once. With `whole` the messages are the whole
+        conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over.
+
+        Raises:
+            DecisionHistoryConflict: the id stands for another transcript, or a whole one contradicts the record.
+            PairingViolation: a result without its call, or a call without its result before the next input.
+        """
+        idempotency = check_id(id, "append id") if id else ""
+        drafts: Sequence[Draft] = self._wire.transcript(messages)
+        if whole:
+            drafts = await self._unrecorded(drafts)
+        if not drafts:
+            return None
+        committed = await self.history.append(drafts, idempotency=idempotency)
+        return committed.receipt if committed else None
+
+    async def _unrecorded(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Return the drafts beyond those that are recorded; linear in the record, which a whole transcript repeats."""
+        position = 0
+        async for entry in self.entries():
+            if position == len(drafts):
+                raise DecisionHistoryConflict(
+                    f"the transcript has {position} entries and the record more; it is not this conversation's",
+                    seq=entry.seq,
+                )
+            if _told_apart(drafts[position]) != _told_apart(entry):
+                raise DecisionHistoryConflict(
+                    f"entry {position + 1} of the transcript is not what is recorded at seq {entry.seq}", seq=entry.seq
+                )
+            position += 1
+        return drafts[position:]
+
+    async def open_calls(self) -> tuple[ToolCall, ...]:
+        """Return the calls that wait for a result, parked ones included, oldest first."""
+        header = await self.store.header(self.key)
+        found: list[ToolCall] = []
+        for waiting in header.state.open if header else ():
+            page = await self.store.journal.oldest(self.key, waiting.exchange - 1, Page(rows=1, messages=1, size=1))
+            calls = self._wire.calls(page[0].fragment)
+            found.extend(_tool_call(calls[p], waiting.exchange, p) for p in waiting.waiting)
+        return tuple(found)
+
+    async def complete(self, call: ToolCall, output: object, *, error: bool = False) -> Receipt | None:
+        """
+        Record the late result of a parked call; its exchange is complete, and in windows again, once all have come.
+
+        The same result again is a no-op.
+
+        Raises:
+            PairingViolation: the call does not wait for a result; another result stands already.
+        """
+        draft = self._wire.result(call.position, Call(call.id, call.name), output, error=error)
+        draft = msgspec.structs.replace(draft, exchange=call.exchange)
+        committed = await self.history.append((draft,), idempotency=f"result-{call.exchange}-{call.position}")
+        return committed.receipt if committed else None
+
+    async def window(self, limits: WindowLimits | None = None) -> Window:
+        """Return the window as the next turn would see it; reserves and writes nothing."""
+        return await self.history.window(limits)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def entries(self, *, after: int = 0) -> AsyncIterator[Entry]:
+        """
+        Stream the entries above `after` that no attempt took back, with their metadata, oldest first.
+
+        Memory is bounded by one turn. What failed attempts left behind is in `store.entries(key)`.
+        """
+        async for turn in self._turns(after):
+            for entry in turn:
+                yield entry
+
+    async def _turns(self, after: int) -> AsyncIterator[list[Entry]]:
+        """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
+        header = await self.store.header(self.key)
+        waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
+        turn: list[Entry] = []
+        async for entry in self.store.entries(self.key, after=after):
+            if entry.kind is Kind.INPUT and turn:
+                yield turn
+                turn = []
+            if entry.kind is Kind.ABANDONED:
+                turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
+            elif entry.seq != waiting:
+                turn.append(entry)
+        if turn:
+            yield turn
+
+    async def exchanges(self, *, after: int = 0) -> AsyncIterator[Exchange]:
+        """Stream the exchanges above `after`, oldest first, in bounded memory."""
+        header = await self.store.header(self.key)
+        if header is None:
+            return
+        async for turn in self._turns(after):
+            scan = Scan(header, below=turn[-1].seq + 1, reading=True)
+            scan.add(reversed(turn))
+            for position in reversed(range(len(scan.units))):
+                yield await self._read(scan, position, header)
+
+    async def last(self, count: int | None = None) -> list[Exchange]:
+        """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40)."""
+        return await self.page(limit=count)
+
+    async def page(self, *, before: int = 0, after: int | None = None, limit: int | None = 50) -> list[Exchange]:
+        """
+        Return up to `limit` exchanges in order: the newest, those before a `seq`, or those after one (0: the oldest).
+
+        Paging by the `seq` of a page's first or last exchange meets each exchange once, also while others come in.
+        """
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
+        if before and after is not None:
+            raise InvalidOption("page before a seq or after one, not both", option="before")
+        header = await self.store.header(self.key)
+        if header is None or limit == 0:
+            return []
+        if after is not None:
+            return await self._page_after(after, limit)
+        scan = Scan(header, below=before, reading=True)
+        while not scan.exhausted and (limit is None or len(scan.units) <= limit):
+            scan.add(await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE))
+        positions = range(len(scan.units))[:limit]
+        return [await self._read(scan, position, header) for position in reversed(positions)]
+
+    async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
+        found: list[Exchange] = []
+        async for exchange in self.exchanges(after=after):
+            found.append(exchange)
+            if len(found) == limit:
+                break
+        return found
+
+    async def _read(self, scan: Scan, position: int, header: Header) -> Exchange:
+        unit = await self._with_late_results(scan.units[position], header)
+        older = scan.units[position + 1].turn if position + 1 < len(scan.units) else 0
+        inputs = reversed(scan.inputs.get(unit.turn, ())) if unit.turn != older else ()
+        messages = [entry.fragment for entry in inputs] + unit_fragments(unit, self._wire)
+        response = unit.entries[0] if unit.entries else None
+        results = sum(entry.kind is Kind.RESULT for entry in unit.entries)
+        return Exchange(
+            seq=unit.key,
+            turn=unit.turn,
+            wall=response.wall if response else scan.inputs[unit.turn][-1].wall,
+            complete=response is not None and results == len(response.calls),
+            json=b"[" + b",".join(filter(None, messages)) + b"]",
+        )
+
+    async def _with_late_results(self, unit: Unit, header: Header) -> Unit:
+        """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
+        calls = len(unit.entries[0].calls) if unit.entries else 0
+        here = {entry.call for entry in unit.entries if entry.kind is Kind.RESULT}
+        waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
+        missing = set(range(calls)) - here - set(waiting)
+        if not missing:
+            return unit
+        async for entry in self.store.entries(self.key, after=unit.entries[-1].seq):
+            if entry.kind is Kind.RESULT and entry.exchange == unit.key and entry.call in missing:
+                unit = with_entry(unit, entry)
+                missing.discard(entry.call)
+            if not missing:
+                break
+        return unit
+
+
+class Turn:
+    """
+    One turn of a conversation: an `async with` block that holds the reservation (SPEC C1).
+
+    Leaving the block settles the turn; an exception or a cancellation abandons it, and so does leaving it without a
+    response: then its input is in no window until the same message comes again.
+    """
+
+    def __init__(self, conversation: Conversation, drafts: tuple[Draft, ...], idempotency: str) -> None:
+        """Prepare the turn; nothing is reserved before the block is entered."""
+        self._conversation = conversation
+        self._history = conversation.history
+        self._wire = self._history.wire
+        self._drafts = drafts
+        self._idempotency = idempotency
+        self._hold: Hold | None = None
+        self._answer: tuple[Draft, ...] = ()
+        self.receipt: Receipt | None = None
+        """What the last commit wrote, and the request that it answers."""
+
+    async def __aenter__(self) -> Self:
+        """
+        Reserve the conversation and record the input, durable before any request is made.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds the conversation.
+            PairingViolation: an exchange before it waits for results that are not parked.
+        """
+        if self._hold is not None:
+            raise InvalidOption("a turn is entered once; make a new one", option="turn")
+        self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold = self._held()
+        try:
+            if error is None:
+                await self._settle(hold)
+        except BaseException as refusal:
+            await hold.abandon(refusal, self._answer)
+            raise
+        if error is not None:
+            await hold.abandon(error, self._answer)
+
+    async def _settle(self, hold: Hold) -> None:
+        if not hold.generated:
+            await hold.abandon(PairingViolation("the turn ended without a response"))
+            return
+        for waits in hold.header.state.open:
+            if not waits.parked:
+                raise PairingViolation(
+                    f"the turn ends while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
+                    exchange=waits.exchange,
+                )
+        self.receipt = (await hold.commit(self._answer, settles=True, release=True)).receipt
+
+    async def window(self, limits: WindowLimits | None = None) -> Window:
+        """
+        Return the messages to send: this turn's input, the newest exchanges within the limits, and no more.
+
+        Raises:
+            DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
+        """
+        return await self._held().window(limits, self._answer)
+
+    @property
+    def sent(self) -> Sent | None:
+        """The window that was given last, by numbers: which exchanges, how many messages and bytes, which limits."""
+        return self._held().sent
+
+    async def respond(self, body: object) -> list[ToolCall]:
+        """
+        Record the provider's raw response and return the calls that it makes.
+
+        `body` is the response as bytes, as a dict, or as an object of the openai or anthropic SDK. A response with
+        calls is durable when this returns, so before any tool runs. One without is written when the block ends, in the
+        same commit that settles the turn: until then an exception would abandon it in any case.
+
+        Raises:
+            InvalidMessage: no response of this wire format; nothing was recorded.
+            PairingViolation: calls of the response before it wait for their results.
+        """
+        hold = self._held()
+        draft = self._wire.response(body)
+        hold.generated = True
+        if not draft.calls:
+            await self._record()
+            self._answer = (draft,)
+            return []
+        committed = await self._record(draft)
+        calls = self._wire.calls(draft.payload[draft.start : draft.stop])
+        return [_tool_call(call, committed.state.exchange, position) for position, call in enumerate(calls)]
+
+    async def result(self, call: ToolCall, output: object, *, error: bool = False) -> None:
+        """
+        Record what answers a call, durable when this returns: a text, a JSON value, or a complete wire message.
+
+        Raises:
+            PairingViolation: the call does not wait for a result.
+        """
+        draft = self._wire.result(call.position, Call(call.id, call.name), output, error=error)
+        draft = msgspec.structs.replace(draft, exchange=call.exchange)
+        await self._record(draft)
+
+    async def say(self, message: object) -> None:
+        """Record a further message inside the turn; while a call is open it is shown after the results (case O-08)."""
+        await self._record(self._wire.injection(message))
+
+    async def park(self, call: ToolCall) -> None:
+        """
+        Let the exchange of `call` wait while the conversation goes on, for an approval or a slow tool.
+
+        It is in no window until `Conversation.complete` has brought its results.
+        """
+        await self._record(parks=(call.exchange,))
+
+    async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
+        """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
+        hold = self._held()
+        drafts, self._answer = (*self._answer, *drafts), ()
+        if drafts or parks:
+            self.receipt = (await hold.commit(drafts, parks=parks)).receipt
+        return hold.header
+
+    def _held(self) -> Hold:
+        if self._hold is None:
+            raise InvalidOption("the turn is not entered; use `async with conversation.turn(...)`", option="turn")
+        return self._hold
+
+
+def _tool_call(call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
+    named, arguments = call
+    return ToolCall(id=named.id, name=named.name, arguments=arguments, exchange=exchange, position=position)
+
+
+def _told_apart(row: Draft | Entry) -> tuple[Kind, int, bytes]:
+    return row.kind, row.call, row.payload

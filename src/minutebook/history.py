@@ -1,0 +1,424 @@
+"""
+The history: one conversation's story, told over a journal.
+
+    open     the reservation and the input go in together, durable before any request is made
+    window   what of the record is sent: read newest first, as far as the limits reach
+    commit   what came back goes in; the last commit of a turn settles it and gives the reservation back
+    abandon  what failed is marked, leaves every window, and stays visible to an operator
+
+Nothing is held between two calls but the reservation: no transaction, no lock, no connection. Sizes come with the
+entries, so a step costs its new bytes and its window, whatever the length of the conversation (SPEC B1). The core
+starts no task and takes no lock; it runs the same under any event loop and under none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from minutebook.errors import (
+    CallerError,
+    DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
+    DecisionHistoryError,
+    DecisionHistoryFenced,
+    MinutebookError,
+)
+from minutebook.model.codec import decode
+from minutebook.model.entries import Draft, Entry, Kind
+from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
+from minutebook.model.receipts import Sent, encode_sent
+from minutebook.model.record import Delta, extend
+from minutebook.policy.projection import project
+from minutebook.policy.window import Plan, Scan
+from minutebook.ports import Committed, Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minutebook.model.bounds import WindowLimits
+    from minutebook.model.codec import JSON
+    from minutebook.model.events import Event
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.model.tails import Tails, Tokens
+    from minutebook.ports import Journal, Observer, Wire
+
+INPUT_PAGE = Page(rows=8, messages=8, size=2**62)
+"""How the input of a window's oldest turn is read: it stands alone, or with a few messages said right after it."""
+
+
+class Window(Sequence["dict[str, JSON]"]):
+    """
+    The messages to send, oldest first, each a dict of the wire format; `json` is the same as bytes.
+
+    It is a copy: changing a message changes neither the record nor a later window.
+    """
+
+    def __init__(self, json: bytes, sent: Sent) -> None:
+        """Keep the bytes; they are decoded when somebody looks."""
+        self.json = json
+        self.sent = sent
+        self._messages: list[dict[str, JSON]] | None = None
+
+    @property
+    def messages(self) -> list[dict[str, JSON]]:
+        """The messages as Python values."""
+        if self._messages is None:
+            self._messages = cast("list[dict[str, JSON]]", decode(self.json))
+        return self._messages
+
+    def __len__(self) -> int:
+        return self.sent.messages
+
+    def __iter__(self) -> Iterator[dict[str, JSON]]:
+        return iter(self.messages)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.messages[index]
+
+    def __repr__(self) -> str:
+        return f"Window({self.sent.messages} messages, {self.sent.bytes:,} bytes)"
+
+
+class History:
+    """One conversation over one journal: its wire format, its limits, and who is told of events."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        tails: Tails,
+        tokens: Tokens,
+        fresh_id: Callable[[], str],
+        key: ConversationKey,
+        *,
+        wire: Wire,
+        identity: str,
+        limits: WindowLimits,
+        low_water: float,
+        max_retained_bytes: int | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        """Name the conversation; nothing is read or written yet."""
+        self.journal = journal
+        self.tails = tails
+        self.tokens = tokens
+        self.fresh_id = fresh_id
+        self.key = key
+        self.wire = wire
+        self.identity = identity
+        self.limits = limits
+        self.low_water = limits.low_water or low_water
+        self.max_retained_bytes = max_retained_bytes
+        self._observer = observer
+        self.lost_events = 0
+        """Events whose observer raised: counted here, and kept from everything else."""
+
+    async def open(self, drafts: Sequence[Draft] = (), *, idempotency: str = "", attempt: bool = True) -> Hold:
+        """
+        Reserve the conversation; with `drafts` or `attempt`, record what opens the turn in the same durable write.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+        """
+        hold = Hold(self)
+        delta = self.delta(drafts, idempotency, opens=attempt) if drafts else None
+        await hold.reserve(delta)
+        return hold
+
+    async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
+        """Record `drafts` in one durable write, without a hold. A replay of the same id writes nothing."""
+        hold = Hold(self)
+        return await hold.reserve(self.delta(drafts, idempotency), release=True)
+
+    async def window(self, limits: WindowLimits | None = None) -> Window:
+        """Return the window as it stands, without a reservation; writes nothing."""
+        header = await self.journal.header(self.key)
+        if header is None:
+            return Window(b"[]", Sent())
+        known = self.tails.get(self.key)
+        tail = known.continued(header, ()) if known else None
+        return (await self.fit(header, tail or (), limits or self.limits))[1]
+
+    async def fit(
+        self, header: Header, tail: Sequence[Entry], limits: WindowLimits, staged: Sequence[Entry] = ()
+    ) -> tuple[Plan, Window, tuple[Entry, ...]]:
+        """
+        Return the plan and the window for a record that ends with `staged`, and the entries that were read for it.
+
+        Raises:
+            DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
+        """
+        low_water = limits.low_water or self.low_water
+        scan = Scan(header)
+        scan.add(reversed(staged))
+        read = list(tail)
+        scan.add(read)
+        while not scan.reaches(limits, low_water):
+            entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
+            if not entries:
+                raise DecisionHistoryCorrupt(
+                    f"entry {scan.next_seq} is missing from a record of {header.entries}", seq=scan.next_seq
+                )
+            scan.add(entries)
+            read.extend(entries)
+        await self._add_missing_input(scan)
+        plan = scan.plan(limits, low_water)
+        json = project(plan, self.wire)
+        while len(json) > limits.max_bytes:
+            plan = scan.without_oldest(plan, limits)
+            json = project(plan, self.wire)
+        return plan, Window(json, _sent(plan, json, limits)), tuple(read)
+
+    async def _add_missing_input(self, scan: Scan) -> None:
+        turn = scan.missing_input()
+        if not turn:
+            return
+        entries = await self.journal.oldest(self.key, turn - 1, INPUT_PAGE)
+        answered = next((i for i, entry in enumerate(entries) if i and entry.kind is not Kind.INJECTION), len(entries))
+        scan.add_input(entries[:answered])
+
+    def page(self, limits: WindowLimits) -> Page:
+        """Return how much to read at once so that one page usually decides a window."""
+        return Page(rows=limits.max_messages + 8, messages=limits.max_messages, size=limits.max_bytes)
+
+    def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
+        """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
+        return Delta(
+            drafts=tuple(drafts),
+            idempotency=idempotency or self.fresh_id(),
+            max_retained_bytes=self.max_retained_bytes,
+            **flags,
+        )
+
+    def emit(self, event: Event) -> None:
+        """Tell the observer. Whatever it raises changes nothing here, but for the stop of the whole program."""
+        if self._observer is None:
+            return
+        try:
+            self._observer(event)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException:  # a hook may raise a cancellation of its own; it must not end our turn
+            self.lost_events += 1
+
+
+class Hold:
+    """
+    A reservation in use: the header and the tail as this worker knows them, until it settles or abandons.
+
+    `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
+    """
+
+    def __init__(self, history: History) -> None:
+        """Prepare to reserve; nothing is held yet."""
+        self.history = history
+        self.token = history.tokens.issue(self)
+        self.held = False
+        self.generated = False
+        self.header: Header
+        self.tail: tuple[Entry, ...] = ()
+        self._plan: Plan | None = None
+        self._sent: Sent | None = None
+
+    async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
+        """Take the reservation and commit `delta` with it; a second time if an orphan of this process held it."""
+        try:
+            return await self._reserve(delta, release=release)
+        except DecisionHistoryBusy:
+            if not await self._free_orphan():
+                self.history.tokens.end(self.token)
+                raise
+        except BaseException as error:
+            await self._undo_reserve(error)
+            raise
+        return await self._reserve(delta, release=release)
+
+    async def _reserve(self, delta: Delta | None, *, release: bool) -> Committed | None:
+        history = self.history
+        known = history.tails.get(history.key)
+        reserved = await history.journal.reserve(
+            history.key,
+            self.token,
+            format=history.identity,
+            opening=delta,
+            release=release,
+            tail=None if release else history.page(history.limits),
+            known=known.version + (delta is not None) if known else -1,
+        )
+        self.header = reserved.header
+        self.held = not release
+        continued = known.continued(reserved.header, reserved.written) if known else None
+        self.tail = continued or reserved.tail
+        if release:
+            self._end()
+        if reserved.receipt is None:
+            return None
+        return Committed(header=reserved.header, written=reserved.written, receipt=reserved.receipt)
+
+    async def _free_orphan(self) -> bool:
+        history = self.history
+        header = await history.journal.header(history.key)
+        if header is None or not history.tokens.is_orphan(header.token):
+            return False
+        await history.journal.recover(history.key, header.epoch)
+        return True
+
+    async def _undo_reserve(self, error: BaseException) -> None:
+        """Give back what a cancelled reserve may have taken all the same. A refused one took nothing."""
+        history = self.history
+        try:
+            if not isinstance(error, (Exception, GeneratorExit)):
+                header = await history.journal.header(history.key)
+                if header is not None and header.token == self.token:
+                    self.header, self.held = header, True
+                    await self.abandon(error)
+        finally:
+            history.tokens.end(self.token)
+
+    async def window(self, limits: WindowLimits | None = None, staged: Sequence[Draft] = ()) -> Window:
+        """
+        Return what to send, with `staged` as if it were recorded already.
+
+        Raises:
+            DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
+        """
+        history = self.history
+        header: Header = self.header
+        entries: tuple[Entry, ...] = ()
+        if staged:
+            grown = extend(self.header, Delta(drafts=tuple(staged), idempotency=""), self.header.touched)
+            header, entries = grown.header, grown.entries
+        limits = limits or history.limits
+        plan, window, read = await history.fit(header, self.tail, limits, entries)
+        self.tail = read
+        self._tell_trimmed(plan, window)
+        self._plan, self._sent = plan, window.sent
+        return window
+
+    def _tell_trimmed(self, plan: Plan, window: Window) -> None:
+        if plan.left[0] and (self._plan is None or self._plan.start != plan.start):
+            self.history.emit(
+                HistoryTrimmed(
+                    message_count=window.sent.messages,
+                    bytes=window.sent.bytes,
+                    first_removed=plan.left[0],
+                    last_removed=plan.left[1],
+                )
+            )
+
+    @property
+    def sent(self) -> Sent | None:
+        """The window of this turn's last request, by numbers."""
+        return self._sent
+
+    def note_tokens(self, *, counted: int | None = None, billed: int | None = None) -> None:
+        """Add a token count to the receipt of the request that is under way."""
+        if self._sent is not None:
+            replaced = {k: v for k, v in (("counted_tokens", counted), ("billed_tokens", billed)) if v is not None}
+            self._sent = msgspec.structs.replace(self._sent, **replaced)
+
+    async def commit(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        settles: bool = False,
+        release: bool = False,
+        parks: tuple[int, ...] = (),
+        idempotency: str = "",
+    ) -> Committed:
+        """
+        Record `drafts`, durable when this returns; with `release` the reservation ends in the same write.
+
+        Raises:
+            DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
+        """
+        history = self.history
+        plan, sent = self._plan, self._sent
+        delta = history.delta(
+            drafts,
+            idempotency,
+            settles=settles,
+            parks=parks,
+            window_from=plan.start if plan else 0,
+            window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
+            sent=encode_sent(sent) if sent else b"",
+        )
+        committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
+        self.header = committed.header
+        self.tail = (*reversed(committed.written), *self.tail)
+        self._plan = self._sent = None
+        if release:
+            history.tails.put(history.key, self.header, self._useful_tail())
+            self._end()
+        return committed
+
+    def _useful_tail(self) -> tuple[Entry, ...]:
+        """What the next window can need: entries up to one beyond the limits."""
+        messages = size = 0
+        limits = self.history.limits
+        for position, entry in enumerate(self.tail):
+            messages += entry.messages
+            size += entry.size
+            if messages > limits.max_messages or size > limits.max_bytes:
+                return self.tail[: position + 1]
+        return self.tail
+
+    async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
+        """
+        Give the reservation back and take this turn's entries out of every window; `error` goes on afterwards.
+
+        `drafts` came in but were not committed yet: they are recorded for the operator, under the same mark.
+
+        A coroutine that is being closed cannot wait any more: then the reservation is left to be found as an orphan.
+        """
+        if not self.held:
+            return
+        if isinstance(error, GeneratorExit):
+            self._end()
+            return
+        reason = _reason(error)
+        marked = self.generated or self.header.attempt is not None
+        history = self.history
+        delta = history.delta(drafts if marked else (), abandons=reason if marked else "")
+        try:
+            await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=True)
+        except DecisionHistoryFenced:
+            return  # whoever recovered the conversation has marked the attempt
+        except MinutebookError as second:
+            error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
+            return
+        finally:
+            history.tails.drop(history.key)
+            self._end()
+        if marked:
+            first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
+            history.emit(HistoryAbandoned(message_count=0, bytes=0, first_abandoned=first, reason=reason))
+
+    def _end(self) -> None:
+        self.held = False
+        self.history.tokens.end(self.token)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the enumerated reason of an abandoned attempt; never the error's own words."""
+    if not isinstance(error, Exception):
+        return "cancelled"
+    return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"
+
+
+def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:
+    return Sent(
+        first=plan.start,
+        last=plan.units[-1].key if plan.units else 0,
+        units=len(plan.units),
+        messages=plan.messages,
+        bytes=len(json),
+        digest=hashlib.sha256(json).hexdigest(),
+        max_messages=limits.max_messages,
+        max_bytes=limits.max_bytes,
+        trimmed=plan.trimmed,
+    )

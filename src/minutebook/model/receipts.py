@@ -1,0 +1,30 @@
+"""What was sent: the part of a receipt that answers «what did the model see at that step?» (SPEC C3)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request's window, by numbers and a digest; from the record alone the same bytes can be made again."""
+
+    first: int = 0
+    """The `seq` of the oldest exchange or input in the window; 0 for an empty one."""
+    last: int = 0
+    units: int = 0
+    messages: int = 0
+    bytes: int = 0
+    digest: str = ""
+    """SHA-256 of the window's JSON, in hexadecimal."""
+    max_messages: int = 0
+    max_bytes: int = 0
+    trimmed: bool = False
+    """Whether older exchanges stayed out."""
+    counted_tokens: int | None = None
+    """Input tokens by the provider's counting endpoint, before generation."""
+    billed_tokens: int | None = None
+    """Input tokens by the provider's own account, after generation."""
+
+
+encode_sent = msgspec.json.Encoder().encode
+decode_sent = msgspec.json.Decoder(Sent).decode

@@ -1,0 +1,107 @@
+"""
+What one process remembers of a store between two calls: its own reservations, and the newest entries it has seen.
+
+Both only save work or trouble; nothing depends on them. A tail is used again only while the stored version and digest
+are still those it was read at, and a token only tells this process's own orphans from another worker's reservation.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.model.entries import Entry, recompute_digest
+
+if TYPE_CHECKING:
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+
+CACHED_BYTES = 16 * 1024 * 1024
+"""Payload bytes that the tails of one store may hold in all."""
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The newest entries of one conversation, newest first, and the version and digest they were read at."""
+
+    version: int
+    digest: bytes
+    entries: tuple[Entry, ...]
+
+    def continued(self, header: Header, written: tuple[Entry, ...]) -> tuple[Entry, ...] | None:
+        """Return the tail with `written` before it, if that is how the record went on; `None` if it went otherwise."""
+        if header.version != self.version + bool(written):
+            return None
+        follows = not written or recompute_digest(self.digest, written[0]) == written[0].digest
+        last = written[-1].digest if written else self.digest
+        return (*reversed(written), *self.entries) if follows and last == header.digest else None
+
+
+class Tails:
+    """The newest entries of recently used conversations; the least recently used ones go first."""
+
+    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
+        """Begin empty."""
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._tails: OrderedDict[ConversationKey, tuple[Tail, int]] = OrderedDict()
+
+    def get(self, key: ConversationKey) -> Tail | None:
+        """Return what is remembered of a conversation."""
+        found = self._tails.get(key)
+        return found[0] if found else None
+
+    def put(self, key: ConversationKey, header: Header, entries: tuple[Entry, ...]) -> None:
+        """Remember the tail, unless it is larger than the whole cache."""
+        size = sum(len(entry.payload) for entry in entries)
+        with self._lock:
+            self._forget(key)
+            if size <= self._max_bytes:
+                self._tails[key] = (Tail(header.version, header.digest, entries), size)
+                self._bytes += size
+            while self._bytes > self._max_bytes:
+                self._bytes -= self._tails.popitem(last=False)[1][1]
+
+    def drop(self, key: ConversationKey) -> None:
+        """Forget the tail."""
+        with self._lock:
+            self._forget(key)
+
+    def _forget(self, key: ConversationKey) -> None:
+        found = self._tails.pop(key, None)
+        if found:
+            self._bytes -= found[1]
+
+
+class Tokens:
+    """
+    The tokens of one store object in one process.
+
+    A reservation whose token this object made and whose holder no longer lives is an orphan: an interrupt struck
+    between reserving and releasing. It is continued, where any other held conversation means Busy (DESIGN §5).
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Take the unguessable prefix that marks this object's tokens."""
+        self._prefix = prefix
+        self._count = 0
+        self._live: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()
+
+    def issue(self, holder: object) -> str:
+        """Return a fresh token that lives as long as `holder`, or until it is ended."""
+        self._count += 1
+        token = f"{self._prefix}-{self._count}-{id(holder):x}"
+        self._live[token] = holder
+        return token
+
+    def end(self, token: str) -> None:
+        """Declare the holder gone, whether or not its release reached the store."""
+        self._live.pop(token, None)
+
+    def is_orphan(self, token: str) -> bool:
+        """Return whether the token is this object's own and has no living holder."""
+        return token.startswith(self._prefix + "-") and token not in self._live

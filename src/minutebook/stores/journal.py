@@ -1,0 +1,267 @@
+"""
+The store that is written once over any journal: what hosts hold in their hands.
+
+A store adds to a journal what is the same for all of them: the namespace from trusted configuration, the contract of
+`transact`, snapshots, streaming, and what one process remembers between two calls.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, TypeVar
+
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
+    InvalidOption,
+    MinutebookError,
+)
+from minutebook.model.bounds import check_count
+from minutebook.model.entries import first_digest, recompute_digest
+from minutebook.model.keys import ConversationKey, check_id
+from minutebook.model.record import Delta, Record
+from minutebook.model.reservation import check_idle
+from minutebook.model.tails import Tails, Tokens
+from minutebook.ports import STREAM_PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from types import TracebackType
+    from typing import Self
+
+    from minutebook.model.entries import Entry
+    from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Journal, Listing, Totals
+
+Result = TypeVar("Result")
+
+
+class JournalStore:
+    """
+    A store over one journal.
+
+    Args:
+        journal: where the logs live.
+        namespace: the tenant or application, from trusted configuration and never from model input (SPEC D21). It may
+            be left out here and given with the history's options instead; until then no conversation is reachable.
+    """
+
+    def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
+        """Check the namespace; nothing is opened here that the journal has not opened."""
+        self.journal = journal
+        self._namespace = None if namespace is None else check_id(namespace, "namespace")
+        self.tails = Tails()
+        self.tokens = Tokens(secrets.token_hex(16))
+
+    @property
+    def namespace(self) -> str:
+        """
+        The namespace that every conversation of this store is in.
+
+        Raises:
+            InvalidOption: none was given.
+        """
+        if self._namespace is None:
+            raise InvalidOption(
+                "this store has no namespace; give it on the store or in the options", option="namespace"
+            )
+        return self._namespace
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether a namespace was given here."""
+        return self._namespace is not None
+
+    def within(self, namespace: str) -> Self:
+        """
+        Return this store for `namespace`.
+
+        Raises:
+            InvalidOption: the store has another namespace already (SPEC D21).
+        """
+        check_id(namespace, "namespace")
+        if self._namespace not in (None, namespace):
+            raise InvalidOption("the store and the options name two different namespaces", option="namespace")
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _namespace=namespace)
+        return view
+
+    def key(self, id: str) -> ConversationKey:  # noqa: A002 - the field's standard word
+        """Return the address of a conversation in this store's namespace."""
+        return ConversationKey(self.namespace, id)
+
+    def fresh_id(self) -> str:
+        """Return an unguessable idempotency id."""
+        return secrets.token_hex(16)
+
+    async def read(self, key: ConversationKey) -> Record | None:
+        """
+        Return a detached snapshot, or `None` when absent or expired; renews nothing. May be large: see `entries`.
+
+        Raises:
+            DecisionHistoryBusy: the conversation is active (SPEC D23).
+        """
+        header = await self.journal.header(self._own(key))
+        if header is None:
+            return None
+        check_idle(header, header.since)
+        entries = [entry async for entry in self.entries(key) if entry.seq <= header.entries]
+        return Record(header=header, entries=tuple(entries))
+
+    async def entries(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Entry]:
+        """Stream the entries above `after`, oldest first, in bounded memory."""
+        self._own(key)
+        while page := await self.journal.oldest(key, after, STREAM_PAGE):
+            for entry in page:
+                yield entry
+            after = page[-1].seq
+
+    async def receipts(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Receipt]:
+        """Stream the receipts of the versions above `after`, oldest first."""
+        self._own(key)
+        while page := await self.journal.receipts(key, after, STREAM_PAGE.rows):
+            for receipt in page:
+                yield receipt
+            after = page[-1].version
+
+    async def transact(
+        self,
+        key: ConversationKey,
+        operation: Callable[[Record | None], Awaitable[tuple[Record | None, Result]]],
+        *,
+        format: str = "record",  # noqa: A002 - the field's standard word
+    ) -> Result:
+        """
+        Give `operation` a private snapshot, save what it adds, and return its result (SPEC D24).
+
+        The operation may wait for a model: the conversation is reserved meanwhile, and no transaction, lock or
+        connection is held. Whatever it raises, the record stays as it was. Only the drafts that it adds are written.
+
+        Raises:
+            DecisionHistoryBusy: another operation on `key` is under way.
+            DecisionHistoryFenced: the reservation was recovered by somebody else meanwhile; nothing was saved.
+        """
+        holder = _Holder()
+        token = self.tokens.issue(holder)
+        known = await self.journal.header(self._own(key))
+        try:
+            reserved = await self.journal.reserve(key, token, format=known.format if known else format)
+            entries = [entry async for entry in self.entries(key)]
+            before = Record(header=reserved.header, entries=tuple(entries))
+            saved, result = await operation(before if known else None)
+            drafts = (saved or before).added
+            delta = Delta(drafts=drafts, idempotency=self.fresh_id())
+            await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self._release(key, token, error)
+            raise
+        finally:
+            self.tokens.end(token)
+        return result
+
+    async def _release(self, key: ConversationKey, token: str, error: BaseException) -> None:
+        try:
+            header = await self.journal.header(key)
+            if header is not None and header.token == token:
+                await self.journal.commit(key, token, header.epoch, Delta(idempotency=self.fresh_id()), release=True)
+        except DecisionHistoryFenced:
+            return
+        except MinutebookError as second:
+            error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
+
+    async def delete(self, key: ConversationKey) -> bool:
+        """
+        Erase an idle conversation: entries, receipts, reservation and counters together.
+
+        Returns whether every copy in the store's own files is gone; `False` where a reader still kept one, or for RAM.
+
+        Raises:
+            DecisionHistoryBusy: it is active.
+            DecisionHistoryAbsent: there is none.
+        """
+        self.tails.drop(self._own(key))
+        return await self.journal.delete(key)
+
+    async def recover(self, key: ConversationKey, *, worker_stopped: bool, epoch: int | None = None) -> Header:
+        """
+        End the reservation of a worker that is known to be stopped (SPEC D22).
+
+        This frees the storage alone: whether a capability took effect is for the runtime and the operator to find out.
+        The attempt under way is marked as abandoned, and the old worker, should it wake, can no longer write.
+
+        Raises:
+            InvalidOption: `worker_stopped` is not `True`.
+            DecisionHistoryNotReserved: nobody holds it, another epoch does, or another recovery was first.
+            DecisionHistoryAbsent: there is no such conversation.
+        """
+        if worker_stopped is not True:
+            raise InvalidOption(
+                "stop the old worker and verify it, then say worker_stopped=True", option="worker_stopped"
+            )
+        if epoch is not None:
+            check_count(epoch, "epoch")
+        self.tails.drop(self._own(key))
+        return await self.journal.recover(key, epoch)
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """Return a conversation's counters, active or not; `None` when absent or expired."""
+        return await self.journal.header(self._own(key))
+
+    async def list(self, *, after: str = "", limit: int = 100) -> tuple[Listing, ...]:
+        """Return up to `limit` conversations of the namespace whose ids are above `after`, by code points."""
+        return await self.journal.list(self.namespace, after, check_count(limit, "limit"))
+
+    async def totals(self) -> Totals:
+        """Return what the namespace holds."""
+        return await self.journal.totals(self.namespace)
+
+    async def verify(self, key: ConversationKey) -> Header:
+        """
+        Recompute the digest chain of a conversation, and return the header that it proves (SPEC B8).
+
+        Raises:
+            DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
+            DecisionHistoryAbsent: there is no such conversation.
+        """
+        header = await self.journal.header(self._own(key))
+        if header is None:
+            raise DecisionHistoryAbsent("no such conversation to verify")
+        digest, seq = first_digest(key), 0
+        async for entry in self.entries(key):
+            if entry.seq > header.entries:
+                break
+            digest = recompute_digest(digest, entry)
+            if entry.seq != seq + 1 or entry.digest != digest:
+                raise DecisionHistoryCorrupt(f"entry {entry.seq} is not what was written", seq=entry.seq)
+            seq += 1
+        if seq != header.entries or digest != header.digest:
+            raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
+        return header
+
+    async def close(self) -> None:
+        """Close what the store itself opened; a second call does nothing."""
+        await self.journal.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _own(self, key: ConversationKey) -> ConversationKey:
+        if type(key) is not ConversationKey:
+            raise InvalidOption(
+                f"a key is a ConversationKey, not {type(key).__name__}; use store.key(id)", option="key"
+            )
+        if key.namespace != self.namespace:
+            raise InvalidOption("the key belongs to another namespace than the store", option="key")
+        return key
+
+
+class _Holder:
+    """What a transaction's token lives by."""
