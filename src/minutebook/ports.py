@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from minutebook.model.codec import JSON
+    from minutebook.model.decisions import Decision, DecisionRequest
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Delta
@@ -265,6 +266,20 @@ class Wire(Protocol):
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
+        ...
+
+
+class DecisionProvider(Protocol):
+    """Who makes the decisions of an invocation; with or without a history, the program is the same (SPEC D1, D4)."""
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        """
+        Return the next decision.
+
+        Raises:
+            AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.
+            AgentDecisionProviderUnavailable: transport or provider failure.
+        """
         ...
 
 

@@ -1,0 +1,95 @@
+"""
+What passes between a runtime and the provider of its decisions.
+
+Three states have three owners (SPEC D2). Observations are the runtime's truth: operations that were really executed.
+Messages are the history's: what a provider said, with its call ids and opaque metadata. A decision is only a proposal;
+it grants nothing, and the runtime checks each proposed call anew (SPEC D3).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from minutebook.model.codec import JSON
+
+
+class CapabilitySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is told of one capability that it may call now."""
+
+    name: str
+    description: str
+    parameters: dict[str, JSON]
+    """JSON schema of the arguments: an object whose strings and integers are bounded where the program bounds them."""
+
+
+class CallReference(msgspec.Struct, frozen=True):
+    """Where a proposal stands in its conversation: the `seq` of the response, and the call's position in it."""
+
+    exchange: int
+    position: int
+
+
+class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a model asks for. `reference` is what its observation will carry back."""
+
+    capability: str
+    arguments: dict[str, JSON]
+    reference: CallReference | None = None
+
+    def __repr__(self) -> str:
+        return f"ProposedCall({self.capability!r}, {self.reference})"
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that the runtime executed or refused, with what came of it; never anything that only was proposed."""
+
+    capability: str
+    arguments: dict[str, JSON]
+    value: JSON
+    """The result, or for an error what the model may know of it."""
+    error: bool = False
+    reference: CallReference | None = None
+    """The proposal that led to it; `None` when no history keeps proposals."""
+
+    def __repr__(self) -> str:
+        return f"Observation({self.capability!r}, error={self.error})"
+
+
+class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a provider needs for the next decision of one invocation."""
+
+    run_id: str
+    invocation_id: str
+    agent_ref: str
+    instructions: str
+    task: str
+    """What this invocation was asked to do; the same text at each of its steps."""
+    capabilities: tuple[CapabilitySpec, ...]
+    """Those that are within authority and budget now, in the program's order."""
+    output: dict[str, JSON]
+    """JSON schema of what the invocation finishes with."""
+    observations: tuple[Observation, ...] = ()
+    """All of this invocation so far, oldest first."""
+
+    def __repr__(self) -> str:
+        return f"DecisionRequest(run={self.run_id!r}, invocation={self.invocation_id!r}, {len(self.observations)} done)"
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """The model is done: a value that matches the request's output schema."""
+
+    output: JSON
+
+    def __repr__(self) -> str:
+        return "Finish()"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model decided: calls to make, or a finish; exactly one of the two."""
+
+    calls: tuple[ProposedCall, ...] = ()
+    finish: Finish | None = None
+    counted_tokens: int | None = None
+    """Input tokens by the provider's counting endpoint before generation, where it was asked."""
+    billed_tokens: int | None = None
+    """Input tokens by the provider's own account after generation."""
