@@ -1,0 +1,676 @@
+"""
+The SQLite journal: conversations in one private file, durable when a call returns (SPEC D19, D20).
+
+The rules are the model's; here they meet rows. Every method is a job on a cursor that the writer runs inside its
+transaction, so a method is a plain story: find the header, ask the model, store what it says. The same jobs serve a
+connection of the host's own, where the host's settings decide how durable they are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, StoreClosed
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.clock import read_clock, system_clock
+from minutebook.model.entries import Call, Entry, Kind, encode_calls
+from minutebook.model.keys import ConversationKey, check_id
+from minutebook.model.record import Attempt, Header, Receipt, State, extend, new_header, replayed
+from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
+from minutebook.ports import Committed, Listing, Page, Reserved, Totals
+from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.sqlite_writer import HostConnection, Kept, acquire_writer
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from minutebook.model.record import Delta, Extension
+    from minutebook.stores.sqlite_writer import Database, Work
+
+__all__ = ["PURGED_PER_WRITE", "SQLiteJournal"]
+
+T = TypeVar("T")
+
+PURGED_PER_WRITE: Final = 8
+"""How many expired conversations a write removes beside the one it is about (promise I-31)."""
+
+_RESIDUE_ROWS = 256
+_MINUTE_BITS = 16
+_KNOWN_NAMESPACES = 1024
+_LARGEST = 2**63 - 1
+
+_KINDS = {int(kind): kind for kind in Kind}
+_ENTRY_TYPES = (*(int for _ in range(10)), bytes, bytes, bytes)
+_HEADER_TYPES = (bytes, int, int, int, bytes, int, int, int, int, bytes, bytes, bytes)
+_RECEIPT_TYPES = (bytes, int, int, int, int, bytes, bytes, int, bytes)
+
+_encode = msgspec.json.Encoder().encode
+_decode_state = msgspec.json.Decoder(State).decode
+_decode_attempt = msgspec.json.Decoder(Attempt).decode
+_decode_calls = msgspec.json.Decoder(tuple[Call, ...]).decode
+
+
+class _Place:
+    """Where a job works: a namespace's row with its totals, and a conversation's row in it, 0 where there is none."""
+
+    __slots__ = ("bytes", "conversation", "conversations", "header", "minute", "namespace")
+
+    def __init__(self, namespace: int = 0, conversations: int = 0, size: int = 0) -> None:
+        self.namespace = namespace
+        self.conversations = conversations
+        self.bytes = size
+        self.conversation = 0
+        self.minute: int | None = None
+        self.header: Header | None = None
+
+
+class SQLiteJournal:
+    """
+    A journal in one SQLite file. Any number of them, in any threads and event loops, share one writer per file.
+
+    With `blocking` every method finishes without suspending, for drivers without an event loop; otherwise concurrent
+    commits of a loop are made durable together. A new reservation without an opening survives the process; all other
+    writes also survive a power cut.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        bounds: StoreBounds | None = None,
+        *,
+        clock: Callable[[], int] = system_clock,
+        blocking: bool = False,
+        allow_network_filesystem: bool = False,
+    ) -> None:
+        """
+        Open the file, creating it with mode 0600; without `bounds` nothing is refused and nothing expires.
+
+        Raises:
+            InvalidOption: the name is none that a database can have.
+            DecisionHistoryStorageUnsafe: the file, a sidecar or a directory is not private; nothing was changed.
+            DecisionHistorySchemaUnsupported: another application's database or a newer version; it is unchanged.
+            DecisionHistoryCorrupt: no database; the file is unchanged.
+            DecisionHistoryStorageFailed: the disk failed.
+            DecisionHistoryStorageLocked: another program kept the database locked.
+        """
+        self._begin(acquire_writer(path, allow_network_filesystem=allow_network_filesystem), bounds, clock, blocking)
+
+    @classmethod
+    def on_connection(
+        cls,
+        connection: sqlite3.Connection,
+        bounds: StoreBounds | None = None,
+        *,
+        clock: Callable[[], int] = system_clock,
+    ) -> SQLiteJournal:
+        """
+        Return a journal on a connection of the host's, who owns its closing, its settings and its file modes.
+
+        Nothing of the connection is changed; see `durable` for what its settings promise. Our tables, all named
+        `minutebook_…`, are created beside the host's. Everything runs in the caller's thread, without suspending.
+
+        Raises:
+            InvalidOption: the connection is inside a transaction.
+            DecisionHistorySchemaUnsupported: our tables in it are of a newer version.
+        """
+        journal = cls.__new__(cls)
+        journal._begin(HostConnection(connection), bounds, clock, blocking=True)
+        return journal
+
+    def _begin(self, database: Database, bounds: StoreBounds | None, clock: Callable[[], int], blocking: bool) -> None:
+        self._database = database
+        self._bounds = bounds or StoreBounds()
+        self._clock = clock
+        self._blocking = blocking
+        self._closed = False
+        self._purges: dict[int, tuple[int, int]] = {}
+        self._residue = True
+
+    @property
+    def durable(self) -> bool:
+        """Whether a commit that returned survives a power cut: always for a file, by its settings for a connection."""
+        return self._database.durable
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def reserve(
+        self,
+        key: ConversationKey,
+        token: str,
+        *,
+        format: str,  # noqa: A002 - the field's standard word
+        opening: Delta | None = None,
+        release: bool = False,
+        tail: Page | None = None,
+        known: int = -1,
+    ) -> Reserved:
+        """See `Journal.reserve`."""
+        if not token:
+            raise InvalidOption("a reservation needs a token", option="token")
+        if opening is not None:
+            check_id(opening.idempotency, "idempotency id")
+        job = partial(self._reserve, key, token, format, opening, release, tail, known)
+        return await self._write(job, durable=opening is not None)
+
+    async def commit(
+        self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
+    ) -> Committed:
+        """See `Journal.commit`."""
+        check_id(delta.idempotency, "idempotency id")
+        job = partial(self._commit, key, token, epoch, delta, release)
+        return await self._write(job, durable=bool(delta.drafts or delta.abandons))
+
+    async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
+        """See `Journal.recover`."""
+        return await self._write(partial(self._recover, key, epoch))
+
+    async def delete(self, key: ConversationKey) -> bool:
+        """See `Journal.delete`. Rows are overwritten with zeros, and the log that held them is cut to nothing."""
+        return await self._write(partial(self._delete, key), erases=True)
+
+    async def close(self) -> None:
+        """Give the file back; the last journal closes it. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._database.release()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """See `Journal.header`."""
+        return self._read(lambda cursor: self._live(cursor, key).header)
+
+    async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.newest`."""
+        return self._read(partial(self._newest, key, before, page))
+
+    async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.oldest`."""
+        return self._read(partial(self._oldest, key, after, page))
+
+    async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
+        """See `Journal.receipts`."""
+
+        def job(cursor: sqlite3.Cursor) -> tuple[Receipt, ...]:
+            found = cursor.execute(sql.LIST_RECEIPTS, (self._live(cursor, key).conversation, after, _rows(rows)))
+            return tuple(map(_receipt, found.fetchall()))
+
+        return self._read(job)
+
+    async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
+        """See `Journal.receipt`."""
+        check_id(idempotency, "idempotency id")
+        return self._read(lambda cursor: _find_receipt(cursor, self._live(cursor, key), idempotency))
+
+    async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
+        """See `Journal.list`."""
+        check_id(namespace, "namespace")
+
+        def job(cursor: sqlite3.Cursor) -> tuple[Listing, ...]:
+            bound = (namespace.encode(), after.encode(), self._oldest_live(self._now()), _rows(rows))
+            return tuple(
+                Listing(key=ConversationKey(namespace, name.decode()), header=_header(columns))
+                for name, *columns in cursor.execute(sql.LIST_CONVERSATIONS, bound).fetchall()
+            )
+
+        return self._read(job)
+
+    async def totals(self, namespace: str) -> Totals:
+        """See `Journal.totals`. Linear in the namespace's conversations."""
+        check_id(namespace, "namespace")
+
+        def job(cursor: sqlite3.Cursor) -> Totals:
+            bound = (self._oldest_live(self._now()), namespace.encode())
+            count, size, reserved, gone, gone_size = cursor.execute(sql.GET_TOTALS, bound).fetchone()
+            return Totals(conversations=count - gone, bytes=size - gone_size, reserved=reserved, expired=gone)
+
+        return self._read(job)
+
+    # --- running jobs ------------------------------------------------------------------------------------------------
+
+    async def _write(self, job: Work[T | Kept[T]], *, durable: bool = True, erases: bool = False) -> T:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        if self._blocking:
+            return cast("T", self._database.run(job, durable=durable, erases=erases))
+        return cast("T", await self._database.submit(job, durable=durable, erases=erases))
+
+    def _read(self, job: Work[T]) -> T:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return self._database.read(job)
+
+    def _now(self) -> int:
+        return read_clock(self._clock)
+
+    def _oldest_live(self, wall: int) -> int:
+        """The earliest `touched` of a conversation that has not expired."""
+        return 0 if self._bounds.ttl_ms is None else wall - self._bounds.ttl_ms
+
+    def _live(self, cursor: sqlite3.Cursor, key: ConversationKey) -> _Place:
+        """Find a conversation for reading: an expired one is as if absent, and stays for the next write to remove."""
+        place = _find(cursor, key)
+        if place.header is not None and expired(place.header, self._bounds.ttl_ms, self._now()):
+            return _Place()
+        return place
+
+    # --- the jobs ----------------------------------------------------------------------------------------------------
+
+    def _reserve(
+        self,
+        key: ConversationKey,
+        token: str,
+        format: str,  # noqa: A002 - the field's standard word
+        opening: Delta | None,
+        release: bool,
+        tail: Page | None,
+        known: int,
+        cursor: sqlite3.Cursor,
+    ) -> Reserved:
+        wall = self._now()
+        place = self._accessed(cursor, key, wall)
+        held = take(place.header or new_header(key, format, wall), token, format, wall)
+        receipt = _earlier(cursor, place, opening) if opening is not None else None
+        header, grown = self._store(cursor, key, place, held, None if receipt else opening, wall, release=release)
+        shown = tail is not None and header.version != known
+        return Reserved(
+            header=header,
+            tail=_newest(cursor, place.conversation, header.entries + 1, tail) if shown and tail is not None else (),
+            written=grown.entries if grown else (),
+            receipt=receipt or (grown.receipt if grown else None),
+        )
+
+    def _commit(
+        self, key: ConversationKey, token: str, epoch: int, delta: Delta, release: bool, cursor: sqlite3.Cursor
+    ) -> Committed:
+        wall = self._now()
+        place = _find(cursor, key)
+        held = check_owner(place.header, token, epoch)
+        receipt = _earlier(cursor, place, delta)
+        header, grown = self._store(cursor, key, place, held, None if receipt else delta, wall, release=release)
+        if grown is None:
+            return Committed(header=header, written=(), receipt=cast("Receipt", receipt))
+        return Committed(header=header, written=grown.entries, receipt=grown.receipt)
+
+    def _recover(self, key: ConversationKey, epoch: int | None, cursor: sqlite3.Cursor) -> Header | Kept[Header]:
+        wall = self._now()
+        place = self._accessed(cursor, key, wall)
+        if place.header is None:
+            return Kept(DecisionHistoryAbsent("no such conversation to recover"))
+        grown = recover(place.header, epoch, wall)
+        _set_conversation(cursor, place, grown.header)
+        _add_rows(cursor, place.conversation, grown)
+        _set_minute(cursor, place, wall)
+        return grown.header
+
+    def _delete(self, key: ConversationKey, cursor: sqlite3.Cursor) -> bool | Kept[bool]:
+        wall = self._now()
+        place = _find(cursor, key)
+        header = place.header
+        if header is not None:
+            gone = expired(header, self._bounds.ttl_ms, wall)
+            if not gone:
+                check_idle(header, wall)
+            cursor.execute(sql.DROP_ENTRIES, (place.conversation,))
+            cursor.execute(sql.DROP_RECEIPTS, (place.conversation,))
+            _drop_header(cursor, place, place.conversation, header.bytes)
+            cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
+            if not gone:
+                return True
+        return Kept(DecisionHistoryAbsent("no such conversation to delete"))
+
+    def _newest(self, key: ConversationKey, before: int, page: Page, cursor: sqlite3.Cursor) -> tuple[Entry, ...]:
+        place = self._live(cursor, key)
+        if place.header is None:
+            return ()
+        return _newest(cursor, place.conversation, min(before, place.header.entries + 1), page)
+
+    def _oldest(self, key: ConversationKey, after: int, page: Page, cursor: sqlite3.Cursor) -> tuple[Entry, ...]:
+        place = self._live(cursor, key)
+        if place.header is None:
+            return ()
+        after = max(after, 0)
+        found = cursor.execute(sql.OLDEST_ENTRIES, (place.conversation, after, _rows(page.rows)))
+        last = min(place.header.entries, after + page.rows)
+        return _paged(found, page, range(after + 1, last + 1))
+
+    # --- what the jobs share -----------------------------------------------------------------------------------------
+
+    def _store(
+        self,
+        cursor: sqlite3.Cursor,
+        key: ConversationKey,
+        place: _Place,
+        held: Header,
+        delta: Delta | None,
+        wall: int,
+        *,
+        release: bool,
+    ) -> tuple[Header, Extension | None]:
+        """Store the header as the reservation and `delta` leave it, with the rows that `delta` adds."""
+        grown = extend(held, delta, wall, self._bounds.max_retained_bytes) if delta is not None else None
+        after = grown.header if grown else held
+        header = free(after) if release else after
+        self._grow_namespace(cursor, key, place, header.bytes - held.bytes, wall)
+        if place.header is None:
+            _add_conversation(cursor, key, place, header, wall)
+        else:
+            _set_conversation(cursor, place, header)
+            if grown is not None:
+                _set_minute(cursor, place, wall)
+        if grown is not None:
+            _add_rows(cursor, place.conversation, grown)
+        self._purge_some(cursor, place, wall)
+        return header, grown
+
+    def _grow_namespace(
+        self, cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, more: int, wall: int
+    ) -> None:
+        """
+        Count a new conversation and new bytes, once the namespace has room for them.
+
+        Raises:
+            DecisionHistoryStoreFull: it has none, even without all that has expired.
+        """
+        new = int(place.header is None)
+        if not new and not more:
+            return
+        while not self._fits(place, new, more):
+            if not self._purge_oldest(cursor, place, wall):
+                raise store_full(place.conversations + new, place.bytes + more, self._bounds)
+        if not place.namespace:
+            cursor.execute(sql.ADD_NAMESPACE, (key.namespace.encode(),))
+            place.namespace = cast("int", cursor.lastrowid)
+        cursor.execute(sql.GROW_NAMESPACE, (new, more, place.namespace))
+
+    def _fits(self, place: _Place, new: int, more: int) -> bool:
+        bounds = self._bounds
+        if new and bounds.max_sessions is not None and place.conversations + new > bounds.max_sessions:
+            return False
+        return not more or bounds.max_bytes is None or place.bytes + more <= bounds.max_bytes
+
+    # --- expiry ------------------------------------------------------------------------------------------------------
+
+    def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int) -> _Place:
+        """Find a conversation for writing: the access that finds it expired removes it."""
+        place = _find(cursor, key)
+        if place.header is not None and expired(place.header, self._bounds.ttl_ms, wall):
+            self._purge(cursor, place, place.conversation, place.header.bytes)
+            place.conversation, place.minute, place.header = 0, None, None
+        return place
+
+    def _purge(self, cursor: sqlite3.Cursor, place: _Place, conversation: int, size: int) -> None:
+        """Remove an expired conversation at once, and leave its rows to be deleted in slices, so that none is long."""
+        _drop_header(cursor, place, conversation, size)
+        cursor.execute(sql.ADD_RESIDUE, (conversation,))
+        self._residue = True
+
+    def _purge_oldest(self, cursor: sqlite3.Cursor, place: _Place, wall: int) -> bool:
+        """Remove some conversations that have expired to the millisecond; False when there is none."""
+        if self._bounds.ttl_ms is None or not place.namespace:
+            return False
+        oldest = self._oldest_live(wall)
+        bound = (place.namespace, oldest >> _MINUTE_BITS, oldest, PURGED_PER_WRITE)
+        found = cursor.execute(sql.LIST_EXPIRED, bound).fetchall()
+        for conversation, size in found:
+            self._purge(cursor, place, conversation, size)
+        return bool(found)
+
+    def _purge_some(self, cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
+        """
+        Remove a few expired conversations, as each write does beside its own work (promise I-31).
+
+        After a look that found no more, nothing can expire for a while, so the next look waits for a minute of the
+        index to pass. A clock that stands before the last look means that it was set back: look again.
+        """
+        if self._residue:
+            self._residue = _sweep(cursor)
+        if self._bounds.ttl_ms is None:
+            return
+        looked, due = self._purges.get(place.namespace, (wall, wall))
+        if looked <= wall < due:
+            return
+        minute = self._oldest_live(wall) >> _MINUTE_BITS
+        found = cursor.execute(sql.LIST_OLD, (place.namespace, minute, PURGED_PER_WRITE)).fetchall()
+        for conversation, size, token in found:
+            if token:
+                cursor.execute(sql.SET_MINUTE, (None, conversation))
+            else:
+                self._purge(cursor, place, conversation, size)
+        cursor.execute(sql.CLAMP_FUTURE, (wall, wall >> _MINUTE_BITS, place.namespace, PURGED_PER_WRITE))
+        if len(self._purges) >= _KNOWN_NAMESPACES:
+            self._purges.clear()
+        more = len(found) == PURGED_PER_WRITE or cursor.rowcount == PURGED_PER_WRITE
+        self._purges[place.namespace] = (wall, wall if more else wall + min(1 << _MINUTE_BITS, self._bounds.ttl_ms))
+
+
+# --- headers and rows ------------------------------------------------------------------------------------------------
+
+
+def _rows(count: int) -> int:
+    return max(0, min(count, _LARGEST))
+
+
+def _find(cursor: sqlite3.Cursor, key: ConversationKey) -> _Place:
+    row = cursor.execute(sql.GET_PLACE, (key.id.encode(), key.namespace.encode())).fetchone()
+    if row is None:
+        return _Place()
+    place = _Place(row[0], row[1], row[2])
+    if row[3] is not None:
+        place.conversation = row[3]
+        place.minute = row[4]
+        place.header = _header(row[5:])
+    return place
+
+
+def _header(columns: Iterable[Any]) -> Header:
+    row = tuple(columns)
+    if tuple(map(type, row)) != _HEADER_TYPES:
+        raise DecisionHistoryCorrupt("a conversation's header has columns of other types than were written")
+    format_, created, touched, epoch, token, since, version, entries, size, digest, state, attempt = row
+    try:
+        return Header(
+            format=format_.decode(),
+            created=created,
+            touched=touched,
+            epoch=epoch,
+            token=token.decode(),
+            since=since,
+            version=version,
+            entries=entries,
+            bytes=size,
+            digest=digest,
+            state=_decode_state(state),
+            attempt=_decode_attempt(attempt) if attempt else None,
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        # Their texts may hold a piece of what they could not read.
+        raise DecisionHistoryCorrupt("a conversation's header does not decode; restore a backup") from None
+
+
+def _columns(header: Header) -> tuple[object, ...]:
+    return (
+        header.touched,
+        header.epoch,
+        header.token.encode(),
+        header.since,
+        header.version,
+        header.entries,
+        header.bytes,
+        header.digest,
+        _encode(header.state),
+        _encode(header.attempt) if header.attempt is not None else b"",
+    )
+
+
+def _add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, header: Header, wall: int) -> None:
+    place.minute = wall >> _MINUTE_BITS
+    own = (place.namespace, key.id.encode(), header.format.encode(), header.created, place.minute)
+    cursor.execute(sql.ADD_CONVERSATION, _columns(header) + own)
+    place.conversation = cast("int", cursor.lastrowid)
+
+
+def _set_conversation(cursor: sqlite3.Cursor, place: _Place, header: Header) -> None:
+    before = cast("Header", place.header)
+    cursor.execute(sql.SET_CONVERSATION, (*_columns(header), place.conversation, before.epoch, before.token.encode()))
+    check_owner(before if cursor.rowcount == 1 else None, before.token, before.epoch)
+
+
+def _set_minute(cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
+    if place.minute != wall >> _MINUTE_BITS:
+        cursor.execute(sql.SET_MINUTE, (wall >> _MINUTE_BITS, place.conversation))
+
+
+def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, size: int) -> None:
+    cursor.execute(sql.DROP_CONVERSATION, (conversation,))
+    cursor.execute(sql.GROW_NAMESPACE, (-1, -size, place.namespace))
+    place.conversations -= 1
+    place.bytes -= size
+
+
+def _sweep(cursor: sqlite3.Cursor) -> bool:
+    """Delete a slice of the rows that purged conversations left; False when none were left."""
+    found = cursor.execute(sql.GET_RESIDUE).fetchone()
+    if found is None:
+        return False
+    conversation = found[0]
+    left = _RESIDUE_ROWS - cursor.execute(sql.DROP_SOME_ENTRIES, (conversation, _RESIDUE_ROWS)).rowcount
+    if left:
+        left -= cursor.execute(sql.DROP_SOME_RECEIPTS, (conversation, left)).rowcount
+    if left:
+        cursor.execute(sql.DROP_RESIDUE, (conversation,))
+    return True
+
+
+def _add_rows(cursor: sqlite3.Cursor, conversation: int, grown: Extension) -> None:
+    cursor.executemany(
+        sql.ADD_ENTRY,
+        [
+            (
+                conversation,
+                entry.seq,
+                int(entry.kind),
+                entry.turn,
+                entry.exchange,
+                entry.call,
+                entry.messages,
+                entry.size,
+                entry.start,
+                entry.stop,
+                entry.wall,
+                encode_calls(entry.calls),
+                entry.digest,
+                entry.payload,
+            )
+            for entry in grown.entries
+        ],
+    )
+    receipt = grown.receipt
+    cursor.execute(
+        sql.ADD_RECEIPT,
+        (
+            conversation,
+            receipt.idempotency.encode(),
+            receipt.version,
+            receipt.first,
+            receipt.last,
+            receipt.epoch,
+            receipt.digest,
+            receipt.content,
+            receipt.wall,
+            receipt.sent,
+        ),
+    )
+
+
+def _find_receipt(cursor: sqlite3.Cursor, place: _Place, idempotency: str) -> Receipt | None:
+    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, idempotency.encode())).fetchone()
+    return None if row is None else _receipt(row)
+
+
+def _earlier(cursor: sqlite3.Cursor, place: _Place, delta: Delta) -> Receipt | None:
+    """Return the receipt of the commit that `delta` repeats, if it does."""
+    receipt = _find_receipt(cursor, place, delta.idempotency)
+    return None if receipt is None else replayed(receipt, delta)
+
+
+def _receipt(row: tuple[Any, ...]) -> Receipt:
+    if tuple(map(type, row)) != _RECEIPT_TYPES:
+        raise DecisionHistoryCorrupt("a receipt has columns of other types than were written")
+    idempotency, version, first, last, epoch, digest, content, wall, sent = row
+    try:
+        name = idempotency.decode()
+    except UnicodeDecodeError:
+        raise DecisionHistoryCorrupt("a receipt's id does not decode", version=version) from None
+    return Receipt(
+        idempotency=name,
+        first=first,
+        last=last,
+        version=version,
+        epoch=epoch,
+        digest=digest,
+        content=content,
+        wall=wall,
+        sent=sent,
+    )
+
+
+def _newest(cursor: sqlite3.Cursor, conversation: int, before: int, page: Page) -> tuple[Entry, ...]:
+    if before <= 1 or page.rows < 1:
+        return ()
+    found = cursor.execute(sql.NEWEST_ENTRIES, (conversation, before, _rows(page.rows)))
+    return _paged(found, page, range(before - 1, max(0, before - 1 - page.rows), -1))
+
+
+def _paged(rows: Iterable[tuple[Any, ...]], page: Page, expected: range) -> tuple[Entry, ...]:
+    """Return the entries up to where the page is full; one that is missing or does not decode is refused by name."""
+    taken: list[Entry] = []
+    messages = size = 0
+    found = iter(rows)
+    for seq in expected:
+        entry = _entry(next(found, None), seq)
+        taken.append(entry)
+        messages += entry.messages
+        size += entry.size
+        if messages > page.messages or size > page.size:
+            break
+    return tuple(taken)
+
+
+def _entry(row: tuple[Any, ...] | None, place: int) -> Entry:
+    """Return one entry, or refuse the row that stands at `place`."""
+    if row is None or row[0] != place:
+        raise _corrupt(place, "is missing")
+    if tuple(map(type, row)) != _ENTRY_TYPES:
+        raise _corrupt(place, "has columns of other types than were written")
+    seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = row
+    if kind not in _KINDS or not 0 <= start <= stop <= len(payload):
+        raise _corrupt(place, "has a kind or a fragment that cannot be")
+    try:
+        decoded = _decode_calls(calls) if calls else ()
+    except msgspec.MsgspecError:
+        raise _corrupt(place, "has calls that do not decode") from None
+    return Entry(
+        seq=seq,
+        kind=_KINDS[kind],
+        turn=turn,
+        exchange=exchange,
+        call=call,
+        messages=messages,
+        size=size,
+        start=start,
+        stop=stop,
+        wall=wall,
+        calls=decoded,
+        digest=digest,
+        payload=payload,
+    )
+
+
+def _corrupt(seq: int, what: str) -> DecisionHistoryCorrupt:
+    return DecisionHistoryCorrupt(f"entry {seq} {what}; restore a backup", seq=seq)

@@ -1,0 +1,924 @@
+"""
+The one Writer of a database file in this process: it owns the connection, the lock and the queue.
+
+A write is a *job*: a function on a cursor inside a transaction that it neither begins nor ends. Blocking callers run
+theirs at once, in their own thread. Jobs of event loops are gathered for one iteration of their loop: a single one runs
+on the spot if nobody else is writing, several go to a thread that commits all that has queued up in one transaction, a
+savepoint each, and wakes each loop once. Running on the spot whenever the writer is idle would never let a group form.
+
+SQLite below 3.51.3 can corrupt a database when two connections checkpoint at once. So no connection of ours checkpoints
+by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
+version is, since the other process may run an older one.
+
+After a failed sync the kernel may have dropped the dirty pages, and a second attempt that succeeds proves nothing: the
+writer then refuses everything until the database is opened again (promise I-6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import sqlite3
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from urllib.parse import quote
+
+from minutebook.errors import (
+    DecisionHistoryCorrupt,
+    DecisionHistorySchemaUnsupported,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    InvalidOption,
+    MinutebookError,
+    StorageError,
+    StoreClosed,
+)
+from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+T = TypeVar("T")
+Work: TypeAlias = "Callable[[sqlite3.Cursor], T]"
+
+BUSY_SECONDS: Final = 10.0
+"""How long a write waits for another process's transaction."""
+
+CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
+"""The log is copied into the database when about this much was written."""
+
+MAX_GROUP: Final = 1024
+"""The most jobs in one transaction."""
+
+_PAGE_BYTES = 4096
+_ERASE_SECONDS = 2.0
+_MAX_ERASE_WAIT = 64
+
+# These failed before anything could be synced, so the rollback leaves the database as it was and it can go on.
+_HARMLESS = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_IOERR_NOMEM"})
+
+
+class Kept(Generic[T]):
+    """What a job returns to raise `error` although its changes are to be committed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: MinutebookError) -> None:
+        self.error = error
+
+
+class Database(Protocol):
+    """Where a journal's jobs run."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether a commit that returned survives a power cut."""
+        ...
+
+    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+        """Run a write job in this thread and commit it. With `erases` the result is whether all copies are gone."""
+        ...
+
+    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+        """Have a write job run and committed; other tasks of the loop go on meanwhile."""
+        ...
+
+    def read(self, work: Work[T]) -> T:
+        """Run a reading job on one snapshot."""
+        ...
+
+    def release(self) -> None:
+        """Give the database back; the last holder closes what was opened for it."""
+        ...
+
+
+class _Job:
+    """One write job, from its submission to its outcome."""
+
+    __slots__ = ("durable", "erases", "error", "future", "result", "work")
+
+    def __init__(self, work: Work[Any], durable: bool, erases: bool, future: asyncio.Future[Any] | None) -> None:
+        self.work = work
+        self.durable = durable
+        self.erases = erases
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def finish(self, result: object) -> None:
+        if isinstance(result, Kept):
+            self.error = result.error
+        else:
+            self.result = result
+
+    def settle(self) -> None:
+        """Hand the outcome to the task that waits; called in its loop's own thread."""
+        future = self.future
+        if future is None or future.done():
+            return
+        if self.error is None:
+            future.set_result(self.result)
+        else:
+            future.set_exception(self.error)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def translated(error: sqlite3.Error) -> MinutebookError:
+    """Return our error for one of the driver's; the driver's texts name statements and columns, never content."""
+    name = getattr(error, "sqlite_errorname", "")
+    if isinstance(error, sqlite3.ProgrammingError) and not name:
+        return StoreClosed("the database connection is closed, or belongs to another thread")
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DecisionHistoryStorageLocked(
+            f"another program kept the database locked for {BUSY_SECONDS:.0f} seconds; nothing was written",
+            seconds=BUSY_SECONDS,
+        )
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
+        return DecisionHistoryCorrupt(f"the database is damaged or no database ({name}); restore a backup", sqlite=name)
+    if primary == sqlite3.SQLITE_FULL:
+        return DecisionHistoryStorageFailed(
+            "the disk is full; nothing of this write was kept, free space and try again",
+            problem="disk_full",
+            sqlite=name,
+        )
+    return DecisionHistoryStorageFailed(f"the database failed ({name or type(error).__name__})", sqlite=name)
+
+
+def _proves_nothing(error: BaseException) -> bool:
+    """Whether the error leaves open what is on the disk, so that no later success can be believed."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code == sqlite3.SQLITE_IOERR and getattr(error, "sqlite_errorname", "") not in _HARMLESS
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError:
+    error.__cause__ = cause
+    return error
+
+
+def _refuse_fork(pid: int) -> None:
+    if os.getpid() != pid:
+        raise StoreClosed("this store was opened before a fork; open it again in the child process")
+
+
+def _pauses(seconds: float) -> Iterator[None]:
+    """Yield after each of a series of growing pauses, until `seconds` have passed."""
+    end = time.monotonic() + seconds
+    pause = 0.0002
+    while time.monotonic() < end:
+        # Processes that wait in step would meet again and again.
+        time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
+        yield
+        pause = min(pause * 2, 0.01)
+
+
+def _patiently(attempt: Callable[[], object], seconds: float) -> None:
+    """Call `attempt` until it succeeds, fails for another reason than a lock, or `seconds` have passed."""
+    pauses = _pauses(seconds)
+    while True:
+        try:
+            attempt()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or next(pauses, StopIteration) is StopIteration:
+                raise
+        else:
+            return
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_unknown_version(version: int) -> None:
+    if version > sql.SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            f"the database has schema version {version}, this minutebook knows up to {sql.SCHEMA_VERSION}; "
+            "use the newer release that wrote it",
+            found=version,
+            supported=sql.SCHEMA_VERSION,
+        )
+
+
+def _refuse_foreign(path: str) -> None:
+    """
+    Refuse a file of another application or a newer version before anything is changed in it.
+
+    Opened as immutable, SQLite takes no lock, makes no sidecar and recovers no log. Reading the header with `open`
+    would not do: closing a descriptor drops the locks that another connection of this process has on the file.
+    """
+    name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
+        objects = connection.execute(sql.COUNT_OBJECTS).fetchone()[0]
+        application = connection.execute(sql.GET_APPLICATION_ID).fetchone()[0]
+        version = connection.execute(sql.GET_USER_VERSION).fetchone()[0]
+    if application != sql.APPLICATION_ID and (objects or application or version):
+        raise DecisionHistorySchemaUnsupported(
+            f"the database belongs to another application (id {application}, ours is {sql.APPLICATION_ID}); "
+            "name another file",
+            found=application,
+            supported=sql.APPLICATION_ID,
+        )
+    _refuse_unknown_version(version)
+
+
+def _create_tables(cursor: sqlite3.Cursor) -> None:
+    cursor.execute(sql.CREATE_SCHEMA)
+    cursor.execute(sql.CREATE_NAMESPACE)
+    cursor.execute(sql.CREATE_CONVERSATION)
+    cursor.execute(sql.CREATE_CONVERSATION_AGE)
+    cursor.execute(sql.CREATE_ENTRY)
+    cursor.execute(sql.CREATE_RECEIPT)
+    cursor.execute(sql.CREATE_RESIDUE)
+    cursor.execute(sql.ADD_VERSION, (1,))
+
+
+MIGRATIONS: Final[tuple[Callable[[sqlite3.Cursor], None], ...]] = (_create_tables,)
+"""What leads from each schema version to the next; the first one makes the tables."""
+
+
+def migrate(cursor: sqlite3.Cursor) -> None:
+    """
+    Bring our tables to the newest version, inside the caller's transaction.
+
+    Raises:
+        DecisionHistorySchemaUnsupported: they are of a newer version than this code knows.
+    """
+    version = 0
+    if cursor.execute(sql.HAS_SCHEMA).fetchone()[0]:
+        version = int(cursor.execute(sql.GET_VERSION).fetchone()[0])
+    _refuse_unknown_version(version)
+    for step in MIGRATIONS[version:]:
+        step(cursor)
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    # Waiting is the writer's own: SQLite's would hold up an event loop.
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    connection.execute(sql.NO_AUTOCHECKPOINT)
+    return connection
+
+
+def _create_database(connection: sqlite3.Connection) -> None:
+    """
+    Make or migrate the tables in one transaction, then switch to WAL.
+
+    A new file has its tables and our application id in one commit under the rollback journal. Therefore, whatever
+    moment another process looks at it, the file itself is either empty or ours.
+    """
+    cursor = connection.cursor()
+    cursor.execute(sql.SYNC_EXTRA)
+    _patiently(lambda: cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
+    try:
+        if cursor.execute(sql.GET_USER_VERSION).fetchone()[0] != sql.SCHEMA_VERSION:
+            migrate(cursor)
+            cursor.execute(sql.SET_APPLICATION_ID)
+            cursor.execute(sql.SET_USER_VERSION_1)
+        _patiently(lambda: cursor.execute(sql.COMMIT), BUSY_SECONDS)
+    except BaseException:
+        if connection.in_transaction:
+            cursor.execute(sql.ROLLBACK)
+        raise
+    _patiently(lambda: cursor.execute(sql.USE_WAL), BUSY_SECONDS)
+
+
+def _set_durable(connection: sqlite3.Connection) -> None:
+    """Set what durability and erasure rest on, and read it back."""
+    connection.execute(sql.SYNC_FULL)
+    connection.execute(sql.USE_SECURE_DELETE)
+    connection.execute(sql.LIMIT_WAL)
+    if sys.platform == "darwin":
+        connection.execute(sql.USE_FULLFSYNC)
+        connection.execute(sql.USE_CHECKPOINT_FULLFSYNC)
+    mode = connection.execute(sql.GET_JOURNAL_MODE).fetchone()[0]
+    synchronous = connection.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
+    if mode != "wal" or synchronous != 2:
+        raise DecisionHistoryStorageFailed(
+            f"SQLite runs with journal_mode={mode} and synchronous={synchronous} where wal and 2 are needed; "
+            "use a local disk",
+            problem="pragmas",
+        )
+
+
+def _open_writing(path: str) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        _create_database(connection)
+        _set_durable(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_reading(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute(sql.NO_AUTOCHECKPOINT)
+    connection.execute(sql.QUERY_ONLY)
+    return connection
+
+
+# --- the checkpoint lock ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, None]:
+    """Hold the lock that all processes take for a checkpoint, or yield False when it cannot be had in time."""
+    try:
+        import fcntl
+    except ImportError:
+        # Python for Windows brings its own SQLite, of a version that needs no such lock since 3.51.3.
+        yield sqlite3.sqlite_version_info >= (3, 51, 3)
+        return
+    pauses = _pauses(seconds)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if next(pauses, StopIteration) is StopIteration:
+                yield False
+                return
+        else:
+            break
+    try:
+        yield True
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+# --- the writer ------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """The writing end of one database file: see the module's own text."""
+
+    durable = True
+
+    def __init__(self, private: PrivateDatabase) -> None:
+        """Open the database, creating or migrating it; `acquire_writer` is what callers use."""
+        self.private = private
+        self.holders = 1
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        self._failed: str = ""
+        self._closed = False
+        self._lock_file = open_lock_file(private)
+        try:
+            self._connection = _open_writing(private.path)
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+        self._cursor = self._connection.cursor()
+        self._reading: sqlite3.Connection | None = None
+        self._full: bool = True
+        self._rows_at_checkpoint = self._connection.total_changes
+        self._log_bytes = 0
+        self._transactions = 0
+        self._erase_at = 0
+        self._erase_wait = 1
+        self._mail = threading.Condition()
+        self._queue: list[_Job] = []
+        self._chores = False
+        self._thread: threading.Thread | None = None
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+
+    @property
+    def transactions(self) -> int:
+        """How many write transactions were begun: far fewer than jobs when groups form."""
+        return self._transactions
+
+    # --- the two colours
+
+    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+        """Run one job in this thread; see `Database`."""
+        _refuse_fork(self._pid)
+        job = _Job(work, durable, erases, None)
+        with self._lock:
+            self._transact([job], patient=True)
+            self._do_chores()
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.result)
+
+    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+        """Queue one job and wait for its outcome; cancelled before it began, it is never run. See `Database`."""
+        import asyncio
+
+        _refuse_fork(self._pid)
+        loop = asyncio.get_running_loop()
+        job = _Job(work, durable, erases, loop.create_future())
+        gathered = self._gathered.get(loop)
+        if gathered is None:
+            self._gathered[loop] = [job]
+            loop.call_soon(self._flush, loop)
+        else:
+            gathered.append(job)
+        return cast("T", await cast("asyncio.Future[Any]", job.future))
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take what one iteration of the loop gathered: a single job runs here, several go to the thread."""
+        jobs = [job for job in self._gathered.pop(loop) if not cast("asyncio.Future[Any]", job.future).cancelled()]
+        # An erasure waits for readers, which must not hold up the loop.
+        if len(jobs) == 1 and not jobs[0].erases and not self._queue and self._lock.acquire(blocking=False):
+            try:
+                done = self._transact(jobs, patient=False)
+                chores = self._has_chores()
+            finally:
+                self._lock.release()
+            if done:
+                jobs[0].settle()
+                if chores:
+                    self._post([])
+                return
+        if jobs:
+            self._post(jobs)
+
+    def _post(self, jobs: list[_Job]) -> None:
+        """Give jobs to the thread, starting it if need be; no jobs means that only chores wait."""
+        with self._mail:
+            if not self._closed:
+                self._queue.extend(jobs)
+                self._chores = True
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name="minutebook-writer", daemon=True)
+                    self._thread.start()
+                else:
+                    self._mail.notify()
+                return
+        for job in jobs:
+            job.error = _closed()
+            job.settle()
+
+    def _serve(self) -> None:
+        """Be the writer's thread: commit what has queued up, again and again, until the writer is closed."""
+        while True:
+            with self._mail:
+                while not (self._queue or self._chores or self._closed):
+                    self._mail.wait()
+                jobs, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
+                self._chores = False
+                if self._closed:
+                    jobs += self._queue
+                    self._queue = []
+                    break
+            jobs = [job for job in jobs if not cast("asyncio.Future[Any]", job.future).cancelled()]
+            with self._lock:
+                if jobs:
+                    self._transact(jobs, patient=True)
+                _wake(jobs)
+                self._do_chores()
+        for job in jobs:
+            job.error = _closed()
+        _wake(jobs)
+
+    # --- one transaction
+
+    def _transact(self, jobs: list[_Job], *, patient: bool) -> bool:
+        """
+        Run the jobs in one transaction and note each one's outcome; the caller holds the lock.
+
+        Return False, with nothing done, when another process is writing and the caller is not `patient`.
+        """
+        begun = False
+        try:
+            self._refuse_unusable()
+            recheck(self.private)
+            if not self._begin(any(job.durable for job in jobs), patient=patient):
+                return False
+            begun = True
+            self._run_jobs(jobs)
+            self._cursor.execute(sql.COMMIT)
+        except BaseException as error:
+            self._undo(error)
+            if begun and len(jobs) > 1 and isinstance(error, sqlite3.Error) and not self._failed:
+                self._transact_each(jobs)
+                return True
+            _fail_jobs(jobs, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._erase(jobs)
+        return True
+
+    def _refuse_unusable(self) -> None:
+        if self._closed:
+            raise _closed()
+        if self._failed:
+            raise DecisionHistoryStorageFailed(
+                f"the database failed before ({self._failed}) and what is on the disk is unknown; "
+                "close the store and open it again",
+                problem="failed_before",
+                sqlite=self._failed,
+            )
+
+    def _begin(self, durable: bool, *, patient: bool) -> bool:
+        if self._connection.in_transaction:
+            # An interrupt came between the end of a job and the commit.
+            self._cursor.execute(sql.ROLLBACK)
+        if durable != self._full:
+            self._cursor.execute(sql.SYNC_FULL if durable else sql.SYNC_NORMAL)
+            self._full = durable
+        try:
+            self._cursor.execute(sql.BEGIN_WRITE)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            if not patient:
+                return False
+            _patiently(lambda: self._cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
+        self._transactions += 1
+        return True
+
+    def _run_jobs(self, jobs: list[_Job]) -> None:
+        """Run each job; alone, what it raises ends the transaction, in a group it ends only its own savepoint."""
+        cursor = self._cursor
+        if len(jobs) == 1:
+            jobs[0].finish(jobs[0].work(cursor))
+            return
+        for job in jobs:
+            cursor.execute(sql.SAVE_JOB)
+            try:
+                job.finish(job.work(cursor))
+            except sqlite3.Error:
+                raise
+            except Exception as error:
+                job.error = error
+                cursor.execute(sql.UNDO_JOB)
+            cursor.execute(sql.FREE_JOB)
+
+    def _undo(self, error: BaseException) -> None:
+        if _proves_nothing(error):
+            self._failed = getattr(error, "sqlite_errorname", "")
+        try:
+            if self._connection.in_transaction:
+                self._cursor.execute(sql.ROLLBACK)
+        except sqlite3.Error as second:
+            self._failed = getattr(second, "sqlite_errorname", "") or "rollback"
+        if self._failed:
+            _registry.forget(self)
+
+    def _transact_each(self, jobs: list[_Job]) -> None:
+        """Run each job of a group alone, so that one too large for the disk does not fail its neighbours."""
+        for job in jobs:
+            job.result = job.error = None
+            self._transact([job], patient=True)
+
+    # --- checkpoints and erasure
+
+    def _erase(self, jobs: list[_Job]) -> None:
+        """Cut the log for the jobs that erased something; whether it worked is their result."""
+        erasing = [job for job in jobs if job.erases and job.error is None]
+        if not erasing:
+            return
+        erased = self._truncate(_ERASE_SECONDS)
+        if not erased:
+            self._erase_wait = 1
+            self._erase_at = self._transactions + 1
+        for job in erasing:
+            job.result = erased
+
+    def _truncate(self, seconds: float) -> bool:
+        """Copy the log into the database and cut it to nothing; False when a reader was in the way."""
+        with self._read_lock:
+            for _ in self._attempts(seconds):
+                if self._checkpoint(sql.TRUNCATE, seconds):
+                    self._erase_at = 0
+                    return True
+        return False
+
+    @staticmethod
+    def _attempts(seconds: float) -> Iterator[None]:
+        yield
+        if seconds:
+            # One short wait for a reader that is just about to end; a long one is not waited for.
+            yield from _pauses(min(seconds, 0.05))
+
+    def _checkpoint(self, statement: str, seconds: float) -> bool:
+        with _checkpoint_lock(self._lock_file, seconds) as held:
+            if not held:
+                return False
+            try:
+                if statement is sql.TRUNCATE:
+                    busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
+                else:
+                    busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
+            except sqlite3.Error as error:
+                # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
+                if _proves_nothing(error):
+                    self._undo(error)
+                return False
+            self._rows_at_checkpoint = self._connection.total_changes
+            return not busy and frames <= 0
+
+    def _has_chores(self) -> bool:
+        """Whether a checkpoint is due: by the rows written, or because large rows have made the log grow."""
+        if 0 < self._erase_at <= self._transactions:
+            return True
+        if (self._connection.total_changes - self._rows_at_checkpoint) * _PAGE_BYTES > CHECKPOINT_BYTES:
+            return True
+        try:
+            size = os.stat(self.private.path + "-wal").st_size
+        except OSError:
+            return False
+        return size > max(CHECKPOINT_BYTES, self._log_bytes)
+
+    def _do_chores(self) -> None:
+        if self._failed or self._closed or not self._has_chores():
+            return
+        if 0 < self._erase_at <= self._transactions and not self._queue:
+            if not self._truncate(0):
+                self._erase_wait = min(self._erase_wait * 2, _MAX_ERASE_WAIT)
+                self._erase_at = self._transactions + self._erase_wait
+            return
+        self._checkpoint(sql.CHECKPOINT, 0)
+        with contextlib.suppress(OSError):
+            self._log_bytes = os.stat(self.private.path + "-wal").st_size
+
+    # --- reading
+
+    def read(self, work: Work[T]) -> T:
+        """Run one reading job on a snapshot; see `Database`."""
+        _refuse_fork(self._pid)
+        with self._read_lock:
+            self._refuse_unusable()
+            try:
+                if self._reading is None:
+                    recheck(self.private)
+                    self._reading = _open_reading(self.private.path)
+                return _read_snapshot(self._reading, work)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+
+    # --- closing
+
+    def release(self) -> None:
+        """Close the database once the last journal has given it back."""
+        if os.getpid() == self._pid:
+            _registry.release(self)
+
+    def close(self) -> None:
+        """End the thread, refuse what has not begun, and close the connections; a second call does nothing."""
+        with self._mail:
+            if self._closed:
+                return
+            self._closed = True
+            self._mail.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock, self._read_lock:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        # The last connection to a database checkpoints as it closes, so this too happens under the lock.
+        with contextlib.suppress(sqlite3.Error), _checkpoint_lock(self._lock_file, _ERASE_SECONDS):
+            if self._reading is not None:
+                self._reading.close()
+            if not self._failed:
+                with contextlib.suppress(sqlite3.Error):
+                    self._cursor.execute(sql.TRUNCATE)
+            self._cursor.close()
+            self._connection.close()
+        os.close(self._lock_file)
+
+    def abandon(self) -> None:
+        """
+        Forget the connections in a forked child without closing them.
+
+        They are the parent's; SQLite's manual forbids even `sqlite3_close` on them here, so they get one reference
+        more than anybody will ever give back.
+        """
+        import ctypes
+
+        for connection in (self._connection, self._reading):
+            if connection is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
+    for job in jobs:
+        if isinstance(error, sqlite3.Error):
+            job.error = _with_cause(translated(error), error)
+        else:
+            # Each task raises an exception of its own; a shared one would collect all their tracebacks.
+            job.error = error if len(jobs) == 1 else copy.copy(error)
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store is closed")
+
+
+def _wake(jobs: Sequence[_Job]) -> None:
+    """Wake each loop once for all of its jobs; a loop that was closed meanwhile has nobody left to wake."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        if job.future is not None:
+            loops.setdefault(job.future.get_loop(), []).append(job)
+    for loop, own in loops.items():
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle_all, own)
+
+
+def _settle_all(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _read_snapshot(connection: sqlite3.Connection, work: Work[T]) -> T:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    cursor.execute(sql.BEGIN_READ)
+    try:
+        return work(cursor)
+    finally:
+        cursor.execute(sql.ROLLBACK)
+        cursor.close()
+
+
+# --- one writer per file ---------------------------------------------------------------------------------------------
+
+
+class _Registry:
+    """
+    The writers of this process by file. The one mutable value of this module, because the rule it keeps is global:
+    two writers of one file in one process would wait for each other's locks instead of sharing a commit.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.writers: dict[tuple[int, int], Writer] = {}
+
+    def acquire(self, path: str | os.PathLike[str], allow_network_filesystem: bool) -> Writer:
+        with self.lock:
+            private = open_private_database(
+                path, in_use=self.writers.keys(), allow_network_filesystem=allow_network_filesystem
+            )
+            file = (private.device, private.inode)
+            writer = self.writers.get(file)
+            if writer is not None:
+                writer.holders += 1
+                return writer
+            try:
+                _refuse_foreign(private.path)
+                writer = self.writers[file] = Writer(private)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+            return writer
+
+    def release(self, writer: Writer) -> None:
+        with self.lock:
+            writer.holders -= 1
+            if writer.holders:
+                return
+            # Closed under the lock: who opens the same file next must not meet it half closed.
+            writer.close()
+        self.forget(writer)
+
+    def forget(self, writer: Writer) -> None:
+        """Let the next opening make a new writer, after this one failed or was closed."""
+        file = (writer.private.device, writer.private.inode)
+        if self.writers.get(file) is writer:
+            self.writers.pop(file, None)
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+        for writer in self.writers.values():
+            writer.abandon()
+        self.writers = {}
+
+
+_registry = _Registry()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_registry.after_fork)
+
+
+def acquire_writer(path: str | os.PathLike[str], *, allow_network_filesystem: bool = False) -> Writer:
+    """
+    Return the writer of a database file, opened if this process has none; each call is answered by one `release`.
+
+    Raises:
+        InvalidOption: the name is none that a database can have.
+        DecisionHistoryStorageUnsafe: the file, a sidecar or a directory is not private.
+        DecisionHistorySchemaUnsupported: another application's database, or a newer version; the file is unchanged.
+        DecisionHistoryCorrupt: no database; the file is unchanged.
+        DecisionHistoryStorageFailed: the disk failed.
+    """
+    return _registry.acquire(path, allow_network_filesystem)
+
+
+# --- a host's own connection -----------------------------------------------------------------------------------------
+
+
+class HostConnection:
+    """A connection that the host opened and will close: nothing of it is changed, and nothing claimed that it does not
+    give. Everything runs in the caller's thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Make or migrate our tables, and note what the connection's settings promise."""
+        self._connection = connection
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.run(migrate)
+        cursor = self._host_cursor()
+        mode = _text(cursor.execute(sql.GET_JOURNAL_MODE).fetchone()[0])
+        synchronous = cursor.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
+        secure = cursor.execute(sql.GET_SECURE_DELETE).fetchone()[0]
+        cursor.close()
+        self._durable = mode in ("wal", "delete", "truncate", "persist") and synchronous >= 2
+        # In WAL old pages stay in the log until the host has it cut; a persistent journal keeps them too.
+        self._erases = mode in ("delete", "truncate", "memory") and secure == 1
+
+    @property
+    def durable(self) -> bool:
+        """Whether the host's settings make a commit that returned survive a power cut."""
+        return self._durable
+
+    def _host_cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+    def _refuse_unusable(self) -> None:
+        _refuse_fork(self._pid)
+        if self._closed:
+            raise _closed()
+        if self._connection.in_transaction:
+            raise InvalidOption(
+                "the connection is inside a transaction of the host's; commit or roll back first, and leave autocommit "
+                "at its default",
+                option="connection",
+            )
+
+    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002 - the host's setting counts
+        """Run one job in a transaction of its own; see `Database`."""
+        job = _Job(work, True, erases, None)
+        with self._lock:
+            try:
+                self._refuse_unusable()
+                cursor = self._host_cursor()
+                cursor.execute(sql.BEGIN_WRITE)
+                try:
+                    job.finish(work(cursor))
+                    cursor.execute(sql.COMMIT)
+                except BaseException:
+                    if self._connection.in_transaction:
+                        cursor.execute(sql.ROLLBACK)
+                    raise
+                finally:
+                    cursor.close()
+            except sqlite3.Error as error:
+                raise translated(error) from error
+        if job.error is not None:
+            raise job.error
+        return cast("T", self._erases if erases else job.result)
+
+    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+        """Run the job at once, in the loop's thread: the host's connection may belong to it."""
+        return self.run(work, durable=durable, erases=erases)
+
+    def read(self, work: Work[T]) -> T:
+        """Run one reading job on a snapshot; see `Database`."""
+        with self._lock:
+            try:
+                self._refuse_unusable()
+                return _read_snapshot(self._connection, work)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+
+    def release(self) -> None:
+        """Use the connection no more; closing it is the host's."""
+        self._closed = True
+
+
+def _text(value: object) -> str:
+    # A host's text_factory may give bytes or anything else for the pragma's answer.
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = [
+    "BUSY_SECONDS",
+    "CHECKPOINT_BYTES",
+    "Database",
+    "HostConnection",
+    "Kept",
+    "StorageError",
+    "Work",
+    "Writer",
+    "acquire_writer",
+    "migrate",
+    "translated",
+]
