@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
-from minutebook.providers.wire._values import Answer, Names, Reply, Side, array, members, unknown_role
+from minutebook.providers.wire._values import Answer, Names, Piece, Reply, Side, array, members, unknown_role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Call
@@ -28,6 +30,8 @@ class BlockFormat(Format):
     grouped = True
     list_key = ""
     sides: Mapping[str, Side]
+    takes_empty_text = False
+    """Whether the provider accepts a user's message that holds a text without a character and nothing else."""
 
     def call(self, block: dict[str, JSON], path: str) -> tuple[Call, JSON] | None:
         """Return the call that the block makes, if it makes one that the client answers."""
@@ -56,7 +60,7 @@ class BlockFormat(Format):
         if side is not Side.USER:
             return side
         content = self._content(message, path)
-        if all(self.is_empty(block) for block in content):
+        if not content or (not self.takes_empty_text and all(self.is_empty(block) for block in content)):
             raise InvalidMessage(
                 f"{self.list_key} is empty; this provider refuses that", path=f"{path}.{self.list_key}"
             )
@@ -73,10 +77,8 @@ class BlockFormat(Format):
 
     def complete(self, output: JSON) -> Reply | None:
         """Return what a block answers, if it is a result, or a message that holds one result."""
-        if not isinstance(output, dict):
-            return None
-        if "role" not in output or not isinstance(output.get(self.list_key), list):
-            return self.replied(output, "$")
+        if not self._is_message(output):
+            return self.replied(output, "$") if isinstance(output, dict) else None
         replies = self.replies(output, "$")
         if len(replies) > 1:
             raise InvalidMessage(f"a message with {len(replies)} results; give each with its own call", path="$")
@@ -84,7 +86,7 @@ class BlockFormat(Format):
 
     def results_span(self, payload: bytes, value: JSON) -> tuple[int, int]:
         """Return the whole of a single block; of a message the inside of its list, text beside results included."""
-        if isinstance(value, dict) and "role" not in value:
+        if not self._is_message(value):
             return _slices.find(payload)
         place = _slices.find(payload, self.list_key)
         return _slices.inside(payload, place, len(_slices.items(payload[place[0] : place[1]])))
@@ -97,14 +99,53 @@ class BlockFormat(Format):
                 members(block, f"{path}.{self.list_key}[{index}]")
         if not content or (isinstance(content, list) and all(self.is_empty(block) for block in content)):
             return Answer()
-        return Answer(*_slices.find(payload, *keys, self.list_key), 1)
+        return Answer(*_slices.find(payload, *keys, self.list_key), 1, f"{path}.{self.list_key}")
 
-    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+    def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls in a list of blocks, with their arguments as JSON values."""
         content = codec.decode(fragment)
         blocks = content if isinstance(content, list) else []
-        found = [self.call(members(b, f"$[{n}]"), f"$[{n}]") for n, b in enumerate(blocks)]
+        found = [self.call(members(b, f"{path}[{n}]"), f"{path}[{n}]") for n, b in enumerate(blocks)]
         return [call for call in found if call is not None]
+
+    def pieces(self, messages: Iterable[Piece]) -> Iterator[Piece]:
+        """
+        Return the steps of a transcript. The model's messages in a row are one response once an earlier one has calls.
+
+        Both providers join such messages themselves, and the results of all their calls stand in the message after.
+        """
+        run: list[Piece] = []
+        for piece in messages:
+            if run and (piece.side is not Side.ASSISTANT or not any(map(self._has_calls, run))):
+                yield self._joined(run)
+                run = []
+            if piece.side is Side.ASSISTANT:
+                run.append(piece)
+            else:
+                yield piece
+        if run:
+            yield self._joined(run)
+
+    def _has_calls(self, piece: Piece) -> bool:
+        content = self._content(members(piece.value, piece.path), piece.path)
+        if isinstance(content, str):
+            return False
+        return any(self.call(members(block, piece.path), piece.path) for block in content)
+
+    def _joined(self, run: list[Piece]) -> Piece:
+        if len(run) == 1:
+            return run[0]
+        inner = [self._inner(piece) for piece in run]
+        before, after = self.response_wrap
+        payload = b"%b[%b]%b" % (before, b",".join(filter(None, inner)), after)
+        return msgspec.structs.replace(run[0], payload=payload, value=codec.decode(payload))
+
+    def _inner(self, piece: Piece) -> bytes:
+        content = self._content(members(piece.value, piece.path), piece.path)
+        if isinstance(content, str):
+            return codec.encode({"type": "text", "text": content}) if content else b""
+        start, stop = self.results_span(piece.payload, piece.value)
+        return piece.payload[start:stop]
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a response's list, or the results inside one, with the call ids replaced."""
@@ -117,6 +158,9 @@ class BlockFormat(Format):
             self.rename_block(members(block, "$"), left)
         renamed = codec.encode(blocks)
         return renamed[1:-1] if bare else renamed
+
+    def _is_message(self, value: JSON) -> bool:
+        return isinstance(value, dict) and "role" in value and isinstance(value.get(self.list_key), list)
 
     def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
         return array(message.get(self.list_key), f"{path}.{self.list_key}")

@@ -49,8 +49,8 @@ class Format:
         """Return where the answer stands in a response's body or in an assistant's message."""
         raise NotImplementedError
 
-    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
-        """Return the calls in a response's fragment, in order, with their arguments."""
+    def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
+        """Return the calls in a response's fragment, which stood at `path`, in order, with their arguments."""
         raise NotImplementedError
 
     def replies(self, value: JSON, path: str) -> list[Reply]:
@@ -108,7 +108,7 @@ class Format:
 
     def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
         """Return the calls of a response's fragment with their arguments as the provider wrote them."""
-        return tuple(self.call_list(fragment)) if fragment else ()
+        return tuple(self.call_list(fragment, "$")) if fragment else ()
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
         """
@@ -196,7 +196,7 @@ class Format:
         if not answer.messages:
             return Draft(kind=Kind.RESPONSE, payload=payload)
         fragment = payload[answer.start : answer.stop]
-        calls = tuple(call for call, _ in self.call_list(fragment))
+        calls = tuple(call for call, _ in self.call_list(fragment, answer.path))
         size = len(fragment) + _length(self.response_wrap) - (answer.messages - 1)
         messages = answer.messages
         if calls and self.grouped:

@@ -33,6 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
     start: int = 0
     stop: int = 0
     messages: int = 0
+    path: str = "$"
 
 
 class Reply(msgspec.Struct, frozen=True):

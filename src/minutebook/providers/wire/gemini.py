@@ -27,6 +27,7 @@ class Gemini(BlockFormat):
     response_wrap = (b'{"role":"model","parts":', b"}")
     results_wrap = (b'{"role":"user","parts":[', b"]}")
     list_key = "parts"
+    takes_empty_text = True
     # "function" is what older clients write above results.
     sides: Mapping[str, Side] = {"user": Side.USER, "model": Side.ASSISTANT, "function": Side.USER}
 

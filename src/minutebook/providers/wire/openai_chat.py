@@ -82,15 +82,16 @@ class OpenAIChat(Format):
             raise InvalidMessage("a response is a message of the role assistant", path=f"{path}.role")
         if not any(_says_something(message.get(key)) for key in _CONTENT):
             return Answer()
-        return Answer(*_slices.find(payload, *keys), 1)
+        return Answer(*_slices.find(payload, *keys), 1, path)
 
-    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+    def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls of a message; the arguments are the text that the model wrote."""
-        message = members(codec.decode(fragment), "$")
-        calls = array(message.get("tool_calls") or [], "$.tool_calls")
-        found = [_call(members(call, f"$.tool_calls[{n}]"), f"$.tool_calls[{n}]") for n, call in enumerate(calls)]
+        message = members(codec.decode(fragment), path)
+        place = f"{path}.tool_calls"
+        calls = array(message.get("tool_calls") or [], place)
+        found = [_call(members(call, f"{place}[{n}]"), f"{place}[{n}]") for n, call in enumerate(calls)]
         if not found and message.get("function_call") is not None:
-            found.append(_named("", message["function_call"], "arguments", "$.function_call"))
+            found.append(_named("", message["function_call"], "arguments", f"{path}.function_call"))
         return found
 
     def replies(self, value: JSON, path: str) -> list[Reply]:

@@ -50,9 +50,10 @@ _ARGUMENTS: Final = {
     "local_shell_call": "action",
     "shell_call": "action",
     "apply_patch_call": "operation",
+    "tool_search_call": "arguments",
 }
 """The calls that the client answers, and where each has its arguments; the provider answers every other kind."""
-_OUTPUTS: Final = frozenset(f"{call}_output" for call in _ARGUMENTS)
+_OUTPUTS: Final = frozenset(f"{call}_output" for call in _ARGUMENTS) | {"tool_search_output"}
 _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 
 
@@ -69,7 +70,7 @@ class OpenAIResponses(Format):
         """Return who speaks in the item. What is no message and no output is the model's, whatever its type is."""
         item = members(value, path)
         kind = kind_of(item)
-        if kind in _OUTPUTS:
+        if kind in _OUTPUTS and item.get("execution") != "server":
             return Side.RESULTS
         if kind not in ("", "message"):
             return Side.ASSISTANT
@@ -99,19 +100,19 @@ class OpenAIResponses(Format):
             count -= 1
         if all(_is_empty(item) for item in output[:count]):
             return Answer()
-        return Answer(*_slices.inside(payload, place, count), count)
+        return Answer(*_slices.inside(payload, place, count), count, path)
 
-    def call_list(self, fragment: bytes) -> list[tuple[Call, JSON]]:
+    def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls that the client has to answer; arguments are the text that the model wrote."""
-        items = [members(item, "$") for item in array(codec.decode(b"[%b]" % fragment), "$")]
-        outputs = {(kind_of(item), identifier(item, "call_id", "$")) for item in items if kind_of(item) in _OUTPUTS}
+        items = [members(item, path) for item in array(codec.decode(b"[%b]" % fragment), path)]
+        outputs = {identifier(item, "call_id", path) for item in items if kind_of(item) in _OUTPUTS}
         found: list[tuple[Call, JSON]] = []
         for index, item in enumerate(items):
-            kind, path = kind_of(item), f"$[{index}]"
-            if kind not in _ARGUMENTS:
+            kind, place = kind_of(item), f"{path}[{index}]"
+            if kind not in _ARGUMENTS or item.get("execution") == "server":
                 continue
-            call = Call(identifier(item, "call_id", path), identifier(item, "name", path) or kind)
-            if (f"{kind}_output", call.id) not in outputs:
+            call = Call(identifier(item, "call_id", place), identifier(item, "name", place) or kind)
+            if not call.id or call.id not in outputs:
                 found.append((call, item.get(_ARGUMENTS[kind])))
         return found
 
@@ -157,12 +158,11 @@ class OpenAIResponses(Format):
 def _answered(output: JSON, before: list[JSON]) -> bool:
     """Return whether an output in a response answers a call of the same response: a tool that the provider ran."""
     id_ = members(output, "$").get("call_id")
-    kind = kind_of(output).removesuffix("_output")
-    return any(isinstance(item, dict) and kind_of(item) == kind and item.get("call_id") == id_ for item in before)
+    return any(isinstance(item, dict) and kind_of(item) in _ARGUMENTS and item.get("call_id") == id_ for item in before)
 
 
 def _is_empty(item: JSON) -> bool:
-    return isinstance(item, dict) and "role" in item and not item.get("content")
+    return isinstance(item, dict) and kind_of(item) in ("", "message") and not item.get("content")
 
 
 def _joined(run: list[Piece]) -> Piece:
