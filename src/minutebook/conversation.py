@@ -46,6 +46,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     exchange: int
     """The `seq` of the response it belongs to: pairing is by exchange and position, never by id alone."""
     position: int
+    custom: bool = False
+    """Whether it is a call of a custom tool, whose arguments are free text."""
 
     def __repr__(self) -> str:
         return f"ToolCall(exchange={self.exchange}, position={self.position})"
@@ -185,7 +187,7 @@ class Conversation:
         Raises:
             PairingViolation: the call does not wait for a result; another result stands already.
         """
-        draft = self._wire.result(call.position, Call(call.id, call.name), output, error=error)
+        draft = self._wire.result(call.position, Call(call.id, call.name, call.custom), output, error=error)
         draft = msgspec.structs.replace(draft, exchange=call.exchange)
         committed = await self.history.append((draft,), idempotency=f"result-{call.exchange}-{call.position}")
         return committed.receipt if committed else None
@@ -400,7 +402,7 @@ class Turn:
         Raises:
             PairingViolation: the call does not wait for a result.
         """
-        draft = self._wire.result(call.position, Call(call.id, call.name), output, error=error)
+        draft = self._wire.result(call.position, Call(call.id, call.name, call.custom), output, error=error)
         draft = msgspec.structs.replace(draft, exchange=call.exchange)
         await self._record(draft)
 
@@ -432,7 +434,14 @@ class Turn:
 
 def _tool_call(call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
     named, arguments = call
-    return ToolCall(id=named.id, name=named.name, arguments=arguments, exchange=exchange, position=position)
+    return ToolCall(
+        id=named.id,
+        name=named.name,
+        arguments=arguments,
+        exchange=exchange,
+        position=position,
+        custom=named.custom,
+    )
 
 
 def _told_apart(row: Draft | Entry) -> tuple[Kind, int, bytes]:

@@ -302,7 +302,7 @@ def test_d8_calls_come_with_their_arguments_as_the_provider_wrote_them():
         {"type": "shell_call_output", "call_id": "s", "output": []},
     ]
     draft = RESPONSES.response(items)
-    assert RESPONSES.calls(fragment(draft)) == ((Call("a", "f"), "{ }"), (Call("b", "g"), "free"))
+    assert RESPONSES.calls(fragment(draft)) == ((Call("a", "f"), "{ }"), (Call("b", "g", custom=True), "free"))
     assert draft.messages == 5
     content = [
         {"type": "server_tool_use", "id": "s", "name": "w"},
@@ -368,9 +368,10 @@ def test_bad_input_44_a_complete_result_is_taken_as_is_and_only_for_its_own_call
     assert caught.value.call == 1
 
 
-def test_d8_a_custom_tools_output_is_given_complete():
+def test_d8_a_custom_call_is_answered_by_its_own_item():
     """Responses answers a custom call by another item type; given complete it is taken as it is."""
     ready = {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}
+    assert json.loads(fragment(RESPONSES.result(0, Call("c", "f", custom=True), "done"))) == ready
     assert json.loads(fragment(RESPONSES.result(0, Call("c", "patch"), ready))) == ready
 
 

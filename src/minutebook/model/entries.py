@@ -38,6 +38,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     name: str
+    custom: bool = False
+    """Whether the call carries free text and wants its result as such: an OpenAI Responses custom tool."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +110,7 @@ def first_digest(key: ConversationKey) -> bytes:
 
 
 def encode_calls(calls: tuple[Call, ...]) -> bytes:
-    """Return the stored form of a response's calls: a JSON list of `[id, name]`, or no bytes when there are none."""
+    """Return the stored form of a response's calls: a JSON list of `[id, name, custom]`, or no bytes when there are none."""
     return _encode_calls(calls) if calls else b""
 
 

@@ -111,7 +111,8 @@ class OpenAIResponses(Format):
             kind, place = kind_of(item), f"{path}[{index}]"
             if kind not in _ARGUMENTS or item.get("execution") == "server":
                 continue
-            call = Call(identifier(item, "call_id", place), identifier(item, "name", place) or kind)
+            name = identifier(item, "name", place) or kind
+            call = Call(identifier(item, "call_id", place), name, kind == "custom_tool_call")
             if not call.id or call.id not in outputs:
                 found.append((call, item.get(_ARGUMENTS[kind])))
         return found
@@ -123,7 +124,8 @@ class OpenAIResponses(Format):
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:  # noqa: ARG002
         """Return the output item. The format has no mark for errors: the text says so."""
         content = output if are_parts(output, _PARTS) else as_text(output)
-        return {"type": "function_call_output", "call_id": call.id, "output": content}
+        kind = "custom_tool_call_output" if call.custom else "function_call_output"
+        return {"type": kind, "call_id": call.id, "output": content}
 
     def complete(self, output: JSON) -> Reply | None:
         """Return what a complete output item answers, of whichever type it is."""

@@ -1,0 +1,5 @@
+"""`python -m minutebook` is the command line."""
+
+from minutebook.cli import main
+
+main()

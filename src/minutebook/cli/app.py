@@ -1,0 +1,282 @@
+"""The commands: each opens a store by its URL, asks it one thing, and shows the answer to a person or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from minutebook import open_store
+from minutebook._version import __version__
+from minutebook.cli import doctor as doctor_checks
+from minutebook.cli.terminal import EXIT_FAILED, fail, print_json, print_table, say, shown
+from minutebook.cli.view import exchange_rows, exchange_text, sent_rows
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, MinutebookError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from minutebook.model.record import Header
+    from minutebook.ports import Listing
+    from minutebook.stores.journal import JournalStore
+
+app = typer.Typer(
+    name="minutebook",
+    help="The conversation history of LLM agents: every exchange kept, only what fits sent.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+StoreUrl = Annotated[
+    str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help="Where the records are: sqlite:///path/to/file.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", envvar="MINUTEBOOK_NAMESPACE", help="The tenant or application; never guessed.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Id = Annotated[str, typer.Argument(help="The conversation's id.")]
+
+
+def run() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Keep and show the conversation history of LLM agents."""
+    if version:
+        say(__version__)
+        raise typer.Exit
+
+
+@app.command("list")
+def list_conversations(
+    store: StoreUrl,
+    namespace: Namespace,
+    after: Annotated[str, typer.Option(help="Only ids above this one.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    json: AsJson = False,
+) -> None:
+    """List the conversations of a namespace, by their counters."""
+
+    async def work(opened: JournalStore) -> None:
+        found = await opened.list(after=after, limit=limit)
+        if json:
+            for listing in found:
+                print_json(_listed(listing))
+            return
+        print_table(
+            ("conversation", "format", "turns", "exchanges", "bytes", "last write", "state"),
+            (_row(listing) for listing in found),
+        )
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def show(
+    id: Id,  # noqa: A002 - the field's standard word
+    store: StoreUrl,
+    namespace: Namespace,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest so many exchanges.")] = 20,
+    messages: Annotated[bool, typer.Option("--messages", help="Show what the messages say.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Show what a conversation retains beside what its requests sent."""
+
+    async def work(opened: JournalStore) -> None:
+        header = await _header(opened, id)
+        rows = await exchange_rows(opened, id, header, last)
+        if json:
+            print_json({"id": id, **_counters(header), "exchanges": rows})
+            return
+        say(f"{shown(id)}: {_state(header)}, {header.state.exchanges:,} exchanges in {header.bytes:,} bytes")
+        columns = ("seq", "turn", "recorded", "calls", "messages", "bytes", "complete", "in last request")
+        print_table(columns, ([row[name] for name in columns] for row in rows), title="retained")
+        sent = await sent_rows(opened, id, last)
+        if sent:
+            print_table(tuple(sent[0]), (tuple(row.values()) for row in sent), title="sent")
+        if messages:
+            for line in await exchange_text(opened, id, header, last):
+                say(line)
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def recover(
+    id: Id,  # noqa: A002 - the field's standard word
+    store: StoreUrl,
+    namespace: Namespace,
+    worker_stopped: Annotated[
+        bool, typer.Option("--worker-stopped", help="You have stopped the old worker and made sure of it.")
+    ] = False,
+    epoch: Annotated[int | None, typer.Option(min=1, help="Only this reservation.")] = None,
+    json: AsJson = False,
+) -> None:
+    """End the reservation of a worker that is stopped; its attempt is marked as abandoned."""
+
+    async def work(opened: JournalStore) -> None:
+        header = await opened.recover(opened.key(id), worker_stopped=worker_stopped, epoch=epoch)
+        _report(json, {"id": id, "recovered": True, "epoch": header.epoch}, f"recovered {shown(id)}; it is idle now")
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def delete(
+    id: Id,  # noqa: A002 - the field's standard word
+    store: StoreUrl,
+    namespace: Namespace,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Erase an idle conversation with everything that belongs to it."""
+    if not yes:
+        typer.confirm(f"Erase {shown(id)} for good?", abort=True)
+
+    async def work(opened: JournalStore) -> None:
+        erased = await opened.delete(opened.key(id))
+        told = "erased" if erased else "deleted; a reader still keeps a copy in the log, which goes with the next write"
+        _report(json, {"id": id, "deleted": True, "erased": erased}, f"{shown(id)}: {told}")
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def verify(
+    store: StoreUrl,
+    namespace: Namespace,
+    id: Annotated[str | None, typer.Argument(help="One conversation; all without it.")] = None,  # noqa: A002
+    json: AsJson = False,
+) -> None:
+    """Recompute the digest chain of one conversation or of all, and name the first entry that fails."""
+
+    async def work(opened: JournalStore) -> None:
+        failed = 0
+        async for name in _ids(opened, id):
+            outcome = await _verified(opened, name)
+            failed += not outcome["sound"]
+            _report(json, outcome, f"{shown(name)}: {outcome['told']}")
+        if failed:
+            raise SystemExit(EXIT_FAILED)
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def stats(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
+    """Show what a namespace holds."""
+
+    async def work(opened: JournalStore) -> None:
+        totals = await opened.totals()
+        values = msgspec.to_builtins(totals)
+        if json:
+            print_json(values)
+        else:
+            print_table(("what", "how much"), values.items())
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+@app.command()
+def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
+    """Look at a store's versions, durability, privacy and reservations, and say what wants attention."""
+
+    async def work(opened: JournalStore) -> None:
+        findings = await doctor_checks.examine(opened, store)
+        if json:
+            for finding in findings:
+                print_json(msgspec.to_builtins(finding))
+        else:
+            print_table(("check", "found", "attention"), ((f.check, f.found, f.attention) for f in findings))
+        if any(finding.attention for finding in findings):
+            raise SystemExit(EXIT_FAILED)
+
+    _with_store(store, namespace, work, as_json=json)
+
+
+def _with_store(url: str, namespace: str, work: Callable[[JournalStore], Awaitable[None]], *, as_json: bool) -> None:
+    """Open the store, do one thing with it, close it; an error of ours becomes its exit code."""
+
+    async def inside() -> None:
+        async with open_store(url, namespace=namespace) as opened:
+            await work(opened)
+
+    try:
+        asyncio.run(inside())
+    except MinutebookError as error:
+        fail(error, as_json=as_json)
+    except BrokenPipeError:
+        raise SystemExit(EXIT_FAILED) from None
+
+
+async def _header(opened: JournalStore, id: str) -> Header:  # noqa: A002
+    header = await opened.header(opened.key(id))
+    if header is None:
+        raise DecisionHistoryAbsent("no such conversation in this namespace, or it has expired")
+    return header
+
+
+async def _ids(opened: JournalStore, only: str | None) -> Any:
+    if only is not None:
+        yield only
+        return
+    after = ""
+    while page := await opened.list(after=after, limit=500):
+        for listing in page:
+            yield listing.key.id
+        after = page[-1].key.id
+
+
+async def _verified(opened: JournalStore, id: str) -> dict[str, Any]:  # noqa: A002
+    try:
+        header = await opened.verify(opened.key(id))
+    except DecisionHistoryCorrupt as error:
+        return {"id": id, "sound": False, "seq": error.seq, "told": str(error)}
+    told = f"sound, {header.entries:,} entries, {header.digest.hex()}"
+    return {"id": id, "sound": True, "entries": header.entries, "digest": header.digest.hex(), "told": told}
+
+
+def _listed(listing: Listing) -> dict[str, Any]:
+    return {"id": listing.key.id, **_counters(listing.header)}
+
+
+def _counters(header: Header) -> dict[str, Any]:
+    return {
+        "format": header.format,
+        "turns": header.state.turns,
+        "exchanges": header.state.exchanges,
+        "entries": header.entries,
+        "bytes": header.bytes,
+        "touched_ms": header.touched,
+        "epoch": header.epoch,
+        "reserved": bool(header.token),
+        "open_calls": sum(len(waits.waiting) for waits in header.state.open),
+        "digest": header.digest.hex(),
+    }
+
+
+def _row(listing: Listing) -> tuple[Any, ...]:
+    header = listing.header
+    state = header.state
+    written = datetime.fromtimestamp(header.touched / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (listing.key.id, header.format, state.turns, state.exchanges, header.bytes, written, _state(header))
+
+
+def _state(header: Header) -> str:
+    if header.token:
+        return f"reserved (epoch {header.epoch})"
+    if header.state.open:
+        return f"{len(header.state.open)} waiting"
+    return "unanswered" if header.state.unanswered else "idle"
+
+
+def _report(as_json: bool, values: dict[str, Any], told: str) -> None:
+    print_json({name: value for name, value in values.items() if name != "told"}) if as_json else say(told)

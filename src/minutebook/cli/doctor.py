@@ -1,0 +1,81 @@
+"""What `doctor` looks at: versions, durability, privacy, reservations. It changes nothing and shows no content."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import stat
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from minutebook.ports import Listing
+    from minutebook.stores.journal import JournalStore
+
+WAL_RESET_MENDED = (3, 51, 3)
+"""SQLite below this can damage a database when two connections checkpoint its log at once (advisory A24)."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at; `attention` says what to do, and is empty when all is well."""
+
+    check: str
+    found: str
+    attention: str = ""
+
+
+async def examine(store: JournalStore, url: str) -> list[Finding]:
+    """Return what was found about this installation, this store and its reservations."""
+    findings = [*_installation(), *_files(url)]
+    findings.append(_durability(store))
+    totals = await store.totals()
+    findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
+    held = [listing.header async for listing in _all(store) if listing.header.token]
+    attention = "stop their workers, then recover them" if held else ""
+    findings.append(Finding("reserved", f"{len(held):,}, epochs {[header.epoch for header in held][:5]}", attention))
+    return findings
+
+
+async def _all(store: JournalStore) -> AsyncIterator[Listing]:
+    after = ""
+    while page := await store.list(after=after, limit=500):
+        for listing in page:
+            yield listing
+        after = page[-1].key.id
+
+
+def _installation() -> Iterator[Finding]:
+    yield Finding("minutebook", __version__)
+    yield Finding("python", platform.python_version())
+    mended = sqlite3.sqlite_version_info >= WAL_RESET_MENDED
+    serialised = "" if mended else " (before 3.51.3: checkpoints are made one at a time, under the store's lock file)"
+    yield Finding("sqlite", sqlite3.sqlite_version + serialised)
+    for name in ("msgspec", "openai", "rich", "typer", "xllamacpp"):
+        try:
+            yield Finding(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "not installed")
+
+
+def _files(url: str) -> Iterator[Finding]:
+    path = url.removeprefix("sqlite:///")
+    if path == url:
+        return
+    for name in (path, *(path + suffix for suffix in ("-wal", "-shm", "-journal", "-lock"))):
+        if os.path.lexists(name):
+            mode = stat.S_IMODE(os.lstat(name).st_mode)
+            attention = "" if mode == 0o600 else "make it 0600"
+            yield Finding(f"mode of …{os.path.basename(name)[-40:]}", f"{mode:04o}", attention)
+
+
+def _durability(store: JournalStore) -> Finding:
+    durable = bool(getattr(store.journal, "durable", False))
+    attention = "" if durable else "acknowledged writes may be lost when the power fails"
+    return Finding("durable", "yes" if durable else "no", attention)
