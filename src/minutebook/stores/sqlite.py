@@ -155,7 +155,7 @@ class SQLiteJournal:
         if opening is not None:
             check_id(opening.idempotency, "idempotency id")
         job = partial(self._reserve, key, token, format, opening, release, tail, known)
-        return await self._write(job, durable=opening is not None)
+        return await self._write(job, opening, durable=opening is not None)
 
     async def commit(
         self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
@@ -163,7 +163,7 @@ class SQLiteJournal:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
         job = partial(self._commit, key, token, epoch, delta, release)
-        return await self._write(job, durable=bool(delta.drafts or delta.abandons))
+        return await self._write(job, delta, durable=bool(delta.drafts or delta.abandons))
 
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
@@ -233,12 +233,15 @@ class SQLiteJournal:
 
     # --- running jobs ------------------------------------------------------------------------------------------------
 
-    async def _write(self, job: Work[T | Kept[T]], *, durable: bool = True, erases: bool = False) -> T:
+    async def _write(
+        self, job: Work[T | Kept[T]], delta: Delta | None = None, *, durable: bool = True, erases: bool = False
+    ) -> T:
         if self._closed:
             raise StoreClosed("the store is closed")
+        size = sum([len(draft.payload) for draft in delta.drafts]) if delta is not None else 0
         if self._blocking:
-            return cast("T", self._database.run(job, durable=durable, erases=erases))
-        return cast("T", await self._database.submit(job, durable=durable, erases=erases))
+            return cast("T", self._database.run(job, size=size, durable=durable, erases=erases))
+        return cast("T", await self._database.submit(job, size=size, durable=durable, erases=erases))
 
     def _read(self, job: Work[T]) -> T:
         if self._closed:

@@ -189,6 +189,9 @@ USE_FULLFSYNC: Final = "PRAGMA fullfsync = ON"
 USE_CHECKPOINT_FULLFSYNC: Final = "PRAGMA checkpoint_fullfsync = ON"
 """macOS: the same for checkpoints."""
 
+WAIT_FOR_NOBODY: Final = "PRAGMA busy_timeout = 0"
+"""Fail at once where another connection holds a lock."""
+
 QUERY_ONLY: Final = "PRAGMA query_only = ON"
 """Refuse writes on the reading connection."""
 

@@ -56,7 +56,8 @@ CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 MAX_GROUP: Final = 1024
 """The most jobs in one transaction."""
 
-_PAGE_BYTES = 4096
+_COMMIT_BYTES = 7 * 4096  # the pages that a commit of a few KB writes beside its payloads
+_RECHECK_EVERY = 64
 _ERASE_SECONDS = 2.0
 _MAX_ERASE_WAIT = 64
 
@@ -81,11 +82,11 @@ class Database(Protocol):
         """Whether a commit that returned survives a power cut."""
         ...
 
-    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
-        """Run a write job in this thread and commit it. With `erases` the result is whether all copies are gone."""
+    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
+        """Run a job of about `size` bytes here and commit it; one that `erases` returns whether no copy is left."""
         ...
 
-    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Have a write job run and committed; other tasks of the loop go on meanwhile."""
         ...
 
@@ -101,10 +102,13 @@ class Database(Protocol):
 class _Job:
     """One write job, from its submission to its outcome."""
 
-    __slots__ = ("durable", "erases", "error", "future", "result", "work")
+    __slots__ = ("durable", "erases", "error", "future", "result", "size", "work")
 
-    def __init__(self, work: Work[Any], durable: bool, erases: bool, future: asyncio.Future[Any] | None) -> None:
+    def __init__(
+        self, work: Work[Any], size: int, durable: bool, erases: bool, future: asyncio.Future[Any] | None
+    ) -> None:
         self.work = work
+        self.size = size
         self.durable = durable
         self.erases = erases
         self.future = future
@@ -265,8 +269,7 @@ def migrate(cursor: sqlite3.Cursor) -> None:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    # Waiting is the writer's own: SQLite's would hold up an event loop.
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute(sql.NO_AUTOCHECKPOINT)
     return connection
 
@@ -280,17 +283,18 @@ def _create_database(connection: sqlite3.Connection) -> None:
     """
     cursor = connection.cursor()
     cursor.execute(sql.SYNC_EXTRA)
-    _patiently(lambda: cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
+    cursor.execute(sql.BEGIN_WRITE)
     try:
         if cursor.execute(sql.GET_USER_VERSION).fetchone()[0] != sql.SCHEMA_VERSION:
             migrate(cursor)
             cursor.execute(sql.SET_APPLICATION_ID)
             cursor.execute(sql.SET_USER_VERSION_1)
-        _patiently(lambda: cursor.execute(sql.COMMIT), BUSY_SECONDS)
+        cursor.execute(sql.COMMIT)
     except BaseException:
         if connection.in_transaction:
             cursor.execute(sql.ROLLBACK)
         raise
+    # SQLite itself does not wait here for the others that are just doing the same.
     _patiently(lambda: cursor.execute(sql.USE_WAL), BUSY_SECONDS)
 
 
@@ -317,6 +321,8 @@ def _open_writing(path: str) -> sqlite3.Connection:
     try:
         _create_database(connection)
         _set_durable(connection)
+        # From here on waiting is the writer's own: SQLite's would hold up an event loop.
+        connection.execute(sql.WAIT_FOR_NOBODY)
     except BaseException:
         connection.close()
         raise
@@ -324,8 +330,7 @@ def _open_writing(path: str) -> sqlite3.Connection:
 
 
 def _open_reading(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute(sql.NO_AUTOCHECKPOINT)
+    connection = _connect(path)
     connection.execute(sql.QUERY_ONLY)
     return connection
 
@@ -384,7 +389,6 @@ class Writer:
         self._cursor = self._connection.cursor()
         self._reading: sqlite3.Connection | None = None
         self._full: bool = True
-        self._rows_at_checkpoint = self._connection.total_changes
         self._log_bytes = 0
         self._transactions = 0
         self._erase_at = 0
@@ -402,10 +406,10 @@ class Writer:
 
     # --- the two colours
 
-    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run one job in this thread; see `Database`."""
         _refuse_fork(self._pid)
-        job = _Job(work, durable, erases, None)
+        job = _Job(work, size, durable, erases, None)
         with self._lock:
             self._transact([job], patient=True)
             self._do_chores()
@@ -413,13 +417,13 @@ class Writer:
             raise job.error
         return cast("T", job.result)
 
-    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Queue one job and wait for its outcome; cancelled before it began, it is never run. See `Database`."""
         import asyncio
 
         _refuse_fork(self._pid)
         loop = asyncio.get_running_loop()
-        job = _Job(work, durable, erases, loop.create_future())
+        job = _Job(work, size, durable, erases, loop.create_future())
         gathered = self._gathered.get(loop)
         if gathered is None:
             self._gathered[loop] = [job]
@@ -495,12 +499,13 @@ class Writer:
         begun = False
         try:
             self._refuse_unusable()
-            recheck(self.private)
+            self._refuse_replaced()
             if not self._begin(any(job.durable for job in jobs), patient=patient):
                 return False
             begun = True
             self._run_jobs(jobs)
             self._cursor.execute(sql.COMMIT)
+            self._log_bytes += sum(job.size for job in jobs) + _COMMIT_BYTES
         except BaseException as error:
             self._undo(error)
             if begun and len(jobs) > 1 and isinstance(error, sqlite3.Error) and not self._failed:
@@ -524,6 +529,16 @@ class Writer:
                 sqlite=self._failed,
             )
 
+    def _refuse_replaced(self) -> None:
+        """Look whether the path still names our file, and now and then at the sidecars and all modes too."""
+        try:
+            status = os.stat(self.private.path, follow_symlinks=False)
+            same = (status.st_dev, status.st_ino) == (self.private.device, self.private.inode)
+        except OSError:
+            same = False
+        if not same or not self._transactions % _RECHECK_EVERY:
+            recheck(self.private)
+
     def _begin(self, durable: bool, *, patient: bool) -> bool:
         if self._connection.in_transaction:
             # An interrupt came between the end of a job and the commit.
@@ -543,21 +558,43 @@ class Writer:
         return True
 
     def _run_jobs(self, jobs: list[_Job]) -> None:
-        """Run each job; alone, what it raises ends the transaction, in a group it ends only its own savepoint."""
-        cursor = self._cursor
+        """
+        Run each job; what it raises ends the transaction if it is alone, in a group only what it did itself.
+
+        Most refusals come before anything was written, so there is no savepoint around each job. When one refuses too
+        late for that, the whole group is rolled back and run again, this time with savepoints.
+        """
         if len(jobs) == 1:
-            jobs[0].finish(jobs[0].work(cursor))
+            jobs[0].finish(jobs[0].work(self._cursor))
             return
         for job in jobs:
-            cursor.execute(sql.SAVE_JOB)
+            before = self._connection.total_changes
             try:
-                job.finish(job.work(cursor))
+                job.finish(job.work(self._cursor))
             except sqlite3.Error:
                 raise
             except Exception as error:
                 job.error = error
-                cursor.execute(sql.UNDO_JOB)
-            cursor.execute(sql.FREE_JOB)
+                if self._connection.total_changes != before:
+                    break
+        else:
+            return
+        self._cursor.execute(sql.ROLLBACK)
+        self._cursor.execute(sql.BEGIN_WRITE)
+        self._run_saved(jobs)
+
+    def _run_saved(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            job.result = job.error = None
+            self._cursor.execute(sql.SAVE_JOB)
+            try:
+                job.finish(job.work(self._cursor))
+            except sqlite3.Error:
+                raise
+            except Exception as error:
+                job.error = error
+                self._cursor.execute(sql.UNDO_JOB)
+            self._cursor.execute(sql.FREE_JOB)
 
     def _undo(self, error: BaseException) -> None:
         if _proves_nothing(error):
@@ -620,20 +657,12 @@ class Writer:
                 if _proves_nothing(error):
                     self._undo(error)
                 return False
-            self._rows_at_checkpoint = self._connection.total_changes
+            self._log_bytes = 0
             return not busy and frames <= 0
 
     def _has_chores(self) -> bool:
-        """Whether a checkpoint is due: by the rows written, or because large rows have made the log grow."""
-        if 0 < self._erase_at <= self._transactions:
-            return True
-        if (self._connection.total_changes - self._rows_at_checkpoint) * _PAGE_BYTES > CHECKPOINT_BYTES:
-            return True
-        try:
-            size = os.stat(self.private.path + "-wal").st_size
-        except OSError:
-            return False
-        return size > max(CHECKPOINT_BYTES, self._log_bytes)
+        """Whether a checkpoint or a new try to erase is due."""
+        return self._log_bytes > CHECKPOINT_BYTES or 0 < self._erase_at <= self._transactions
 
     def _do_chores(self) -> None:
         if self._failed or self._closed or not self._has_chores():
@@ -644,8 +673,6 @@ class Writer:
                 self._erase_at = self._transactions + self._erase_wait
             return
         self._checkpoint(sql.CHECKPOINT, 0)
-        with contextlib.suppress(OSError):
-            self._log_bytes = os.stat(self.private.path + "-wal").st_size
 
     # --- reading
 
@@ -863,9 +890,9 @@ class HostConnection:
                 option="connection",
             )
 
-    def run(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002 - the host's setting counts
+    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002 - the host's setting counts
         """Run one job in a transaction of its own; see `Database`."""
-        job = _Job(work, True, erases, None)
+        job = _Job(work, size, True, erases, None)
         with self._lock:
             try:
                 self._refuse_unusable()
@@ -886,9 +913,9 @@ class HostConnection:
             raise job.error
         return cast("T", self._erases if erases else job.result)
 
-    async def submit(self, work: Work[T], *, durable: bool = True, erases: bool = False) -> T:
+    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run the job at once, in the loop's thread: the host's connection may belong to it."""
-        return self.run(work, durable=durable, erases=erases)
+        return self.run(work, size=size, durable=durable, erases=erases)
 
     def read(self, work: Work[T]) -> T:
         """Run one reading job on a snapshot; see `Database`."""

@@ -1,0 +1,1017 @@
+"""The SQLite journal on real files, with real threads, loops and processes. No sleeps: whoever waits is woken."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import minutebook.stores.sqlite as sqlite_module
+import minutebook.stores.sqlite_writer as writer_module
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryConflict,
+    DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
+    DecisionHistoryRetentionExceeded,
+    DecisionHistorySchemaUnsupported,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    DecisionHistoryStorageUnsafe,
+    DecisionHistoryStoreFull,
+    InvalidId,
+    InvalidOption,
+    MinutebookError,
+    PairingViolation,
+    StoreClosed,
+)
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.entries import Call, Draft, Entry, Kind, first_digest, recompute_digest
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta
+from minutebook.ports import Page
+from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.sqlite import PURGED_PER_WRITE, SQLiteJournal
+from minutebook.stores.sqlite_writer import Writer
+
+T = TypeVar("T")
+
+KEY = ConversationKey("tenant", "talk")
+WHOLE = Page(rows=10_000, messages=2**62, size=2**62)
+HOUR = 3_600_000
+
+
+class Clock:
+    """A clock that stands until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine of the blocking colour: it must not suspend even once."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise AssertionError("a blocking journal suspended")
+
+
+def text(kind: Kind, body: bytes, **more: Any) -> Draft:
+    return Draft(kind=kind, payload=body, messages=1, size=len(body), stop=len(body), **more)
+
+
+def exchange(name: str, body: bytes = b'"hello"') -> Delta:
+    """A settled turn of four entries: input, call, result, answer."""
+    calls = (Call("call-1", "search"),)
+    drafts = (
+        text(Kind.INPUT, body),
+        text(Kind.RESPONSE, b'"call"', calls=calls),
+        text(Kind.RESULT, b'"result"'),
+        text(Kind.RESPONSE, b'"answer"'),
+    )
+    return Delta(drafts=drafts, idempotency=name, opens=True, settles=True)
+
+
+def turn(name: str, body: bytes = b'"hello"') -> Delta:
+    return Delta(drafts=(text(Kind.INPUT, body),), idempotency=name, opens=True)
+
+
+def answer(name: str) -> Delta:
+    return Delta(drafts=(text(Kind.RESPONSE, b'"answer"'),), idempotency=name, settles=True)
+
+
+def append(journal: SQLiteJournal, key: ConversationKey, name: str, body: bytes = b'"hello"') -> Any:
+    return journal.reserve(key, f"token-{name}", format="f", opening=exchange(name, body), release=True)
+
+
+def raw(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+def writer_of(journal: SQLiteJournal) -> Writer:
+    database = journal._database
+    assert isinstance(database, Writer)
+    return database
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def journal(path: Path, clock: Clock) -> Iterator[SQLiteJournal]:
+    journal = SQLiteJournal(path, StoreBounds(ttl_ms=HOUR), clock=clock, blocking=True)
+    yield journal
+    done(journal.close())
+
+
+# --- the contract ----------------------------------------------------------------------------------------------------
+
+
+def test_i20_what_was_appended_is_read_back_equal_in_both_orders(journal: SQLiteJournal) -> None:
+    """Every field of every entry, and the chain's digests, survive the store."""
+    bodies = [b'"\\u0000"', b"\xf0\x9f\x98\x80", b"", bytes(range(256)) * 40]
+    written: list[Entry] = []
+    for number, body in enumerate(bodies):
+        written += done(append(journal, KEY, str(number), body)).written
+    assert list(done(journal.oldest(KEY, 0, WHOLE))) == written
+    assert list(done(journal.newest(KEY, 10_000, WHOLE))) == written[::-1]
+    assert done(journal.oldest(KEY, 3, WHOLE)) == tuple(written[3:])
+    assert done(journal.newest(KEY, 3, WHOLE)) == (written[1], written[0])
+    digest = first_digest(KEY)
+    for entry in written:
+        digest = recompute_digest(digest, entry)
+        assert entry.digest == digest
+    header = done(journal.header(KEY))
+    assert header is not None
+    assert (header.digest, header.entries, header.version, header.epoch) == (digest, 16, 4, 4)
+    assert header.bytes == sum(len(entry.payload) for entry in written)
+
+
+def test_pages_end_at_rows_or_once_messages_or_size_are_exceeded(journal: SQLiteJournal) -> None:
+    """A page holds the entry that exceeds it, so that progress is always made."""
+    done(append(journal, KEY, "a", b"x" * 100))
+    newest = done(journal.newest(KEY, 100, WHOLE))
+    assert done(journal.newest(KEY, 100, Page(rows=2, messages=99, size=2**40))) == newest[:2]
+    assert done(journal.newest(KEY, 100, Page(rows=9, messages=2, size=2**40))) == newest[:3]
+    assert done(journal.newest(KEY, 100, Page(rows=9, messages=99, size=9))) == newest[:2]
+    assert done(journal.oldest(KEY, 0, Page(rows=9, messages=99, size=50))) == newest[:-2:-1]
+    assert done(journal.newest(KEY, 100, Page(rows=0, messages=9, size=9))) == ()
+    assert done(journal.newest(KEY, 1, WHOLE)) == ()
+    assert done(journal.oldest(KEY, 4, WHOLE)) == ()
+
+
+def test_reserve_returns_the_tail_unless_the_version_is_known(journal: SQLiteJournal) -> None:
+    """A warm process reads no entries again."""
+    header = done(append(journal, KEY, "a")).header
+    cold = done(journal.reserve(KEY, "t", format="f", tail=Page(rows=3, messages=9, size=999)))
+    assert [entry.seq for entry in cold.tail] == [4, 3, 2]
+    done(journal.commit(KEY, "t", cold.header.epoch, Delta(idempotency="r"), release=True))
+    warm = done(journal.reserve(KEY, "t", format="f", tail=WHOLE, known=header.version + 1))
+    assert warm.tail == ()
+    assert done(journal.reserve(ConversationKey("tenant", "new"), "t", format="f", tail=WHOLE)).tail == ()
+
+
+def test_d22_a_held_conversation_is_busy_and_nothing_changes(journal: SQLiteJournal, clock: Clock) -> None:
+    """The second of two overlapping decisions fails at once, and learns how old the reservation is."""
+    first = done(journal.reserve(KEY, "one", format="f", opening=turn("a")))
+    clock.now += 500
+    for release in (False, True):
+        with pytest.raises(DecisionHistoryBusy) as caught:
+            done(journal.reserve(KEY, "two", format="f", opening=turn("b"), release=release))
+        assert (caught.value.epoch, caught.value.since_ms) == (1, 500)
+    with pytest.raises(DecisionHistoryBusy):
+        done(journal.delete(KEY))
+    assert done(journal.header(KEY)) == first.header
+    assert first.header.token == "one"
+
+
+def test_a_conversation_keeps_its_format(journal: SQLiteJournal) -> None:
+    """Another wire format is a conflict."""
+    done(append(journal, KEY, "a"))
+    with pytest.raises(DecisionHistoryConflict):
+        done(journal.reserve(KEY, "t", format="g"))
+
+
+def test_i13_only_token_and_epoch_together_may_write(journal: SQLiteJournal) -> None:
+    """After `recover` the old holder changes nothing, also when one of the two happens to fit."""
+    old = done(journal.reserve(KEY, "old", format="f", opening=turn("a"))).header
+    recovered = done(journal.recover(KEY, old.epoch))
+    assert (recovered.token, recovered.epoch, recovered.attempt) == ("", old.epoch + 1, None)
+    new = done(journal.reserve(KEY, "new", format="f")).header
+    for token, epoch in (("old", old.epoch), ("old", new.epoch), ("new", old.epoch), ("", new.epoch)):
+        with pytest.raises(DecisionHistoryFenced):
+            done(journal.commit(KEY, token, epoch, answer("late")))
+    assert done(journal.header(KEY)) == new
+    assert done(journal.newest(KEY, 99, WHOLE))[0].kind is Kind.ABANDONED
+    done(journal.commit(KEY, "new", new.epoch, exchange("b"), release=True))
+    with pytest.raises(DecisionHistoryFenced):
+        done(journal.commit(ConversationKey("tenant", "none"), "t", 1, answer("c")))
+
+
+def test_i14_recover_wants_a_reservation_and_its_epoch(journal: SQLiteJournal) -> None:
+    """Of two recoveries one wins; the other is told that somebody was first."""
+    with pytest.raises(DecisionHistoryAbsent):
+        done(journal.recover(KEY, None))
+    done(append(journal, KEY, "a"))
+    with pytest.raises(DecisionHistoryNotReserved):
+        done(journal.recover(KEY, None))
+    epoch = done(journal.reserve(KEY, "t", format="f")).header.epoch
+    with pytest.raises(DecisionHistoryNotReserved):
+        done(journal.recover(KEY, epoch - 1))
+    done(journal.recover(KEY, epoch))
+    with pytest.raises(DecisionHistoryNotReserved):
+        done(journal.recover(KEY, epoch))
+
+
+def test_i08_a_repeated_commit_returns_the_first_receipt(journal: SQLiteJournal) -> None:
+    """Same id and content: nothing is written. Same id, other content: a conflict."""
+    first = done(append(journal, KEY, "a"))
+    again = done(append(journal, KEY, "a"))
+    assert (again.receipt, again.written) == (first.receipt, ())
+    assert again.header.entries == first.header.entries
+    with pytest.raises(DecisionHistoryConflict):
+        done(append(journal, KEY, "a", b'"other"'))
+    epoch = done(journal.reserve(KEY, "t", format="f")).header.epoch
+    held = done(journal.commit(KEY, "t", epoch, exchange("b")))
+    repeated = done(journal.commit(KEY, "t", epoch, exchange("b"), release=True))
+    assert (repeated.receipt, repeated.written, repeated.header.token) == (held.receipt, (), "")
+    assert done(journal.receipt(KEY, "b")) == held.receipt
+    assert done(journal.receipt(KEY, "c")) is None
+    assert done(journal.header(KEY)) == repeated.header
+
+
+def test_receipts_are_listed_by_version(journal: SQLiteJournal) -> None:
+    """Ids of any order come back in the order of the commits, page by page."""
+    names = [f"{random.Random(7).random()}-{number}" for number in range(20)]
+    random.Random(1).shuffle(names)
+    made = [done(append(journal, KEY, name)).receipt for name in names]
+    found: list[Any] = []
+    while page := done(journal.receipts(KEY, found[-1].version if found else 0, 7)):
+        found += page
+    assert found == made
+
+
+def test_i04_a_refused_delta_changes_nothing(journal: SQLiteJournal) -> None:
+    """What the model refuses leaves header, entries and totals as they were, also while a conversation is created."""
+    other = ConversationKey("tenant", "other")
+    wrong = Delta(drafts=(text(Kind.RESULT, b'"result"'),), idempotency="w")
+    with pytest.raises(PairingViolation):
+        done(journal.reserve(other, "t", format="f", opening=wrong))
+    assert done(journal.header(other)) is None
+    assert done(journal.totals("tenant")).conversations == 0
+    epoch = done(journal.reserve(KEY, "t", format="f")).header.epoch
+    before = done(journal.header(KEY))
+    with pytest.raises(PairingViolation):
+        done(journal.commit(KEY, "t", epoch, wrong))
+    assert done(journal.header(KEY)) == before
+
+
+def test_bad_ids_are_refused_before_anything_is_read(journal: SQLiteJournal) -> None:
+    """Bad inputs 1 to 5, for the ids that reach the journal."""
+    for name in ("", " ", "a\0b", "\ud800", "x" * 513):
+        with pytest.raises(InvalidId):
+            done(append(journal, KEY, name))
+        with pytest.raises(InvalidId):
+            done(journal.receipt(KEY, name))
+        with pytest.raises(InvalidId):
+            done(journal.totals(name))
+    with pytest.raises(InvalidOption):
+        done(journal.reserve(KEY, "", format="f"))
+
+
+def test_i33_listing_is_by_code_points_and_within_the_namespace(journal: SQLiteJournal) -> None:
+    """No folding, no normalisation, no neighbour's conversation."""
+    names = ["B", "a", "a:b", "a%", "\u00e9", "e\u0301", "\uffff", "\U00010000", "'; DROP TABLE x"]
+    for name in names:
+        done(journal.reserve(ConversationKey("tenant", name), "t", format="f"))
+        done(journal.reserve(ConversationKey("tenant:" + name, "b"), "t", format="f"))
+    found: list[str] = []
+    while page := done(journal.list("tenant", found[-1] if found else "", 2)):
+        found += [listing.key.id for listing in page]
+    assert found == sorted(names)
+    assert done(journal.list("nobody", "", 9)) == ()
+    totals = done(journal.totals("tenant"))
+    assert (totals.conversations, totals.reserved, totals.bytes, totals.expired) == (len(names), len(names), 0, 0)
+
+
+# --- capacity and time -----------------------------------------------------------------------------------------------
+
+
+def test_d07_a_full_store_refuses_and_evicts_nothing(path: Path) -> None:
+    """Sessions and bytes are exact: the last byte fits, the next does not."""
+    size = sum(len(draft.payload) for draft in exchange("a").drafts)
+    journal = SQLiteJournal(
+        path, StoreBounds(max_sessions=2, max_bytes=2 * size, max_retained_bytes=2 * size), blocking=True
+    )
+    one, two, three = (ConversationKey("tenant", name) for name in "123")
+    done(append(journal, one, "a"))
+    done(append(journal, two, "a"))
+    for key in (one, three):
+        with pytest.raises(DecisionHistoryStoreFull):
+            done(append(journal, key, "b"))
+    assert done(journal.totals("tenant")).bytes == 2 * size
+    assert done(journal.header(three)) is None
+    done(append(journal, ConversationKey("neighbour", "1"), "a"))
+    done(journal.delete(two))
+    with pytest.raises(DecisionHistoryRetentionExceeded):
+        done(append(journal, one, "b", b"x" * 3 * size))
+    done(append(journal, one, "b"))
+    done(journal.close())
+
+
+def test_i29_thirty_two_threads_race_for_the_last_bytes(path: Path) -> None:
+    """Never over by one byte, and exactly as many winners as there is room for."""
+    size = sum(len(draft.payload) for draft in exchange("a").drafts)
+    rounds = 5
+    for number in range(rounds):
+        namespace = f"round-{number}"
+        journal = SQLiteJournal(path, StoreBounds(max_bytes=3 * size + size // 2), blocking=True)
+        barrier = threading.Barrier(32)
+
+        def race(
+            worker: int, journal: SQLiteJournal = journal, namespace: str = namespace, all_: threading.Barrier = barrier
+        ) -> bool:
+            all_.wait()
+            try:
+                done(append(journal, ConversationKey(namespace, str(worker)), "a"))
+            except DecisionHistoryStoreFull:
+                return False
+            return True
+
+        with ThreadPoolExecutor(32) as pool:
+            assert sum(pool.map(race, range(32))) == 3
+        assert done(journal.totals(namespace)).bytes == 3 * size
+        done(journal.close())
+
+
+def test_i30_expiry_is_atomic_with_access_and_reading_renews_nothing(journal: SQLiteJournal, clock: Clock) -> None:
+    """An expired conversation is absent to every method; the next reservation begins anew."""
+    done(append(journal, KEY, "a"))
+    clock.now += HOUR
+    assert done(journal.header(KEY)) is not None
+    clock.now += 1
+    assert done(journal.header(KEY)) is None
+    assert done(journal.newest(KEY, 99, WHOLE)) == done(journal.oldest(KEY, 0, WHOLE)) == ()
+    assert done(journal.receipts(KEY, 0, 9)) == ()
+    assert done(journal.receipt(KEY, "a")) is None
+    assert done(journal.list("tenant", "", 9)) == ()
+    totals = done(journal.totals("tenant"))
+    assert (totals.conversations, totals.bytes, totals.expired) == (0, 0, 1)
+    for call in (journal.recover(KEY, None), journal.delete(KEY)):
+        with pytest.raises(DecisionHistoryAbsent):
+            done(call)
+    assert done(journal.totals("tenant")).expired == 0
+    begun = done(append(journal, KEY, "a", b'"anew"'))
+    assert (begun.header.version, begun.header.entries, len(begun.written)) == (1, 4, 4)
+
+
+def test_i30_a_reserved_conversation_never_expires(journal: SQLiteJournal, clock: Clock) -> None:
+    """Time alone ends no reservation, and a purge passes it by."""
+    epoch = done(journal.reserve(KEY, "t", format="f", opening=turn("a"))).header.epoch
+    for days in range(3):
+        clock.now += 24 * HOUR
+        done(append(journal, ConversationKey("tenant", f"other-{days}"), "a"))
+        assert done(journal.header(KEY)) is not None
+    done(journal.commit(KEY, "t", epoch, answer("b"), release=True))
+    clock.now += HOUR + 1
+    assert done(journal.header(KEY)) is None
+    clock.now += HOUR
+    done(append(journal, ConversationKey("tenant", "last"), "a"))
+    assert done(journal.totals("tenant")).expired == 0
+
+
+def test_i30_a_clock_set_back_makes_no_record_immortal(journal: SQLiteJournal, clock: Clock, path: Path) -> None:
+    """What was written ten years ahead expires an hour after the next write that sees it."""
+    done(append(journal, KEY, "a"))
+    clock.now += 10 * 365 * 24 * HOUR
+    ahead = ConversationKey("tenant", "ahead")
+    done(append(journal, ahead, "a"))
+    clock.now -= 10 * 365 * 24 * HOUR
+    done(append(journal, KEY, "b"))
+    header = done(journal.header(ahead))
+    assert header is not None
+    assert header.touched == clock.now
+    clock.now += HOUR + 1
+    assert done(journal.header(ahead)) is None
+
+
+def test_i31_a_write_purges_a_few_and_capacity_as_many_as_it_needs(path: Path, clock: Clock) -> None:
+    """Expired conversations never count against capacity, and no write removes more than it must."""
+    bounds = StoreBounds(max_sessions=40, ttl_ms=HOUR)
+    journal = SQLiteJournal(path, bounds, clock=clock, blocking=True)
+    for number in range(40):
+        done(append(journal, ConversationKey("tenant", str(number)), "a"))
+    clock.now += HOUR + 1
+    done(append(journal, KEY, "a"))
+    assert 0 < done(journal.totals("tenant")).expired == 40 - PURGED_PER_WRITE
+    clock.now += 2 * 65_536
+    left = 40 - PURGED_PER_WRITE
+    while left:
+        done(append(journal, KEY, f"b{left}"))
+        left = max(0, left - PURGED_PER_WRITE)
+        assert done(journal.totals("tenant")).expired == left
+    for number in range(300):
+        done(append(journal, KEY, f"c{number}"))
+    assert raw(path, "SELECT count(*) FROM minutebook_residue") == [(0,)]
+    assert raw(path, "SELECT count(DISTINCT conversation) FROM minutebook_entry") == [(1,)]
+    assert raw(path, "SELECT count(DISTINCT conversation) FROM minutebook_receipt") == [(1,)]
+    done(journal.close())
+
+
+@pytest.mark.parametrize("time", [float("nan"), -1, None, True, 2**63, "now"])
+def test_a_clock_that_gives_no_time_is_refused(path: Path, time: object) -> None:
+    """Bad inputs 56 to 58: nothing is written."""
+    journal = SQLiteJournal(path, clock=lambda: time, blocking=True)  # type: ignore[arg-type,return-value]
+    with pytest.raises(InvalidOption):
+        done(append(journal, KEY, "a"))
+    done(journal.close())
+    assert raw(path, "SELECT count(*) FROM minutebook_conversation") == [(0,)]
+
+
+# --- groups, loops and threads ---------------------------------------------------------------------------------------
+
+
+def test_commits_of_many_tasks_share_transactions(path: Path) -> None:
+    """256 tasks with 4 exchanges each need far fewer transactions than commits, and a lone task gets no thread."""
+
+    async def work() -> None:
+        journal = SQLiteJournal(path)
+        await append(journal, KEY, "alone")
+        assert writer_of(journal)._thread is None
+
+        async def task(number: int) -> None:
+            for name in "abcd":
+                await append(journal, ConversationKey("tenant", str(number)), name)
+
+        before = writer_of(journal).transactions
+        await asyncio.gather(*map(task, range(256)))
+        assert writer_of(journal).transactions - before <= 64
+        assert (await journal.totals("tenant")).conversations == 257
+        await journal.close()
+
+    asyncio.run(work())
+
+
+def test_a_refused_job_takes_nothing_of_its_group_with_it(path: Path) -> None:
+    """In one transaction some are Busy, some conflict, one finds the store full after it purged: the rest stands."""
+
+    async def work() -> None:
+        clock = Clock()
+        journal = SQLiteJournal(path, StoreBounds(max_bytes=900, ttl_ms=HOUR), clock=clock)
+        await append(journal, ConversationKey("tenant", "old"), "a")
+        clock.now += HOUR + 1
+        await journal.reserve(ConversationKey("tenant", "held"), "t", format="f")
+        before = writer_of(journal).transactions
+        outcomes = await asyncio.gather(
+            *(append(journal, ConversationKey("tenant", str(number)), "a") for number in range(8)),
+            append(journal, ConversationKey("tenant", "large"), "a", b"x" * 1000),
+            append(journal, ConversationKey("tenant", "held"), "a"),
+            *(append(journal, ConversationKey("tenant", f"more-{number}"), "a") for number in range(8)),
+            return_exceptions=True,
+        )
+        assert writer_of(journal).transactions == before + 1
+        kinds = [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert kinds == [DecisionHistoryStoreFull, DecisionHistoryBusy]
+        assert (await journal.totals("tenant")).conversations == 17
+        await journal.close()
+
+    asyncio.run(work())
+
+
+def test_two_loops_and_blocking_threads_share_one_writer(path: Path) -> None:
+    """Loops in two threads and two blocking threads on one file: every commit is there, nobody saw a lock."""
+    shared = SQLiteJournal(path)
+
+    async def tasks(thread: int) -> None:
+        journal = SQLiteJournal(path)
+        assert writer_of(journal) is writer_of(shared)
+        keys = [ConversationKey("tenant", f"{thread}-{number}") for number in range(32)]
+        for name in "abc":
+            await asyncio.gather(*(append(journal, key, name) for key in keys))
+        await journal.close()
+
+    def blocking(thread: int) -> None:
+        journal = SQLiteJournal(path, blocking=True)
+        for name in range(50):
+            done(append(journal, ConversationKey("tenant", f"blocking-{thread}"), str(name)))
+        done(journal.close())
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(asyncio.run, tasks(thread)) for thread in range(2)]
+        jobs += [pool.submit(blocking, thread) for thread in range(2)]
+        for job in jobs:
+            job.result()
+    assert len(raw(path, "SELECT 1 FROM minutebook_receipt")) == 2 * 32 * 3 + 2 * 50
+    asyncio.run(shared.close())
+
+
+PROCESS = """
+import asyncio, sys
+from minutebook.model.entries import Draft, Kind
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta
+from minutebook.stores.sqlite import SQLiteJournal
+
+async def main(path, process, tasks, rounds):
+    journal = SQLiteJournal(path)
+    async def task(number):
+        for name in range(rounds):
+            delta = Delta(drafts=(Draft(kind=Kind.INPUT, payload=b"x" * 500),), idempotency=str(name), settles=True)
+            key = ConversationKey("tenant", f"{process}-{number}")
+            await journal.reserve(key, "t", format="f", opening=delta, release=True)
+    await asyncio.gather(*map(task, range(tasks)))
+    await journal.close()
+
+asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
+"""
+
+
+def processes(path: Path, count: int, tasks: int, rounds: int) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, str(path), *map(str, (number, tasks, rounds))])
+        for number in range(count)
+    ]
+    assert [process.wait() for process in running] == [0] * count
+
+
+def test_two_processes_of_many_tasks_never_meet_a_lock(path: Path) -> None:
+    """ "database is locked" reaches nobody."""
+    processes(path, 2, 64, 10)
+    assert raw(path, "SELECT count(*), sum(entries) FROM minutebook_conversation") == [(128, 1280)]
+    assert raw(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.parametrize("turn", range(int(os.environ.get("MINUTEBOOK_CREATIONS", "3"))))
+def test_eight_processes_create_the_database_at_once(path: Path, turn: int) -> None:
+    """All find it made, and made once."""
+    processes(path, 8, 2, 2)
+    assert raw(path, "SELECT count(*) FROM minutebook_conversation") == [(16,)]
+    assert raw(path, "SELECT version FROM minutebook_schema") == [(sql.SCHEMA_VERSION,)]
+
+
+def test_i18_a_waiting_commit_can_be_cancelled_and_a_begun_one_stands(path: Path) -> None:
+    """Cancelled before it began it is never written; once begun its receipt is found by its id."""
+
+    async def work() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        holding = False
+
+        def clock() -> int:
+            if holding and threading.current_thread().name == "minutebook-writer":
+                begun.set()
+                assert go_on.wait(30)
+            return 1_800_000_000_000
+
+        journal = SQLiteJournal(path, clock=clock)
+        loop = asyncio.get_running_loop()
+        other = ConversationKey("tenant", "other")
+        holding = True
+        started = [asyncio.ensure_future(append(journal, key, "started")) for key in (KEY, other)]
+        await loop.run_in_executor(None, begun.wait, 30)
+        waiting = [asyncio.ensure_future(append(journal, key, "waiting")) for key in (KEY, other)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for task in (started[0], waiting[0]):
+            task.cancel()
+        holding = False
+        go_on.set()
+        outcomes = await asyncio.gather(*started, *waiting, return_exceptions=True)
+        assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [True, False, True, False]
+        assert await journal.receipt(KEY, "started") is not None
+        assert await journal.receipt(KEY, "waiting") is None
+        assert await journal.receipt(other, "waiting") is not None
+        await journal.close()
+
+    asyncio.run(work())
+
+
+def test_a_loop_that_closed_with_work_pending_hurts_nobody(path: Path) -> None:
+    """Bad input 63: its commits may be written, the other loop's are answered."""
+    journal = SQLiteJournal(path)
+    keys = [ConversationKey("tenant", str(number)) for number in range(20)]
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(append(journal, key, "gone")) for key in keys]
+    loop.call_soon(lambda: loop.call_soon(lambda: loop.call_soon(loop.stop)))
+    loop.run_forever()
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()
+
+    async def others() -> None:
+        await asyncio.gather(*(append(journal, key, "mine") for key in keys))
+        await journal.close()
+
+    asyncio.run(others())
+
+
+def test_i12_a_plain_reservation_survives_its_process(path: Path) -> None:
+    """A process that dies without closing leaves the reservation to be seen and recovered."""
+    code = PROCESS.split("async def")[0] + (
+        "import os\n"
+        "journal = SQLiteJournal(sys.argv[1], blocking=True)\n"
+        "try: journal.reserve(ConversationKey('tenant', 'talk'), 't', format='f').send(None)\n"
+        "except StopIteration: os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    journal = SQLiteJournal(path, blocking=True)
+    with pytest.raises(DecisionHistoryBusy):
+        done(append(journal, KEY, "a"))
+    assert done(journal.recover(KEY, 1)).epoch == 2
+    done(journal.close())
+
+
+def test_i17_use_after_fork_raises_in_the_child_and_leaves_the_parent_unharmed(path: Path) -> None:
+    """The child can open the file again for itself."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    child = os.fork()
+    if not child:
+        try:
+            for call in (append(journal, KEY, "b"), journal.header(KEY)):
+                try:
+                    done(call)
+                except StoreClosed:
+                    continue
+                os._exit(1)
+            done(journal.close())
+            own = SQLiteJournal(path, blocking=True)
+            done(append(own, KEY, "child"))
+            done(own.close())
+            os._exit(0)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert done(append(journal, KEY, "b")).header.entries == 12
+    assert raw(path, "PRAGMA integrity_check") == [("ok",)]
+    done(journal.close())
+
+
+def test_i09_opening_and_closing_leaks_no_descriptor_and_no_thread(path: Path) -> None:
+    """1,000 cycles, some with a writing thread, leave everything as it was."""
+
+    async def cycle(number: int) -> None:
+        journal = SQLiteJournal(path)
+        await asyncio.gather(*(append(journal, ConversationKey("tenant", name), str(number)) for name in "ab"))
+        await journal.header(KEY)
+        await journal.close()
+        await journal.close()
+
+    asyncio.run(cycle(-1))
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for number in range(1000):
+        if number % 10 == 0:
+            asyncio.run(cycle(number))
+        else:
+            journal = SQLiteJournal(path, blocking=True)
+            done(journal.header(KEY))
+            done(journal.close())
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_a_closed_journal_refuses_and_the_other_goes_on(path: Path) -> None:
+    """Journals of one file close apart."""
+    one, two = SQLiteJournal(path, blocking=True), SQLiteJournal(path, blocking=True)
+    done(one.close())
+    for call in (append(one, KEY, "a"), one.header(KEY)):
+        with pytest.raises(StoreClosed):
+            done(call)
+    done(append(two, KEY, "a"))
+    done(two.close())
+    assert not path.with_name("history.db-wal").exists()
+
+
+# --- erasure ---------------------------------------------------------------------------------------------------------
+
+MARKER = b"MARKER-7f3a91"
+
+
+def copies(path: Path) -> int:
+    return sum(file.read_bytes().count(MARKER) for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_delete_erases_every_copy_in_the_files(path: Path, blocking: bool) -> None:
+    """Database, log and sidecars hold no byte of it; before the deletion they do (the control)."""
+
+    async def work() -> bool:
+        journal = SQLiteJournal(path, blocking=blocking)
+        for number in range(30):
+            await append(journal, KEY, f"a{number}", MARKER * 400)
+            await append(journal, ConversationKey("tenant", "other"), f"a{number}")
+        assert copies(path) >= 30 * 400
+        erased = await journal.delete(KEY)
+        assert copies(path) == 0
+        assert await journal.header(KEY) is None
+        with pytest.raises(DecisionHistoryAbsent):
+            await journal.delete(KEY)
+        assert len(await journal.oldest(ConversationKey("tenant", "other"), 0, WHOLE)) == 120
+        await journal.delete(ConversationKey("tenant", "other"))
+        await journal.close()
+        return erased
+
+    assert asyncio.run(work()) is True
+    assert b"tenant" not in path.read_bytes()
+
+
+def test_delete_says_when_a_reader_kept_a_copy_and_tries_again(path: Path) -> None:
+    """`False` while another connection reads the old snapshot; gone with a later write, once it ended."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a", MARKER * 400))
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM minutebook_entry").fetchall()
+    assert done(journal.delete(KEY)) is False
+    assert copies(path) > 0
+    reader.execute("COMMIT")
+    reader.close()
+    for number in range(3):
+        done(append(journal, ConversationKey("tenant", "other"), str(number)))
+    assert copies(path) == 0
+    done(journal.close())
+
+
+# --- files and faults ------------------------------------------------------------------------------------------------
+
+
+def other_application(path: Path) -> None:
+    raw(path, "PRAGMA application_id = 7")
+    raw(path, "CREATE TABLE theirs (a)")
+
+
+def other_in_wal(path: Path) -> None:
+    raw(path, "PRAGMA journal_mode = WAL")
+    raw(path, "CREATE TABLE theirs (a)")
+
+
+def newer_version(path: Path) -> None:
+    done(SQLiteJournal(path, blocking=True).close())
+    raw(path, "PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (other_application, DecisionHistorySchemaUnsupported),
+        (other_in_wal, DecisionHistorySchemaUnsupported),
+        (newer_version, DecisionHistorySchemaUnsupported),
+        (lambda path: path.write_bytes(b"some text, no database\n" * 50), DecisionHistoryCorrupt),
+        (lambda path: path.write_bytes(random.Random(3).randbytes(8192)), DecisionHistoryCorrupt),
+    ],
+)
+def test_i39_foreign_and_newer_files_are_refused_unchanged(
+    path: Path, make: Callable[[Path], object], error: type[MinutebookError]
+) -> None:
+    """Bad inputs 87 and 88: a named error, every byte as it was, no sidecar left."""
+    make(path)
+    path.chmod(0o600)
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with pytest.raises(error) as caught:
+        SQLiteJournal(path, blocking=True)
+    if make is newer_version:
+        assert (caught.value.found, caught.value.supported) == (99, sql.SCHEMA_VERSION)
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    assert not writer_module._registry.writers
+
+
+def test_paths_are_plain_names(tmp_path: Path) -> None:
+    """Bad input 91: newline, `?`, `#` and `%` are letters."""
+    tmp_path.chmod(0o700)
+    for name in ("a?mode=memory", "a#b", "a%41", "a\nb", "file:x"):
+        journal = SQLiteJournal(tmp_path / name, blocking=True)
+        done(append(journal, KEY, "a"))
+        done(journal.close())
+        assert raw(tmp_path / name, "SELECT count(*) FROM minutebook_entry") == [(4,)]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_database_that_was_moved_away_is_noticed(path: Path, replace: bool) -> None:
+    """Bad input 85: no write goes to a file that nobody will find."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    path.rename(path.with_name("moved.db"))
+    if replace:
+        path.touch(0o600)
+    with pytest.raises(DecisionHistoryStorageUnsafe) as caught:
+        done(append(journal, KEY, "b"))
+    assert caught.value.problem == "replaced"
+    done(journal.close())
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("kind", 77), ("kind", "x"), ("payload", "text"), ("calls", b"{"), ("stop", 10**6), ("digest", None), ("seq", 40)],
+)
+def test_i39_a_row_that_does_not_decode_is_named(path: Path, column: str, value: object) -> None:
+    """Never skipped and never repaired: the error says which entry."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    value = value if value is not None else 5
+    raw(path, f"UPDATE minutebook_entry SET {column} = ? WHERE seq = 2", value)
+    for call in (journal.newest(KEY, 99, WHOLE), journal.oldest(KEY, 0, WHOLE)):
+        with pytest.raises(DecisionHistoryCorrupt) as caught:
+            done(call)
+        assert caught.value.seq == 2
+    done(journal.close())
+
+
+@pytest.mark.parametrize(
+    "change", ["state = x'7b'", "touched = 'x'", "format = x'ff'", "attempt = x'5b315d'", "digest = 5"]
+)
+def test_i39_a_header_that_does_not_decode_is_refused(path: Path, change: str) -> None:
+    """A header of other types is no header."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    raw(path, "UPDATE minutebook_conversation SET " + change)
+    for call in (journal.header(KEY), append(journal, KEY, "b")):
+        with pytest.raises(DecisionHistoryCorrupt):
+            done(call)
+    done(journal.close())
+
+
+def test_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program's open transaction ends in StorageLocked; afterwards the store works. A loop is not held up."""
+    monkeypatch.setattr(writer_module, "BUSY_SECONDS", 0.05)
+
+    async def work() -> None:
+        journal = SQLiteJournal(path)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DecisionHistoryStorageLocked):
+            await append(journal, KEY, "a")
+        assert writer_of(journal)._thread is not None
+        other.execute("ROLLBACK")
+        other.close()
+        await append(journal, KEY, "a")
+        await journal.close()
+
+    asyncio.run(work())
+
+
+class FailingCursor:
+    """A cursor that fails one statement, as the disk would."""
+
+    def __init__(self, cursor: sqlite3.Cursor, statement: str, code: str) -> None:
+        self.cursor, self.statement, self.code = cursor, statement, code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cursor, name)
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if statement == self.statement:
+            error = sqlite3.OperationalError("planted")
+            error.sqlite_errorname, error.sqlite_errorcode = self.code, getattr(sqlite3, self.code)
+            raise error
+        return self.cursor.execute(statement, *values)
+
+
+def test_i07_a_full_disk_refuses_and_the_same_call_succeeds_once(path: Path) -> None:
+    """The store goes on after a clean rollback."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    writer = writer_of(journal)
+    cursor = writer._cursor
+    writer._cursor = FailingCursor(cursor, sql.COMMIT, "SQLITE_FULL")  # type: ignore[assignment]
+    with pytest.raises(DecisionHistoryStorageFailed) as caught:
+        done(append(journal, KEY, "b"))
+    assert caught.value.problem == "disk_full"
+    writer._cursor = cursor
+    assert done(append(journal, KEY, "b")).header.entries == 8
+    done(journal.close())
+
+
+def test_i06_after_a_failed_sync_the_store_refuses_until_it_is_reopened(path: Path) -> None:
+    """A later success would prove nothing, so there is none; another opening reads what is really there."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    writer = writer_of(journal)
+    cursor = writer._cursor
+    writer._cursor = FailingCursor(cursor, sql.COMMIT, "SQLITE_IOERR_FSYNC")  # type: ignore[assignment]
+    with pytest.raises(DecisionHistoryStorageFailed):
+        done(append(journal, KEY, "b"))
+    writer._cursor = cursor
+    for call in (append(journal, KEY, "b"), journal.header(KEY)):
+        with pytest.raises(DecisionHistoryStorageFailed):
+            done(call)
+    again = SQLiteJournal(path, blocking=True)
+    assert done(append(again, KEY, "b")).header.entries == 8
+    done(again.close())
+    done(journal.close())
+
+
+def test_the_log_stays_bounded(path: Path) -> None:
+    """Checkpoints of our own keep the write-ahead log near its bound, for small and large payloads alike."""
+    journal = SQLiteJournal(path, blocking=True)
+    for number in range(60):
+        done(append(journal, KEY, str(number), b"x" * 400_000))
+    assert path.with_name("history.db-wal").stat().st_size < 3 * writer_module.CHECKPOINT_BYTES
+    done(journal.close())
+
+
+# --- a host's connection ---------------------------------------------------------------------------------------------
+
+
+def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
+    """Any row_factory, text_factory and isolation_level; nothing of it is changed, and closing it stays the host's."""
+    connection = sqlite3.connect(tmp_path / "host.db")
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = bytes
+    connection.execute("CREATE TABLE theirs (a TEXT)")
+    connection.execute("PRAGMA application_id = 5")
+    connection.execute("PRAGMA user_version = 3")
+    journal = SQLiteJournal.on_connection(connection)
+    assert journal.durable
+    done(append(journal, KEY, "a"))
+    assert len(done(journal.newest(KEY, 99, WHOLE))) == 4
+    assert [listing.key for listing in done(journal.list("tenant", "", 9))] == [KEY]
+    assert isinstance(done(journal.delete(KEY)), bool)
+    connection.execute("INSERT INTO theirs VALUES ('x')")
+    for call in (append(journal, KEY, "b"), journal.header(KEY)):
+        with pytest.raises(InvalidOption):
+            done(call)
+    connection.commit()
+    done(append(journal, KEY, "b"))
+    done(journal.close())
+    with pytest.raises(StoreClosed):
+        done(journal.header(KEY))
+    assert tuple(connection.execute("SELECT a FROM theirs").fetchone()) == (b"x",)
+    assert connection.execute("PRAGMA user_version").fetchone()[0] == 3
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "synchronous", "durable"),
+    [("WAL", "FULL", True), ("WAL", "NORMAL", False), ("DELETE", "EXTRA", True), ("TRUNCATE", "OFF", False)],
+)
+def test_a_hosts_settings_decide_what_is_claimed(tmp_path: Path, mode: str, synchronous: str, durable: bool) -> None:
+    """Bad input 89: never a silent claim."""
+    connection = sqlite3.connect(tmp_path / "host.db")
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    assert SQLiteJournal.on_connection(connection).durable is durable
+    assert not SQLiteJournal.on_connection(sqlite3.connect(":memory:")).durable
+    connection.close()
+
+
+def test_a_hosts_newer_tables_are_refused(tmp_path: Path) -> None:
+    """Bad input 88, on a connection."""
+    connection = sqlite3.connect(tmp_path / "host.db")
+    SQLiteJournal.on_connection(connection)
+    connection.execute("UPDATE minutebook_schema SET version = 99")
+    connection.commit()
+    with pytest.raises(DecisionHistorySchemaUnsupported):
+        SQLiteJournal.on_connection(connection)
+    connection.close()
+
+
+def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
+    """No driver's exception comes out."""
+    connection = sqlite3.connect(tmp_path / "host.db")
+    journal = SQLiteJournal.on_connection(connection)
+    connection.close()
+    for call in (append(journal, KEY, "a"), journal.header(KEY)):
+        with pytest.raises(StoreClosed):
+            done(call)
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def test_a5_every_statement_is_a_named_constant() -> None:
+    """`execute` is given nothing but `sql.NAME`, and `sql` holds nothing but texts that never change."""
+    calls = 0
+    for module in (sqlite_module, writer_module):
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith("execute"):
+                calls += 1
+                for given in (
+                    [node.args[0]]
+                    if not isinstance(node.args[0], ast.IfExp)
+                    else [node.args[0].body, node.args[0].orelse]
+                ):
+                    assert isinstance(given, ast.Attribute), ast.unparse(node)
+                    assert isinstance(given.value, ast.Name), ast.unparse(node)
+                    assert given.value.id == "sql", ast.unparse(node)
+                    assert given.attr.isupper(), ast.unparse(node)
+    assert calls > 60
+    assert not any(
+        isinstance(node, ast.JoinedStr | ast.BinOp) for node in ast.walk(ast.parse(Path(str(sql.__file__)).read_text()))
+    )
+    assert str(sql.APPLICATION_ID) in sql.SET_APPLICATION_ID
+
+
+def test_the_blocking_colour_needs_no_event_loop() -> None:
+    """Importing and using the module blocking does not load asyncio."""
+    code = "import sys; import minutebook.stores.sqlite; assert 'asyncio' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
