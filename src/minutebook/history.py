@@ -22,6 +22,7 @@ import msgspec
 from minutebook.errors import (
     CallerError,
     DecisionHistoryBusy,
+    DecisionHistoryConflict,
     DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
@@ -119,14 +120,16 @@ class History:
 
     async def open(self, drafts: Sequence[Draft] = (), *, idempotency: str = "", attempt: bool = True) -> Hold:
         """
-        Reserve the conversation; with `drafts` or `attempt`, record what opens the turn in the same durable write.
+        Reserve the conversation; with `attempt`, record what opens the turn in the same durable write.
 
         Raises:
             DecisionHistoryBusy: another worker holds it.
+            DecisionHistoryConflict: the turn of this idempotency id is answered already, or had another input.
         """
         hold = Hold(self)
-        delta = self.delta(drafts, idempotency, opens=attempt) if drafts else None
-        await hold.reserve(delta)
+        await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)
+        if attempt and hold.header.attempt is None:
+            await hold.begin_again()
         return hold
 
     async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
@@ -259,6 +262,23 @@ class Hold:
             return None
         return Committed(header=reserved.header, written=reserved.written, receipt=reserved.receipt)
 
+    async def begin_again(self) -> None:
+        """
+        Go on with a turn whose opening was committed before under the same idempotency id, if nothing answers it yet.
+
+        Raises:
+            DecisionHistoryConflict: it is answered; the reservation is given back.
+        """
+        try:
+            if self.header.state.unanswered is None:
+                raise DecisionHistoryConflict(
+                    "the turn of this id is answered already; read its exchanges, or take a new id for a new turn"
+                )
+            await self.commit((), opens=True)
+        except BaseException as error:
+            await self.abandon(error)
+            raise
+
     async def _free_orphan(self) -> bool:
         history = self.history
         header = await history.journal.header(history.key)
@@ -325,6 +345,7 @@ class Hold:
         self,
         drafts: Sequence[Draft],
         *,
+        opens: bool = False,
         settles: bool = False,
         release: bool = False,
         parks: tuple[int, ...] = (),
@@ -341,6 +362,7 @@ class Hold:
         delta = history.delta(
             drafts,
             idempotency,
+            opens=opens,
             settles=settles,
             parks=parks,
             window_from=plan.start if plan else 0,
