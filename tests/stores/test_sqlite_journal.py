@@ -354,6 +354,41 @@ def test_i29_thirty_two_threads_race_for_the_last_bytes(path: Path) -> None:
         done(journal.close())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_i29_grants_ahead_of_need_never_change_what_fits(path: Path, seed: int) -> None:
+    """Bytes of any size go to any conversation until one byte would be too much; then exactly that one is refused."""
+    random_ = random.Random(seed)
+    limit = 700_000
+    journals = [SQLiteJournal(path, bounds, blocking=True) for bounds in (StoreBounds(max_bytes=limit), StoreBounds())]
+    sizes: dict[str, int] = {}
+    overhead = sum(len(draft.payload) for draft in exchange("a", b"").drafts)
+    refused = 0
+    for number in range(400):
+        name = str(random_.randrange(20))
+        key = ConversationKey("tenant", name)
+        size = random_.choice([10, 1000, 30_000]) + overhead
+        total = sum(sizes.values())
+        if random_.random() < 0.08 and name in sizes:
+            done(journals[0].delete(key))
+            del sizes[name]
+        elif total + size > limit:
+            refused += 1
+            with pytest.raises(DecisionHistoryStoreFull) as caught:
+                done(append(journals[0], key, str(number), b"x" * (size - overhead)))
+            assert caught.value.bytes == total + size
+        else:
+            journal = journals[random_.random() < 0.1]
+            done(append(journal, key, str(number), b"x" * (size - overhead)))
+            sizes[name] = sizes.get(name, 0) + size
+        totals = done(journals[0].totals("tenant"))
+        assert (totals.conversations, totals.bytes) == (len(sizes), sum(sizes.values()))
+        check = "SELECT granted = (SELECT sum(granted) FROM minutebook_conversation) FROM minutebook_namespace"
+        assert raw(path, check) == [(1,)]
+    assert refused > 20
+    for journal in journals:
+        done(journal.close())
+
+
 def test_i30_expiry_is_atomic_with_access_and_reading_renews_nothing(journal: SQLiteJournal, clock: Clock) -> None:
     """An expired conversation is absent to every method; the next reservation begins anew."""
     done(append(journal, KEY, "a"))
@@ -511,7 +546,7 @@ def test_two_loops_and_blocking_threads_share_one_writer(path: Path) -> None:
         jobs += [pool.submit(blocking, thread) for thread in range(2)]
         for job in jobs:
             job.result()
-    assert len(raw(path, "SELECT 1 FROM minutebook_receipt")) == 2 * 32 * 3 + 2 * 50
+    assert raw(path, "SELECT sum(version) FROM minutebook_conversation") == [(2 * 32 * 3 + 2 * 50,)]
     asyncio.run(shared.close())
 
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, StoreClosed
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
+    DecisionHistoryStoreFull,
+    InvalidOption,
+    StoreClosed,
+)
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Call, Entry, Kind, encode_calls
@@ -27,7 +33,7 @@ from minutebook.stores.sqlite_writer import HostConnection, Kept, acquire_writer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from minutebook.model.record import Delta, Extension
     from minutebook.stores.sqlite_writer import Database, Work
@@ -40,6 +46,8 @@ PURGED_PER_WRITE: Final = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
 _RESIDUE_ROWS = 256
+_RECENT_BYTES = 1500
+_AHEAD_BYTES = 64 * 1024
 _MINUTE_BITS = 16
 _KNOWN_NAMESPACES = 1024
 _LARGEST = 2**63 - 1
@@ -50,22 +58,31 @@ _HEADER_TYPES = (bytes, int, int, int, bytes, int, int, int, int, bytes, bytes, 
 _RECEIPT_TYPES = (bytes, int, int, int, int, bytes, bytes, int, bytes)
 
 _encode = msgspec.json.Encoder().encode
+_encode_packed = msgspec.msgpack.Encoder().encode
+_decode_packed = msgspec.msgpack.Decoder(tuple[bytes, int, int, int, int, bytes, bytes, int, bytes]).decode
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_attempt = msgspec.json.Decoder(Attempt).decode
 _decode_calls = msgspec.json.Decoder(tuple[Call, ...]).decode
 
 
 class _Place:
-    """Where a job works: a namespace's row with its totals, and a conversation's row in it, 0 where there is none."""
+    """Where a job works: a namespace's row, and a conversation's row in it; ids are 0 where there is none."""
 
-    __slots__ = ("bytes", "conversation", "conversations", "header", "minute", "namespace")
+    __slots__ = ("ahead", "conversation", "conversations", "granted", "header", "minute", "namespace", "own", "recent")
 
-    def __init__(self, namespace: int = 0, conversations: int = 0, size: int = 0) -> None:
+    def __init__(self, namespace: int = 0, conversations: int = 0, granted: int = 0, ahead: int = 0) -> None:
         self.namespace = namespace
         self.conversations = conversations
-        self.bytes = size
+        self.granted = granted
+        self.ahead = ahead
+        self.leave()
+
+    def leave(self) -> None:
+        """Be where no conversation is."""
         self.conversation = 0
         self.minute: int | None = None
+        self.own = 0
+        self.recent = b""
         self.header: Header | None = None
 
 
@@ -197,8 +214,10 @@ class SQLiteJournal:
         """See `Journal.receipts`."""
 
         def job(cursor: sqlite3.Cursor) -> tuple[Receipt, ...]:
-            found = cursor.execute(sql.LIST_RECEIPTS, (self._live(cursor, key).conversation, after, _rows(rows)))
-            return tuple(map(_receipt, found.fetchall()))
+            place = self._live(cursor, key)
+            moved = cursor.execute(sql.LIST_RECEIPTS, (place.conversation, after, _rows(rows))).fetchall()
+            recent = [receipt for receipt in _unpacked(place.recent) if receipt.version > after]
+            return (*map(_receipt, moved), *recent)[: _rows(rows)]
 
         return self._read(job)
 
@@ -238,6 +257,7 @@ class SQLiteJournal:
     ) -> T:
         if self._closed:
             raise StoreClosed("the store is closed")
+        job = partial(_keeping, job)
         size = sum([len(draft.payload) for draft in delta.drafts]) if delta is not None else 0
         if self._blocking:
             return cast("T", self._database.run(job, size=size, durable=durable, erases=erases))
@@ -306,8 +326,9 @@ class SQLiteJournal:
         if place.header is None:
             return Kept(DecisionHistoryAbsent("no such conversation to recover"))
         grown = recover(place.header, epoch, wall)
+        _note_receipt(cursor, place, grown.receipt)
         _set_conversation(cursor, place, grown.header)
-        _add_rows(cursor, place.conversation, grown)
+        _add_entries(cursor, place.conversation, grown.entries)
         _set_minute(cursor, place, wall)
         return grown.header
 
@@ -321,7 +342,7 @@ class SQLiteJournal:
                 check_idle(header, wall)
             cursor.execute(sql.DROP_ENTRIES, (place.conversation,))
             cursor.execute(sql.DROP_RECEIPTS, (place.conversation,))
-            _drop_header(cursor, place, place.conversation, header.bytes)
+            _drop_header(cursor, place, place.conversation, place.own)
             cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
             if not gone:
                 return True
@@ -359,7 +380,9 @@ class SQLiteJournal:
         grown = extend(held, delta, wall, self._bounds.max_retained_bytes) if delta is not None else None
         after = grown.header if grown else held
         header = free(after) if release else after
-        self._grow_namespace(cursor, key, place, header.bytes - held.bytes, wall)
+        self._grow_namespace(cursor, key, place, header.bytes, wall)
+        if grown is not None:
+            _note_receipt(cursor, place, grown.receipt)
         if place.header is None:
             _add_conversation(cursor, key, place, header, wall)
         else:
@@ -367,35 +390,46 @@ class SQLiteJournal:
             if grown is not None:
                 _set_minute(cursor, place, wall)
         if grown is not None:
-            _add_rows(cursor, place.conversation, grown)
+            _add_entries(cursor, place.conversation, grown.entries)
         self._purge_some(cursor, place, wall)
         return header, grown
 
     def _grow_namespace(
-        self, cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, more: int, wall: int
+        self, cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, size: int, wall: int
     ) -> None:
         """
-        Count a new conversation and new bytes, once the namespace has room for them.
+        Count a new conversation and its growth to `size` bytes, once the namespace has room for them.
 
         Raises:
-            DecisionHistoryStoreFull: it has none, even without all that has expired.
+            DecisionHistoryStoreFull: it has none, even without grants ahead of need and all that has expired.
         """
         new = int(place.header is None)
-        if not new and not more:
+        if not new and self._grant(place, new, size) == 0:
             return
-        while not self._fits(place, new, more):
-            if not self._purge_oldest(cursor, place, wall):
-                raise store_full(place.conversations + new, place.bytes + more, self._bounds)
+        while (more := self._grant(place, new, size)) is None:
+            if place.ahead:
+                _settle(cursor, place)
+            elif not self._purge_oldest(cursor, place, wall):
+                raise store_full(place.conversations + new, place.granted + size - place.own, self._bounds)
         if not place.namespace:
             cursor.execute(sql.ADD_NAMESPACE, (key.namespace.encode(),))
             place.namespace = cast("int", cursor.lastrowid)
-        cursor.execute(sql.GROW_NAMESPACE, (new, more, place.namespace))
+        place.own += more
+        cursor.execute(sql.GROW_NAMESPACE, (new, more, place.own > size, place.namespace))
 
-    def _fits(self, place: _Place, new: int, more: int) -> bool:
+    def _grant(self, place: _Place, new: int, size: int) -> int | None:
+        """Return by how much to raise the conversation's grant, with something ahead of need while room is plenty."""
         bounds = self._bounds
         if new and bounds.max_sessions is not None and place.conversations + new > bounds.max_sessions:
-            return False
-        return not more or bounds.max_bytes is None or place.bytes + more <= bounds.max_bytes
+            return None
+        need = size - place.own
+        if need <= 0:
+            # A journal with wider bounds on the same file may have granted more than this one may hand out.
+            over = bounds.max_bytes is not None and place.granted > bounds.max_bytes
+            return None if over and place.ahead else 0
+        if bounds.max_bytes is None or place.granted + need + _AHEAD_BYTES <= bounds.max_bytes * 7 // 8:
+            return need + _AHEAD_BYTES
+        return need if place.granted + need <= bounds.max_bytes else None
 
     # --- expiry ------------------------------------------------------------------------------------------------------
 
@@ -403,13 +437,13 @@ class SQLiteJournal:
         """Find a conversation for writing: the access that finds it expired removes it."""
         place = _find(cursor, key)
         if place.header is not None and expired(place.header, self._bounds.ttl_ms, wall):
-            self._purge(cursor, place, place.conversation, place.header.bytes)
-            place.conversation, place.minute, place.header = 0, None, None
+            self._purge(cursor, place, place.conversation, place.own)
+            place.leave()
         return place
 
-    def _purge(self, cursor: sqlite3.Cursor, place: _Place, conversation: int, size: int) -> None:
+    def _purge(self, cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:
         """Remove an expired conversation at once, and leave its rows to be deleted in slices, so that none is long."""
-        _drop_header(cursor, place, conversation, size)
+        _drop_header(cursor, place, conversation, granted)
         cursor.execute(sql.ADD_RESIDUE, (conversation,))
         self._residue = True
 
@@ -420,8 +454,8 @@ class SQLiteJournal:
         oldest = self._oldest_live(wall)
         bound = (place.namespace, oldest >> _MINUTE_BITS, oldest, PURGED_PER_WRITE)
         found = cursor.execute(sql.LIST_EXPIRED, bound).fetchall()
-        for conversation, size in found:
-            self._purge(cursor, place, conversation, size)
+        for conversation, granted in found:
+            self._purge(cursor, place, conversation, granted)
         return bool(found)
 
     def _purge_some(self, cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
@@ -440,16 +474,28 @@ class SQLiteJournal:
             return
         minute = self._oldest_live(wall) >> _MINUTE_BITS
         found = cursor.execute(sql.LIST_OLD, (place.namespace, minute, PURGED_PER_WRITE)).fetchall()
-        for conversation, size, token in found:
+        for conversation, granted, token in found:
             if token:
                 cursor.execute(sql.SET_MINUTE, (None, conversation))
             else:
-                self._purge(cursor, place, conversation, size)
+                self._purge(cursor, place, conversation, granted)
         cursor.execute(sql.CLAMP_FUTURE, (wall, wall >> _MINUTE_BITS, place.namespace, PURGED_PER_WRITE))
         if len(self._purges) >= _KNOWN_NAMESPACES:
             self._purges.clear()
         more = len(found) == PURGED_PER_WRITE or cursor.rowcount == PURGED_PER_WRITE
         self._purges[place.namespace] = (wall, wall if more else wall + min(1 << _MINUTE_BITS, self._bounds.ttl_ms))
+
+
+def _keeping(job: Work[T | Kept[T]], cursor: sqlite3.Cursor) -> T | Kept[T]:
+    """
+    Run a job, and let what it purged and settled stand where the store is full all the same.
+
+    That refusal comes before the job wrote anything else, and the next one would only have to do it all again.
+    """
+    try:
+        return job(cursor)
+    except DecisionHistoryStoreFull as error:
+        return Kept(error)
 
 
 # --- headers and rows ------------------------------------------------------------------------------------------------
@@ -463,11 +509,12 @@ def _find(cursor: sqlite3.Cursor, key: ConversationKey) -> _Place:
     row = cursor.execute(sql.GET_PLACE, (key.id.encode(), key.namespace.encode())).fetchone()
     if row is None:
         return _Place()
-    place = _Place(row[0], row[1], row[2])
-    if row[3] is not None:
-        place.conversation = row[3]
-        place.minute = row[4]
-        place.header = _header(row[5:])
+    place = _Place(*row[:4])
+    if row[4] is not None:
+        place.conversation, place.minute, place.own, place.recent = row[4:8]
+        place.header = _header(row[8:])
+        if type(place.recent) is not bytes:
+            raise DecisionHistoryCorrupt("a conversation's receipts have another type than was written")
     return place
 
 
@@ -514,13 +561,16 @@ def _columns(header: Header) -> tuple[object, ...]:
 def _add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, header: Header, wall: int) -> None:
     place.minute = wall >> _MINUTE_BITS
     own = (place.namespace, key.id.encode(), header.format.encode(), header.created, place.minute)
-    cursor.execute(sql.ADD_CONVERSATION, _columns(header) + own)
+    cursor.execute(sql.ADD_CONVERSATION, (*_columns(header), place.own, place.recent, *own))
     place.conversation = cast("int", cursor.lastrowid)
 
 
 def _set_conversation(cursor: sqlite3.Cursor, place: _Place, header: Header) -> None:
     before = cast("Header", place.header)
-    cursor.execute(sql.SET_CONVERSATION, (*_columns(header), place.conversation, before.epoch, before.token.encode()))
+    cursor.execute(
+        sql.SET_CONVERSATION,
+        (*_columns(header), place.own, place.recent, place.conversation, before.epoch, before.token.encode()),
+    )
     check_owner(before if cursor.rowcount == 1 else None, before.token, before.epoch)
 
 
@@ -529,11 +579,20 @@ def _set_minute(cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
         cursor.execute(sql.SET_MINUTE, (wall >> _MINUTE_BITS, place.conversation))
 
 
-def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, size: int) -> None:
+def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:
     cursor.execute(sql.DROP_CONVERSATION, (conversation,))
-    cursor.execute(sql.GROW_NAMESPACE, (-1, -size, place.namespace))
+    cursor.execute(sql.GROW_NAMESPACE, (-1, -granted, False, place.namespace))
     place.conversations -= 1
-    place.bytes -= size
+    place.granted -= granted
+
+
+def _settle(cursor: sqlite3.Cursor, place: _Place) -> None:
+    """Take back all that the namespace's conversations were granted ahead of need; linear in their number."""
+    cursor.execute(sql.SETTLE_CONVERSATIONS, (place.namespace,))
+    place.granted = cursor.execute(sql.SUM_BYTES, (place.namespace,)).fetchone()[0]
+    cursor.execute(sql.SETTLE_NAMESPACE, (place.granted, place.namespace))
+    place.ahead = 0
+    place.own = place.header.bytes if place.header is not None else 0
 
 
 def _sweep(cursor: sqlite3.Cursor) -> bool:
@@ -550,7 +609,7 @@ def _sweep(cursor: sqlite3.Cursor) -> bool:
     return True
 
 
-def _add_rows(cursor: sqlite3.Cursor, conversation: int, grown: Extension) -> None:
+def _add_entries(cursor: sqlite3.Cursor, conversation: int, entries: Sequence[Entry]) -> None:
     cursor.executemany(
         sql.ADD_ENTRY,
         [
@@ -570,29 +629,63 @@ def _add_rows(cursor: sqlite3.Cursor, conversation: int, grown: Extension) -> No
                 entry.digest,
                 entry.payload,
             )
-            for entry in grown.entries
+            for entry in entries
         ],
     )
-    receipt = grown.receipt
-    cursor.execute(
-        sql.ADD_RECEIPT,
-        (
-            conversation,
-            receipt.idempotency.encode(),
-            receipt.version,
-            receipt.first,
-            receipt.last,
-            receipt.epoch,
-            receipt.digest,
-            receipt.content,
-            receipt.wall,
-            receipt.sent,
-        ),
+
+
+# --- receipts --------------------------------------------------------------------------------------------------------
+
+
+def _note_receipt(cursor: sqlite3.Cursor, place: _Place, receipt: Receipt) -> None:
+    """Add a receipt to the recent ones, which are stored with the header; move them all once they are too many."""
+    packed = _pack(receipt)
+    place.recent += len(packed).to_bytes(4, "big") + packed
+    if len(place.recent) > _RECENT_BYTES and place.conversation:
+        rows = [(place.conversation, *_receipt_columns(recent)) for recent in _unpacked(place.recent)]
+        cursor.executemany(sql.ADD_RECEIPT, rows)
+        place.recent = b""
+
+
+def _receipt_columns(receipt: Receipt) -> tuple[object, ...]:
+    return (
+        receipt.idempotency.encode(),
+        receipt.version,
+        receipt.first,
+        receipt.last,
+        receipt.epoch,
+        receipt.digest,
+        receipt.content,
+        receipt.wall,
+        receipt.sent,
     )
+
+
+def _pack(receipt: Receipt) -> bytes:
+    return _encode_packed(_receipt_columns(receipt))
+
+
+def _unpacked(recent: bytes) -> list[Receipt]:
+    receipts: list[Receipt] = []
+    start = 0
+    while start < len(recent):
+        stop = start + 4 + int.from_bytes(recent[start : start + 4], "big")
+        try:
+            receipts.append(_receipt(_decode_packed(recent[start + 4 : stop])))
+        except msgspec.MsgspecError:
+            raise DecisionHistoryCorrupt("a conversation's receipts do not decode; restore a backup") from None
+        start = stop
+    return receipts
 
 
 def _find_receipt(cursor: sqlite3.Cursor, place: _Place, idempotency: str) -> Receipt | None:
-    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, idempotency.encode())).fetchone()
+    name = idempotency.encode()
+    # Where the bytes of the id do not even occur, nothing has to be decoded: the usual case.
+    if name in place.recent:
+        for receipt in _unpacked(place.recent):
+            if receipt.idempotency == idempotency:
+                return receipt
+    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, name)).fetchone()
     return None if row is None else _receipt(row)
 
 

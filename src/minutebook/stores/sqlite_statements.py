@@ -27,10 +27,17 @@ CREATE TABLE minutebook_namespace (
     id INTEGER PRIMARY KEY,
     name BLOB NOT NULL UNIQUE,
     conversations INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
+    granted INTEGER NOT NULL,
+    ahead INTEGER NOT NULL
 )
 """
-"""What each namespace holds, so that nobody has to sum."""
+"""
+What each namespace holds, so that nobody has to sum.
+
+A conversation is granted bytes somewhat ahead of its need while there is plenty of room, so that most commits leave
+this row, and so its page, alone. `granted` is the sum over its conversations, never less than what they hold; `ahead`
+says that it may be more. Before a write is refused the grants are taken back, so that no refusal is early by a byte.
+"""
 
 CREATE_CONVERSATION: Final = """
 CREATE TABLE minutebook_conversation (
@@ -46,15 +53,20 @@ CREATE TABLE minutebook_conversation (
     version INTEGER NOT NULL,
     entries INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
+    granted INTEGER NOT NULL,
     digest BLOB NOT NULL,
     state BLOB NOT NULL,
     attempt BLOB NOT NULL,
+    recent BLOB NOT NULL,
     minute INTEGER,
     UNIQUE (namespace, name)
 )
 """
 """
 The headers. A number is never given twice: rows of a purged conversation may outlive it for a while (see RESIDUE).
+
+`recent` holds the newest receipts until there are some to be moved together: a commit that wrote its receipt into the
+receipts' own tree would write one more page.
 
 `minute` is `touched` in units of 65,536 ms. It changes seldom, so its index costs most commits nothing. It is NULL
 while a purge has put a reserved conversation aside, so that old reservations do not stand in the next purge's way.
@@ -101,7 +113,10 @@ CREATE TABLE minutebook_receipt (
     PRIMARY KEY (conversation, idempotency)
 ) WITHOUT ROWID
 """
-"""What each commit did. Found by its id in every commit, listed by version only for export and verification."""
+"""
+What each commit did, but for the newest ones (see `recent`). Found by its id in every commit, listed by version only
+for export and verification.
+"""
 
 CREATE_RESIDUE: Final = "CREATE TABLE minutebook_residue (conversation INTEGER PRIMARY KEY)"
 """Purged conversations whose entries and receipts are still to be deleted, a slice at each write."""
@@ -204,7 +219,7 @@ TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 # --- namespaces and headers ------------------------------------------------------------------------------------------
 
 GET_PLACE: Final = """
-SELECT n.id, n.conversations, n.bytes, c.id, c.minute,
+SELECT n.id, n.conversations, n.granted, n.ahead, c.id, c.minute, c.granted, c.recent,
        c.format, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest, c.state,
        c.attempt
 FROM minutebook_namespace AS n
@@ -213,13 +228,25 @@ WHERE n.name = ?
 """
 """A namespace's totals and one conversation's header in it, NULLs where there is none."""
 
-ADD_NAMESPACE: Final = "INSERT INTO minutebook_namespace (name, conversations, bytes) VALUES (?, 0, 0)"
+ADD_NAMESPACE: Final = "INSERT INTO minutebook_namespace (name, conversations, granted, ahead) VALUES (?, 0, 0, 0)"
 """A namespace that holds nothing yet."""
 
 GROW_NAMESPACE: Final = """
-UPDATE minutebook_namespace SET conversations = conversations + ?, bytes = bytes + ? WHERE id = ?
+UPDATE minutebook_namespace SET conversations = conversations + ?, granted = granted + ?, ahead = ahead OR ?
+WHERE id = ?
 """
 """Change a namespace's totals."""
+
+SETTLE_CONVERSATIONS: Final = """
+UPDATE minutebook_conversation SET granted = bytes WHERE namespace = ? AND granted > bytes
+"""
+"""Take back what was granted ahead of need."""
+
+SUM_BYTES: Final = "SELECT coalesce(sum(bytes), 0) FROM minutebook_conversation WHERE namespace = ?"
+"""What the conversations of a namespace hold."""
+
+SETTLE_NAMESPACE: Final = "UPDATE minutebook_namespace SET granted = ?, ahead = 0 WHERE id = ?"
+"""Note that a namespace's grants are exactly what its conversations hold."""
 
 DROP_EMPTY_NAMESPACE: Final = "DELETE FROM minutebook_namespace WHERE id = ? AND conversations = 0"
 """Forget the name of a namespace that holds nothing any more."""
@@ -227,15 +254,15 @@ DROP_EMPTY_NAMESPACE: Final = "DELETE FROM minutebook_namespace WHERE id = ? AND
 ADD_CONVERSATION: Final = """
 INSERT INTO minutebook_conversation (
     touched, epoch, token, since, version, entries, bytes, digest, state, attempt,
-    namespace, name, format, created, minute
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    granted, recent, namespace, name, format, created, minute
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 """A new header."""
 
 SET_CONVERSATION: Final = """
 UPDATE minutebook_conversation
 SET touched = ?, epoch = ?, token = ?, since = ?, version = ?, entries = ?, bytes = ?, digest = ?, state = ?,
-    attempt = ?
+    attempt = ?, granted = ?, recent = ?
 WHERE id = ? AND epoch = ? AND token = ?
 """
 """A changed header, if the reservation is still the one that was read: the row count is the fence."""
@@ -327,12 +354,12 @@ DELETE FROM minutebook_receipt WHERE conversation = ?1 AND idempotency IN (
 # --- expiry ----------------------------------------------------------------------------------------------------------
 
 LIST_OLD: Final = """
-SELECT id, bytes, token FROM minutebook_conversation WHERE namespace = ? AND minute < ? ORDER BY minute LIMIT ?
+SELECT id, granted, token FROM minutebook_conversation WHERE namespace = ? AND minute < ? ORDER BY minute LIMIT ?
 """
 """Conversations whose last write is some whole minutes beyond the time to live, oldest first."""
 
 LIST_EXPIRED: Final = """
-SELECT id, bytes FROM minutebook_conversation
+SELECT id, granted FROM minutebook_conversation
 WHERE namespace = ? AND minute <= ? AND touched < ? AND token = x'' ORDER BY minute LIMIT ?
 """
 """Conversations that have expired to the millisecond, oldest minute first."""
