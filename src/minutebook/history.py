@@ -26,6 +26,8 @@ from minutebook.errors import (
     DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
+    DecisionHistoryRetentionExceeded,
+    DecisionHistoryStoreFull,
     MinutebookError,
 )
 from minutebook.model.codec import decode
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
     from minutebook.model.tails import Tails, Tokens
     from minutebook.ports import Journal, Observer, Wire
 
-INPUT_PAGE = Page(rows=8, messages=8, size=2**62)
-"""How the input of a window's oldest turn is read: it stands alone, or with a few messages said right after it."""
+INPUT_ROWS = 256
+"""How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
 
 
 class Window(Sequence["dict[str, JSON]"]):
@@ -177,12 +179,17 @@ class History:
         return plan, Window(json, _sent(plan, json, limits)), tuple(read)
 
     async def _add_missing_input(self, scan: Scan) -> None:
-        turn = scan.missing_input()
-        if not turn:
-            return
-        entries = await self.journal.oldest(self.key, turn - 1, INPUT_PAGE)
-        answered = next((i for i, entry in enumerate(entries) if i and entry.kind is not Kind.INJECTION), len(entries))
-        scan.add_input(entries[:answered])
+        turn, said = scan.missing_input()
+        entries: list[Entry] = []
+        while turn and (not entries or entries[-1].seq < said):
+            after = entries[-1].seq if entries else turn - 1
+            rows = min(max(said, turn) - after, INPUT_ROWS)
+            page = await self.journal.oldest(self.key, after, Page(rows=rows, messages=2**62, size=2**62))
+            if not page:
+                raise DecisionHistoryCorrupt(f"the input at {turn} is missing from the record", seq=turn)
+            entries.extend(page)
+        if entries:
+            scan.add_input(entries)
 
     def page(self, limits: WindowLimits) -> Page:
         """Return how much to read at once so that one page usually decides a window."""
@@ -365,7 +372,7 @@ class Hold:
             opens=opens,
             settles=settles,
             parks=parks,
-            window_from=plan.start if plan else 0,
+            window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             sent=encode_sent(sent) if sent else b"",
         )
@@ -405,9 +412,8 @@ class Hold:
         reason = _reason(error)
         marked = self.generated or self.header.attempt is not None
         history = self.history
-        delta = history.delta(drafts if marked else (), abandons=reason if marked else "")
         try:
-            await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=True)
+            await self._mark(reason if marked else "", drafts if marked else ())
         except DecisionHistoryFenced:
             return  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:
@@ -419,6 +425,18 @@ class Hold:
         if marked:
             first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
             history.emit(HistoryAbandoned(message_count=0, bytes=0, first_abandoned=first, reason=reason))
+
+    async def _mark(self, reason: str, drafts: Sequence[Draft]) -> None:
+        """Commit the mark and what is under it; where there is no room for that, the mark alone, which has room."""
+        history = self.history
+        # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
+        delta = history.delta(drafts, opens=bool(drafts) and self.header.attempt is None, abandons=reason)
+        try:
+            await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=True)
+        except (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull):
+            if not drafts:
+                raise
+            await self._mark(reason, ())
 
     def _end(self) -> None:
         self.held = False

@@ -1,0 +1,429 @@
+"""
+Face D: the decision providers, with their history.
+
+A provider answers one question, «what next?», and keeps what was said meanwhile. Each `decide` is one step: the task or
+the outcomes since the last decision go in, one request leaves, and its response is recorded in the commit that ends the
+step. Whatever fails in between is marked and leaves the conversation as it was; the same step can then be asked again.
+
+Every provider here is thin: an API, an interface, a way to post bytes, and `Steps`, which joins them to a history.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
+    AgentDecisionProviderUnavailable,
+    DecisionHistoryAbsent,
+    DecisionHistoryConflict,
+    InvalidOption,
+    InvalidValue,
+    PairingViolation,
+    ProviderContextCountUnavailable,
+)
+from minutebook.history import History, Hold
+from minutebook.model import codec
+from minutebook.model.bounds import StoreBounds, WindowLimits, check_count, ttl_ms
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest
+from minutebook.model.entries import Draft, Kind
+from minutebook.model.keys import check_id
+from minutebook.providers.decision import (
+    Ask,
+    Native,
+    answers,
+    as_data,
+    check_capabilities,
+    joined,
+    read,
+    token_count,
+)
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_http import OpenAIPost
+from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.structured import Structured
+from minutebook.providers.wire import wire_format
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.ports import Observer
+    from minutebook.providers.decision import Api, Interface
+    from minutebook.stores.journal import JournalStore
+
+__all__ = ["HistoryOptions", "OpenAIChatDecisionProvider", "OpenAIDecisionProvider"]
+
+DEFAULT_NAMESPACE = "decisions"
+"""The namespace of a provider's own RAM store, which nothing else can reach."""
+
+MAX_SESSIONS = 128
+MAX_STORE_BYTES = 32 * 1024 * 1024
+TTL = timedelta(hours=1)
+
+
+class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a provider keeps and sends (SPEC D4, D6, D7).
+
+    Raises:
+        InvalidOption: a bound that is none, a namespace without a store, or a bound of the RAM store beside a store.
+    """
+
+    max_messages: int = 128
+    """Wire messages sent at most; tools and instructions are not counted."""
+    max_bytes: int = 262_144
+    """UTF-8 bytes of the sent messages' JSON at most."""
+    max_retained_bytes: int = 8 * 1024 * 1024
+    on_event: Observer | None = None
+    """Told of what leaves the window and of what is abandoned, by numbers alone; what it raises is kept from us."""
+    store: JournalStore | None = None
+    """Where conversations are kept; without one, in RAM, in a store of the provider's own."""
+    namespace: str | None = None
+    """The store's namespace, from trusted configuration, where the store itself has none (SPEC D21)."""
+    max_sessions: int | None = None
+    """The RAM store's bound on conversations: 128."""
+    max_store_bytes: int | None = None
+    """The RAM store's bound on bytes in all: 32 MiB."""
+    ttl: timedelta | float | None = None
+    """How long the RAM store keeps a conversation that is not written to, as a `timedelta` or seconds: one hour."""
+
+    def __post_init__(self) -> None:
+        WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
+        check_count(self.max_retained_bytes, "max_retained_bytes")
+        if self.on_event is not None and not callable(self.on_event):
+            raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        if self.store is None:
+            self._bounds()
+            if self.namespace is not None:
+                raise InvalidOption("a namespace without a store; the RAM store has its own", option="namespace")
+        for name, given in self._own_bounds():
+            if self.store is not None and given is not None:
+                raise InvalidOption(f"{name} bounds the RAM store; a store of your own has its own bounds", option=name)
+
+    def _own_bounds(self) -> tuple[tuple[str, object], ...]:
+        return (("max_sessions", self.max_sessions), ("max_store_bytes", self.max_store_bytes), ("ttl", self.ttl))
+
+    def _bounds(self) -> StoreBounds:
+        return StoreBounds(
+            max_sessions=MAX_SESSIONS if self.max_sessions is None else self.max_sessions,
+            max_bytes=MAX_STORE_BYTES if self.max_store_bytes is None else self.max_store_bytes,
+            max_retained_bytes=self.max_retained_bytes,
+            ttl_ms=ttl_ms(TTL if self.ttl is None else self.ttl),
+        )
+
+    def open_store(self) -> JournalStore:
+        """
+        Return the store with its namespace; a fresh RAM store when none was given.
+
+        Raises:
+            InvalidOption: no store of this package, no namespace, or two that differ.
+        """
+        # Imported here: a face wires stores, but none is loaded before one is needed.
+        from minutebook.stores.journal import JournalStore
+        from minutebook.stores.memory import MemoryJournal
+
+        if self.store is None:
+            return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
+        if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(f"store is a minutebook store, not {type(self.store).__name__}", option="store")
+        store = self.store if self.namespace is None else self.store.within(check_id(self.namespace, "namespace"))
+        check_id(store.namespace, "namespace")
+        return store
+
+
+class Steps:
+    """
+    The steps of a provider: what joins an API, an interface and a way to post bytes to a history.
+
+    Args:
+        api: how requests and bodies look.
+        model: the provider's name of the model; part of every conversation's identity.
+        decision_interface: `native` (provider tool calling) or `structured` (typed JSON output).
+        history: options, `None` for the defaults, or `False` for none.
+        max_output_tokens: the provider's bound on what it generates.
+        count: ask the provider's counting endpoint before each generation.
+        extra_body: further top-level fields of each request.
+        post: posts bytes to a path and returns the body of a 2xx response.
+
+    Raises:
+        InvalidOption: an option out of its range, or a field in `extra_body` that is not for the caller to set.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        model: str,
+        decision_interface: str,
+        history: HistoryOptions | Literal[False] | None,
+        max_output_tokens: int | None,
+        count: bool,
+        extra_body: Mapping[str, JSON] | None,
+        post: Callable[[str, bytes], Awaitable[bytes]],
+    ) -> None:
+        self.api = api
+        self.model = codec.text(model, "model")
+        if not self.model.strip():
+            raise InvalidOption("model names the provider's model", option="model")
+        self.interface = _interface(api, decision_interface)
+        self.max_output_tokens = max_output_tokens
+        if max_output_tokens is not None:
+            check_count(max_output_tokens, "max_output_tokens")
+        if type(count) is not bool:
+            raise InvalidOption("count is True or False", option="count")
+        self.count = count
+        self.extra = _extra_fields(api, extra_body or {}, count=count)
+        self.options = _options(history)
+        self.store = self.options.open_store() if self.options else None
+        self._post = post
+
+    def key(self, request: DecisionRequest) -> ConversationKey:
+        """
+        Return where the invocation's conversation is kept: run, invocation, agent, API, model and interface (SPEC D5).
+
+        Raises:
+            InvalidOption: an id is missing or empty, or the provider keeps no history.
+            InvalidId: the ids together exceed 512 bytes.
+        """
+        if self.store is None:
+            raise InvalidOption("this provider keeps no history", option="history")
+        ids = [request.run_id, request.invocation_id, request.agent_ref]
+        for name, value in zip(("run_id", "invocation_id", "agent_ref"), ids, strict=True):
+            if type(value) is not str or not value.strip():
+                raise InvalidOption(f"a history needs a {name}; without history=False the host gives it", option=name)
+        return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name]).decode())
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        """Return the next decision, recorded before it is returned; see `DecisionProvider.decide`."""
+        check_capabilities(request.capabilities)
+        if self.store is None:
+            return await self._decide_without_history(request)
+        hold = await self._open(self._history(self.store, request), request)
+        unusable: tuple[Draft, ...] = ()
+        try:
+            _check_turn(hold.header)
+            staged = answers(hold.header.state.open, request.observations, self.interface)
+            window = await hold.window(staged=staged)
+            fields, counted = await self._prepare(request, window.json)
+            hold.generated = True
+            payload = await self._post(self.api.path, joined(fields))
+            unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
+            draft, decision = read(self.api, self.interface, request, payload)
+            hold.note_tokens(counted=counted, billed=decision.billed_tokens)
+            committed = await hold.commit((*staged, draft), settles=True, release=True)
+        except BaseException as error:
+            kept = isinstance(error, AgentDecisionProviderSchemaViolation)
+            await hold.abandon(error, unusable if kept else ())
+            raise
+        return _referenced(decision, committed.header.state.exchange, counted)
+
+    def _history(self, store: JournalStore, request: DecisionRequest) -> History:
+        options = self.options or HistoryOptions()
+        return History(
+            store.journal,
+            store.tails,
+            store.tokens,
+            store.fresh_id,
+            self.key(request),
+            wire=self.interface.wire,
+            identity=f"{self.api.name}/{self.model}/{self.interface.name}",
+            limits=WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes),
+            low_water=1.0,
+            max_retained_bytes=options.max_retained_bytes,
+            observer=options.on_event,
+        )
+
+    async def _open(self, history: History, request: DecisionRequest) -> Hold:
+        """Reserve the conversation: the first step, and its retry, with the task; a later one as it stands."""
+        header = await history.journal.header(history.key)
+        if _is_first_step(header):
+            if header is None and request.observations:
+                raise DecisionHistoryAbsent(
+                    "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
+                    "or keep it in a durable store"
+                )
+            return await history.open((self.interface.wire.input(request.task),))
+        return await history.open()
+
+    async def _decide_without_history(self, request: DecisionRequest) -> Decision:
+        message = self.interface.wire.input(as_data(request))
+        messages = b"[%b]" % message.payload[message.start : message.stop]
+        fields, counted = await self._prepare(request, messages)
+        payload = await self._post(self.api.path, joined(fields))
+        decision = read(self.api, self.interface, request, payload)[1]
+        return msgspec.structs.replace(decision, counted_tokens=counted)
+
+    async def _prepare(self, request: DecisionRequest, messages: bytes) -> tuple[dict[str, bytes], int | None]:
+        """Return the request's fields, and their input tokens where they are counted."""
+        ask = Ask(
+            model=self.model,
+            instructions=self.interface.instructions(request),
+            messages=messages,
+            tools=self.interface.tools(request),
+            schema=self.interface.schema(request),
+            max_output_tokens=self.max_output_tokens,
+        )
+        fields = self.api.fields(ask) | self.extra
+        return fields, await self._counted(fields) if self.count else None
+
+    async def _counted(self, fields: Mapping[str, bytes]) -> int:
+        projected = {name: value for name, value in fields.items() if name in self.api.counted}
+        try:
+            body = codec.decode(await self._post(self.api.count_path, joined(projected)))
+        except (AgentDecisionProviderUnavailable, InvalidValue) as error:
+            code, status = error.facts.get("provider_error_code", "not_json"), error.facts.get("status")
+        else:
+            tokens = token_count(body.get("input_tokens") if isinstance(body, dict) else None)
+            if tokens is not None:
+                return tokens
+            code, status = "no_count", None
+        raise ProviderContextCountUnavailable(
+            f"no token count could be had, so nothing was generated: {code}", provider_error_code=code, status=status
+        )
+
+
+def _is_first_step(header: Header | None) -> bool:
+    return header is None or not header.state.turn or header.state.unanswered is not None
+
+
+def _check_turn(header: Header) -> None:
+    """Refuse a step that has nothing to decide on, now that nobody else can change that."""
+    if header.state.turns > 1:
+        raise DecisionHistoryConflict("another worker began this invocation at the same time")
+    if header.attempt is None and not header.state.open:
+        raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
+
+
+def _referenced(decision: Decision, exchange: int, counted: int | None) -> Decision:
+    calls = tuple(
+        msgspec.structs.replace(call, reference=CallReference(exchange, position))
+        for position, call in enumerate(decision.calls)
+    )
+    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted)
+
+
+def _interface(api: Api, name: object) -> Interface:
+    wire = wire_format(api.name)
+    if name == "native":
+        return Native(wire, api)
+    if name == "structured":
+        return Structured(wire, api)
+    raise InvalidOption("decision_interface is 'native' or 'structured'", option="decision_interface")
+
+
+def _options(history: object) -> HistoryOptions | None:
+    if history is None:
+        return HistoryOptions()
+    if history is False:
+        return None
+    if isinstance(history, HistoryOptions):
+        return history
+    raise InvalidOption("history is a HistoryOptions, or False for none", option="history")
+
+
+def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[str, bytes]:
+    fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
+    for name in fields:
+        if name in api.own:
+            raise InvalidOption(f"the field {name!r} is set here, or would change what the model sees", option=name)
+        if count and name not in api.counted | api.uncounted:
+            raise InvalidOption(f"whether the field {name!r} changes a token count is not known", option=name)
+    return fields
+
+
+class _OpenAI:
+    """What both OpenAI providers are."""
+
+    _api: Api
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+    ) -> None:
+        self._post = OpenAIPost(client, base_url, api_key)
+        self._steps = Steps(
+            self._api,
+            model=model,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            post=self._post,
+        )
+
+    @property
+    def store(self) -> JournalStore | None:
+        """Where the conversations are kept; `None` without a history."""
+        return self._steps.store
+
+    def key(self, request: DecisionRequest) -> ConversationKey:
+        """Return the address of the invocation's conversation in `store`: to read, delete or recover it."""
+        return self._steps.key(request)
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        """
+        Return the next decision of an invocation; its response is recorded before this returns.
+
+        Every observation of the invocation so far may be given; those that answer the last decision are recorded with
+        the response. Nothing is ever sent twice: after a failure the conversation is as it was before the step.
+
+        Raises:
+            AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.
+            AgentDecisionProviderUnavailable: transport or provider failure.
+            ProviderContextCountUnavailable: the request could not be counted; nothing was generated.
+            PairingViolation: a call of the last decision has no observation, or the invocation has finished.
+            DecisionHistoryError: the history refuses; see its codes.
+            InvalidOption: a history without `run_id`, `invocation_id` or `agent_ref`, or capabilities that clash.
+        """
+        self._post.connect()
+        return await self._steps.decide(request)
+
+
+class OpenAIDecisionProvider(_OpenAI):
+    """
+    Decisions by OpenAI's Responses API, stateless at the provider.
+
+    Args:
+        model: the model's name.
+        client: an `openai.AsyncOpenAI`, or an `openai.OpenAI` for blocking use; one is made from `base_url`,
+            `api_key` and the environment when it is left out.
+        base_url: where our own client sends its requests.
+        api_key: our own client's key.
+        decision_interface: `native` (tool calling) or `structured` (typed JSON output).
+        history: options, `None` for the defaults, or `False` for none: observations are then sent as data.
+        max_output_tokens: the provider's bound on what it generates, reasoning included.
+        count: count each request before it is generated; the count is in the decision and in the receipt.
+        extra_body: further top-level fields of each request, such as `temperature` or `reasoning`.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+    """
+
+    _api = RESPONSES
+
+
+class OpenAIChatDecisionProvider(_OpenAI):
+    """
+    Decisions by the Chat Completions API, which local servers speak too: llama.cpp, Ollama, vLLM.
+
+    Options and refusals are those of `OpenAIDecisionProvider`. Counting needs llama.cpp's server: OpenAI itself has
+    no counting endpoint for this API.
+    """
+
+    _api = CHAT

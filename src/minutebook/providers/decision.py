@@ -1,0 +1,413 @@
+"""
+What every decision provider shares, as pure functions on values.
+
+A step has two sides. An *interface* is how a decision is asked for: `native` offers capabilities as tools, `structured`
+asks for one typed object. An *API* is what one provider's requests and bodies look like. Neither knows of the other,
+of the history or of HTTP, so each can be read, and tested, by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
+
+from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
+    AgentDecisionProviderUnavailable,
+    InvalidMessage,
+    InvalidOption,
+    InvalidValue,
+    PairingViolation,
+)
+from minutebook.model import codec
+from minutebook.model.codec import JSON
+from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
+from minutebook.model.entries import Call, Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from minutebook.model.record import OpenExchange
+    from minutebook.ports import Wire
+
+Fields = dict[str, bytes]
+"""A request body: the JSON of each top-level field, in the order in which they are sent."""
+
+
+class Diagnosis(enum.StrEnum):
+    """Why a body that came in full is no valid typed decision: the `provider_error_code` of a schema violation."""
+
+    REFUSAL = "refusal"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    INCOMPLETE = "incomplete"
+    FAILED = "response_failed"
+    MALFORMED = "malformed_response"
+    NO_TEXT = "no_text"
+    TEXT_NOT_JSON = "text_not_json"
+    OUTPUT_MISMATCH = "output_mismatch"
+    DECISION_MISMATCH = "decision_mismatch"
+    UNKNOWN_ACTION = "unknown_action"
+    UNEXPECTED_CALL = "unexpected_call"
+    ARGUMENTS_NOT_JSON = "arguments_not_json"
+    ARGUMENTS_MISMATCH = "arguments_mismatch"
+
+
+_HINTS: Final = {
+    Diagnosis.LENGTH: "; raise max_output_tokens",
+    Diagnosis.OUTPUT_MISMATCH: "; the text does not match the output schema",
+    Diagnosis.ARGUMENTS_MISMATCH: "; the arguments do not match the capability's schema",
+    Diagnosis.UNKNOWN_ACTION: "; it names a capability that was not offered",
+}
+
+
+def violation(diagnosis: Diagnosis) -> AgentDecisionProviderSchemaViolation:
+    """Return the error for a body without a valid typed decision; it holds the diagnosis and nothing of the body."""
+    hint = _HINTS.get(diagnosis, "")
+    return AgentDecisionProviderSchemaViolation(
+        f"the response holds no valid typed decision: {diagnosis.value}{hint}", provider_error_code=diagnosis.value
+    )
+
+
+def unavailable(code: str, status: int | None = None) -> AgentDecisionProviderUnavailable:
+    """Return the error for a transport or provider failure, by enumerated code and HTTP status alone."""
+    told = "" if status is None else f", HTTP status {status}"
+    return AgentDecisionProviderUnavailable(
+        f"the provider gave no response: {code}{told}", provider_error_code=code, status=status
+    )
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request before it takes a provider's form."""
+
+    model: str
+    instructions: str
+    messages: bytes
+    """The window: a JSON array of wire messages, which enters the body as these very bytes."""
+    tools: tuple[CapabilitySpec, ...]
+    schema: dict[str, JSON]
+    """What a text that the model answers with must match; its root is an object."""
+    max_output_tokens: int | None
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True):
+    """What one provider's API looks like: constants, and functions from JSON to JSON."""
+
+    name: str
+    """The wire format's name."""
+    path: str
+    count_path: str
+    fields: Callable[[Ask], Fields]
+    """Return the fields of the request body."""
+    check: Callable[[dict[str, JSON]], None]
+    """Refuse a body that is no usable response: `AgentDecisionProviderUnavailable` or a schema violation."""
+    text: Callable[[bytes], str | None]
+    """Return what the model says in a response's fragment; `None` when that is nothing."""
+    billed: Callable[[dict[str, JSON]], JSON]
+    """Return the input tokens by the provider's account, unchecked."""
+    own: frozenset[str]
+    """The fields that are ours, or that would make the provider keep or choose a history of its own."""
+    counted: frozenset[str]
+    """The fields that the counting endpoint takes."""
+    uncounted: frozenset[str]
+    """The fields that change no count. One in neither set is refused where requests are counted."""
+
+
+class Interface(Protocol):
+    """How a decision is asked for, and how it is read."""
+
+    @property
+    def name(self) -> str:
+        """`native` or `structured`."""
+        ...
+
+    @property
+    def wire(self) -> Wire:
+        """The wire format in which its conversation is kept."""
+        ...
+
+    def instructions(self, request: DecisionRequest) -> str:
+        """Return the system text."""
+        ...
+
+    def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
+        """Return the capabilities that are offered as tools."""
+        ...
+
+    def schema(self, request: DecisionRequest) -> dict[str, JSON]:
+        """Return what a text that the model answers with must match."""
+        ...
+
+    def result(self, position: int, call: Call, observation: Observation) -> Draft:
+        """Return the draft that answers a call: built from the observation and from nothing else (SPEC D26)."""
+        ...
+
+    def read(self, request: DecisionRequest, draft: Draft) -> Decision:
+        """Return the decision in a response's draft; its calls have no reference yet."""
+        ...
+
+
+class Native:
+    """Provider tool calling: capabilities are tools, and a text without a call is the output."""
+
+    name = "native"
+
+    def __init__(self, wire: Wire, api: Api) -> None:
+        self.wire = wire
+        self._api = api
+
+    def instructions(self, request: DecisionRequest) -> str:
+        """Return the instructions as they are; the tools describe themselves."""
+        return request.instructions
+
+    def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
+        """Return the request's capabilities, in the program's order."""
+        return request.capabilities
+
+    def schema(self, request: DecisionRequest) -> dict[str, JSON]:
+        """Return the output's schema, as `{"output": …}` when its root is no object."""
+        return request.output if is_object(request.output) else in_object("output", request.output)
+
+    def result(self, position: int, call: Call, observation: Observation) -> Draft:
+        """Return the tool's message: a text as it is, any other value as JSON, an error as `{"error": value}`."""
+        value = observation.value
+        if observation.error:
+            value = {"error": value}
+        # Always a text: a value that looks like a message or a content part of the provider's must not become one.
+        text = value if isinstance(value, str) else codec.encode(value).decode()
+        return self.wire.result(position, call, text, error=observation.error)
+
+    def read(self, request: DecisionRequest, draft: Draft) -> Decision:
+        """Return the calls, or the finish that the text states."""
+        fragment = draft.payload[draft.start : draft.stop]
+        calls = self.wire.calls(fragment)
+        if calls:
+            return Decision(calls=tuple(_proposed(request, call, arguments) for call, arguments in calls))
+        value = parsed(self._api.text(fragment))
+        if not is_object(request.output):
+            value = value.get("output") if isinstance(value, dict) and value.keys() == {"output"} else _no_output()
+        return finished(request, value)
+
+
+def _no_output() -> JSON:
+    raise violation(Diagnosis.OUTPUT_MISMATCH)
+
+
+def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> ProposedCall:
+    if isinstance(arguments, str):
+        try:
+            arguments = codec.decode(arguments.encode())
+        except (InvalidValue, UnicodeEncodeError):
+            raise violation(Diagnosis.ARGUMENTS_NOT_JSON) from None
+    return proposed(request, call.name, arguments)
+
+
+def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCall:
+    """
+    Return the proposal to call `name`, once it was offered and its arguments match its schema.
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: neither.
+    """
+    spec = next((spec for spec in request.capabilities if spec.name == name), None)
+    if spec is None:
+        raise violation(Diagnosis.UNKNOWN_ACTION)
+    if not isinstance(arguments, dict) or not matches(arguments, spec.parameters):
+        raise violation(Diagnosis.ARGUMENTS_MISMATCH)
+    return ProposedCall(capability=name, arguments=arguments)
+
+
+def finished(request: DecisionRequest, value: JSON) -> Decision:
+    """Return the finish with `value`, once that matches the request's output schema."""
+    if not matches(value, request.output):
+        raise violation(Diagnosis.OUTPUT_MISMATCH)
+    return Decision(finish=Finish(output=value))
+
+
+def parsed(text: str | None) -> JSON:
+    """Return the JSON value that a model's text states; nothing around it is overlooked."""
+    if text is None or not text.strip():
+        raise violation(Diagnosis.NO_TEXT)
+    try:
+        return codec.decode(text.encode())
+    except (InvalidValue, UnicodeEncodeError):
+        raise violation(Diagnosis.TEXT_NOT_JSON) from None
+
+
+# --- schemas ---
+
+
+def is_object(schema: Mapping[str, JSON]) -> bool:
+    """Return whether a schema says by itself that its values are objects."""
+    return schema.get("type") == "object"
+
+
+def in_object(name: str, schema: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the schema of an object whose one property matches `schema`; definitions move up, where they are found."""
+    inner = dict(schema)
+    definitions = inner.pop("$defs", None)
+    outer: dict[str, JSON] = {
+        "type": "object",
+        "properties": {name: inner},
+        "required": [name],
+        "additionalProperties": False,
+    }
+    return outer if definitions is None else {**outer, "$defs": definitions}
+
+
+def is_closed(schema: JSON) -> bool:
+    """
+    Return whether every object in a schema requires all its properties and admits no other.
+
+    OpenAI enforces only such schemas (`strict`) and refuses the request for any other.
+    """
+    if isinstance(schema, list):
+        return all(map(is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    if is_object(schema):
+        properties, required = schema.get("properties"), schema.get("required")
+        names = set(properties) if isinstance(properties, dict) else set[str]()
+        if schema.get("additionalProperties") is not False or names != set(cast("list[str]", required or [])):
+            return False
+    return all(map(is_closed, schema.values()))
+
+
+def matches(value: JSON, schema: Mapping[str, JSON]) -> bool:
+    """
+    Return whether a value matches a JSON schema (2020-12). References beyond the schema itself are not followed.
+
+    Raises:
+        InvalidOption: the program's schema is none.
+    """
+    validator: Any = import_module("jsonschema").Draft202012Validator
+    registry: Any = import_module("referencing").Registry
+    try:
+        # An empty registry of our own: the default one would fetch a remote reference.
+        return bool(validator(schema, registry=registry()).is_valid(value))
+    except Exception as error:  # an unknown type, a broken pattern or reference: each has a class of its own
+        raise InvalidOption("a schema of the program is no valid JSON schema", option="schema") from error
+
+
+def check_capabilities(specs: Iterable[CapabilitySpec]) -> None:
+    """
+    Refuse capabilities that no interface could offer, before anything is sent.
+
+    Raises:
+        InvalidOption: two of one name, or parameters that are no object schema.
+    """
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise InvalidOption("two capabilities have the same name", option="capabilities")
+        if not is_object(spec.parameters):
+            raise InvalidOption("a capability's parameters are a schema of type object", option="capabilities")
+        seen.add(spec.name)
+
+
+# --- a step ---
+
+
+def answers(
+    waiting: Sequence[OpenExchange], observations: Iterable[Observation], interface: Interface
+) -> tuple[Draft, ...]:
+    """
+    Return the results for the exchange that waits, in call order; observations of earlier exchanges are recorded.
+
+    Raises:
+        PairingViolation: a waiting call without an observation, or one that does not belong to its call.
+    """
+    drafts: list[Draft] = []
+    for exchange in waiting:
+        found = _by_position(exchange, observations)
+        missing = [position for position in exchange.waiting if position not in found]
+        if missing:
+            raise PairingViolation(
+                f"{len(missing)} call(s) of the exchange at seq {exchange.exchange} have no observation: {missing}; "
+                "a decision needs the outcome of every call before it",
+                exchange=exchange.exchange,
+                waiting=tuple(missing),
+            )
+        for position, observation in sorted(found.items()):
+            draft = interface.result(position, exchange.calls[position], observation)
+            drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
+    return tuple(drafts)
+
+
+def _by_position(exchange: OpenExchange, observations: Iterable[Observation]) -> dict[int, Observation]:
+    found: dict[int, Observation] = {}
+    for observation in observations:
+        reference = observation.reference
+        if reference is None or reference.exchange != exchange.exchange:
+            continue
+        place = reference.position
+        if place in found or place not in exchange.waiting or exchange.calls[place].name != observation.capability:
+            raise PairingViolation(
+                f"an observation does not answer the call at position {place} of the exchange at seq "
+                f"{exchange.exchange}: given twice, not waiting, or of another capability",
+                exchange=exchange.exchange,
+                call=place,
+            )
+        found[place] = observation
+    return found
+
+
+def opened(api: Api, payload: bytes) -> dict[str, JSON]:
+    """
+    Return a completed response's body.
+
+    Raises:
+        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
+        AgentDecisionProviderSchemaViolation: a response that was refused, cut or filtered.
+    """
+    try:
+        body = codec.decode(payload)
+    except InvalidValue:
+        body = None
+    if not isinstance(body, dict):
+        raise unavailable("not_json", 200)
+    api.check(body)
+    return body
+
+
+def read(api: Api, interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+    """
+    Return what a response's body is recorded as, and the decision in it; its calls have no reference yet.
+
+    Raises:
+        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
+        AgentDecisionProviderSchemaViolation: the body holds no valid typed decision.
+    """
+    body = opened(api, payload)
+    try:
+        draft = interface.wire.response(payload)
+    except InvalidMessage:
+        raise violation(Diagnosis.MALFORMED) from None
+    if not draft.messages:
+        raise violation(Diagnosis.NO_TEXT)
+    decision = interface.read(request, draft)
+    return draft, msgspec.structs.replace(decision, billed_tokens=token_count(api.billed(body)))
+
+
+def token_count(value: JSON) -> int | None:
+    """Return a provider's token count if it is one: an integer of at least 0, and no boolean."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def as_data(request: DecisionRequest) -> str:
+    """Return the task with the real observations as data: all that a provider without a history is told."""
+    if not request.observations:
+        return request.task
+    done: list[JSON] = [
+        {"capability": seen.capability, "arguments": seen.arguments, "error" if seen.error else "result": seen.value}
+        for seen in request.observations
+    ]
+    return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
+
+
+def joined(fields: Mapping[str, bytes]) -> bytes:
+    """Return the bytes of a JSON object with these fields."""
+    return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())

@@ -1,0 +1,105 @@
+"""OpenAI Chat Completions, which local servers speak too: the request's fields, and what a body says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from minutebook.model import codec
+from minutebook.model.codec import JSON
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, unavailable, violation
+
+if TYPE_CHECKING:
+    from minutebook.model.decisions import CapabilitySpec
+
+_ENDINGS: Final = {"length": Diagnosis.LENGTH, "content_filter": Diagnosis.CONTENT_FILTER}
+_USABLE: Final = frozenset({"stop", "tool_calls", "function_call"})
+
+
+def request_fields(ask: Ask) -> Fields:
+    """Return the request's fields. The window's bytes stand in `messages` as they are, behind the instructions."""
+    schema: dict[str, JSON] = {"name": "decision", "schema": ask.schema, "strict": is_closed(ask.schema)}
+    fields = {
+        "model": codec.encode(ask.model),
+        "messages": _with_instructions(ask.instructions, ask.messages),
+        "response_format": codec.encode({"type": "json_schema", "json_schema": schema}),
+    }
+    if ask.tools:
+        tools = [{"type": "function", "function": function(spec)} for spec in ask.tools]
+        fields["tools"] = codec.encode(tools)
+    if ask.max_output_tokens is not None:
+        fields["max_completion_tokens"] = codec.encode(ask.max_output_tokens)
+    return fields
+
+
+def _with_instructions(instructions: str, messages: bytes) -> bytes:
+    if not instructions:
+        return messages
+    return b"[%b,%b" % (codec.encode({"role": "system", "content": instructions}), messages[1:])
+
+
+def function(spec: CapabilitySpec) -> dict[str, JSON]:
+    """Return a capability as a function tool; the provider enforces its schema where it can."""
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        "strict": is_closed(spec.parameters),
+    }
+
+
+def check(body: dict[str, JSON]) -> None:
+    """Refuse a body that reports an error, a refusal, or an answer that was cut or filtered."""
+    if body.get("error") is not None:
+        raise unavailable("error_body", 200)
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise violation(Diagnosis.MALFORMED)
+    ending = choice.get("finish_reason")
+    if message.get("refusal"):
+        raise violation(Diagnosis.REFUSAL)
+    if ending not in _USABLE:
+        raise violation(_ENDINGS.get(str(ending), Diagnosis.INCOMPLETE))
+
+
+def text(fragment: bytes) -> str | None:
+    """Return the text of an assistant's message; of a list of parts, the texts joined."""
+    message = codec.decode(fragment)
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else None
+
+
+def billed(body: dict[str, JSON]) -> JSON:
+    """Return the prompt's tokens by the server's account."""
+    usage = body.get("usage")
+    return usage.get("prompt_tokens") if isinstance(usage, dict) else None
+
+
+CHAT: Final = Api(
+    name="openai-chat",
+    path="/chat/completions",
+    # OpenAI has no counting endpoint for this API; llama.cpp's server has this one.
+    count_path="/chat/completions/input_tokens",
+    fields=request_fields,
+    check=check,
+    text=text,
+    billed=billed,
+    own=frozenset(
+        {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}
+        | {"n", "stream", "stream_options", "store", "web_search_options", "audio", "modalities"}
+    ),
+    counted=frozenset(
+        {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
+        | {"chat_template_kwargs"}
+    ),
+    uncounted=frozenset(
+        {"max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "metadata", "user"}
+        | {"frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs"}
+        | {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"}
+        | {"cache_prompt"}
+    ),
+)

@@ -1,0 +1,152 @@
+"""
+Posting bytes with the official OpenAI client.
+
+The client is the host's, with its keys, proxies and time-outs. Its low-level `post` takes the body as `content`, so
+what is sent are the bytes that were built, and gives back the raw response, so what is kept are the bytes that came.
+Its own retries and redirects are off: a step is one request (SPEC D9, D13).
+
+One coroutine serves both clients: under the blocking one it ends without ever suspending.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, InvalidValue
+from minutebook.model import codec
+from minutebook.providers.decision import unavailable
+
+if TYPE_CHECKING:
+    from minutebook.model.codec import JSON
+
+_CODES: Final = {
+    "exceed_context_size_error": "context_length_exceeded",
+    **{
+        code: code
+        for code in (
+            "context_length_exceeded",
+            "rate_limit_exceeded",
+            "insufficient_quota",
+            "invalid_api_key",
+            "model_not_found",
+            "server_error",
+            "invalid_encrypted_content",
+            "invalid_json_schema",
+            "invalid_function_parameters",
+            "unsupported_parameter",
+            "unsupported_value",
+            "unknown_parameter",
+            "missing_required_parameter",
+            "content_policy_violation",
+            "invalid_request_error",
+            "not_found_error",
+            "vector_store_timeout",
+            "overloaded",
+            "timeout",
+            "internal_error",
+        )
+    },
+}
+"""The providers' codes that are passed on. A closed table, since a body could hold anything, a key among it."""
+
+
+def known_code(error: JSON) -> str | None:
+    """Return the code of a provider's error object, or its type; `None` for one not in the table."""
+    if not isinstance(error, dict):
+        return None
+    named = (_CODES.get(str(error.get(key))) for key in ("code", "type"))
+    return next((code for code in named if code), None)
+
+
+def status_code(status: int, body: bytes) -> str:
+    """Return the enumerated code for a response whose status is not 2xx."""
+    if 300 <= status < 400:
+        return "redirect_refused"
+    try:
+        value = codec.decode(body)
+    except InvalidValue:
+        value = None
+    return known_code(value.get("error") if isinstance(value, dict) else None) or f"http_{status}"
+
+
+class OpenAIPost:
+    """
+    The one request that leaves: bytes to a path, bytes back.
+
+    Args:
+        client: an `openai.AsyncOpenAI` or `openai.OpenAI`; without one, an asynchronous client is made at first use.
+        base_url: for a client of our own; else the environment says.
+        api_key: likewise.
+    """
+
+    def __init__(self, client: object = None, base_url: str | None = None, api_key: str | None = None) -> None:
+        for name, value in (("base_url", base_url), ("api_key", api_key)):
+            if value is not None and (client is not None or type(value) is not str or not value):
+                raise InvalidOption(f"{name} is a text, and given without a client", option=name)
+        self._settings = {"base_url": base_url, "api_key": api_key}
+        self._client: Any = None if client is None else _single(client)
+
+    def connect(self) -> None:
+        """
+        Have a client, so that a missing package or key is told before anything is recorded.
+
+        Raises:
+            InvalidOption: the package is absent, or neither options nor environment name a key.
+        """
+        if self._client is None:
+            openai = _openai()
+            try:
+                self._client = _single(openai.AsyncOpenAI(**self._settings))
+            except openai.OpenAIError as error:
+                raise InvalidOption("no OpenAI client: give client or api_key, or set OPENAI_API_KEY") from error
+
+    async def __call__(self, path: str, body: bytes) -> bytes:
+        """
+        Post `body` once and return the body of a 2xx response.
+
+        Raises:
+            AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed.
+        """
+        self.connect()
+        openai = _openai()
+        failure: AgentDecisionProviderUnavailable
+        try:
+            response = self._client.post(
+                path,
+                content=body,
+                cast_to=import_module("httpx2").Response,
+                options={"headers": {"Content-Type": "application/json"}, "follow_redirects": False},
+            )
+            if not isinstance(self._client, openai.OpenAI):
+                response = await response
+            return bytes(response.content)
+        except openai.APIStatusError as error:
+            failure = unavailable(status_code(error.status_code, error.response.content), error.status_code)
+        except openai.APITimeoutError:
+            failure = unavailable("timeout")
+        except openai.APIConnectionError:
+            failure = unavailable("connection_failed")
+        except openai.OpenAIError:
+            failure = unavailable("client_failed")
+        # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
+        # quote the provider, which quotes them in turn (promise I-37).
+        raise failure
+
+
+def _openai() -> Any:
+    try:
+        return import_module("openai")
+    except ImportError as error:
+        raise InvalidOption("the OpenAI client is missing; run: pip install minutebook[openai]") from error
+
+
+def _single(client: object) -> Any:
+    """Return the host's client without its retries; the connections stay shared with it."""
+    openai = _openai()
+    if not isinstance(client, (openai.OpenAI, openai.AsyncOpenAI)):
+        raise InvalidOption(
+            f"client is an openai.AsyncOpenAI or openai.OpenAI, not {type(client).__name__}", option="client"
+        )
+    checked: Any = client
+    return checked.with_options(max_retries=0)

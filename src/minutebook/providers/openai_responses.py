@@ -1,0 +1,110 @@
+"""
+OpenAI Responses, without any state at the provider: the request's fields, and what a body says.
+
+`store` is false and reasoning comes back encrypted, so that the record holds all there is of a conversation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from minutebook.model import codec
+from minutebook.model.codec import JSON
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, unavailable, violation
+from minutebook.providers.openai_chat import function
+from minutebook.providers.openai_http import known_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CUTS: Final = {"max_output_tokens": Diagnosis.LENGTH, "content_filter": Diagnosis.CONTENT_FILTER}
+_TRANSPORT: Final = frozenset(
+    {"server_error", "rate_limit_exceeded", "vector_store_timeout", "context_length_exceeded", "insufficient_quota"}
+    | {"overloaded", "timeout", "internal_error"}
+)
+"""Codes of a failed response that say nothing of the model's answer (SPEC D9)."""
+
+
+def request_fields(ask: Ask) -> Fields:
+    """Return the request's fields. The window's bytes are `input` as they are."""
+    schema: dict[str, JSON] = {"type": "json_schema", "name": "decision", "schema": ask.schema}
+    fields = {"model": codec.encode(ask.model)}
+    if ask.instructions:
+        fields["instructions"] = codec.encode(ask.instructions)
+    fields["input"] = ask.messages
+    fields["text"] = codec.encode({"format": {**schema, "strict": is_closed(ask.schema)}})
+    if ask.tools:
+        fields["tools"] = codec.encode([{"type": "function", **function(spec)} for spec in ask.tools])
+    if ask.max_output_tokens is not None:
+        fields["max_output_tokens"] = codec.encode(ask.max_output_tokens)
+    fields["store"] = b"false"
+    fields["include"] = b'["reasoning.encrypted_content"]'
+    return fields
+
+
+def check(body: dict[str, JSON]) -> None:
+    """Refuse a response that failed, was cut or filtered, or that refuses to answer."""
+    error, status = body.get("error"), body.get("status")
+    if status == "failed" or error is not None:
+        raise _failure(error)
+    if status != "completed":
+        details = body.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        raise violation(_CUTS.get(str(reason), Diagnosis.INCOMPLETE))
+    if not isinstance(body.get("output"), list):
+        raise violation(Diagnosis.MALFORMED)
+    if any(part.get("type") == "refusal" for part in _parts(body["output"])):
+        raise violation(Diagnosis.REFUSAL)
+
+
+def _failure(error: JSON) -> Exception:
+    code = error.get("code") if isinstance(error, dict) else None
+    if code is None or code in _TRANSPORT:
+        return unavailable(known_code(error) or "response_failed", 200)
+    return violation(Diagnosis.FAILED)
+
+
+def _parts(output: JSON) -> Iterator[dict[str, JSON]]:
+    """Return the content parts of the messages among the output items."""
+    for item in output if isinstance(output, list) else ():
+        content = item.get("content") if isinstance(item, dict) and item.get("type") == "message" else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                yield part
+
+
+def text(fragment: bytes) -> str | None:
+    """Return the texts of the items' messages, joined; `None` when there is none."""
+    texts = [part.get("text") for part in _parts(codec.decode(b"[%b]" % fragment)) if part.get("type") == "output_text"]
+    return "".join(part for part in texts if isinstance(part, str)) if texts else None
+
+
+def billed(body: dict[str, JSON]) -> JSON:
+    """Return the input's tokens by the provider's account."""
+    usage = body.get("usage")
+    return usage.get("input_tokens") if isinstance(usage, dict) else None
+
+
+RESPONSES: Final = Api(
+    name="openai-responses",
+    path="/responses",
+    count_path="/responses/input_tokens",
+    fields=request_fields,
+    check=check,
+    text=text,
+    billed=billed,
+    own=frozenset(
+        {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
+        | {"stream_options", "background", "previous_response_id", "conversation", "context_management"}
+        | {"truncation", "prompt"}
+    ),
+    counted=frozenset(
+        {"model", "instructions", "input", "text", "tools", "tool_choice", "parallel_tool_calls", "reasoning"}
+    ),
+    uncounted=frozenset(
+        {"max_output_tokens", "store", "include", "temperature", "top_p", "top_logprobs", "metadata", "user", "seed"}
+        | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier"}
+        # llama.cpp's server binds the answer by the other API's field; it is not part of the prompt.
+        | {"response_format", "top_k", "min_p", "cache_prompt"}
+    ),
+)
