@@ -2,9 +2,9 @@
 The window: which part of a record a model sees.
 
 A record is read newest first, only as far as the limits reach, and grouped into *units*: an exchange with the results
-that answer it, or an input that nothing has answered yet. A unit is sent whole or left out whole, and the kept ones are
-always the newest without a gap. A turn of which any exchange is kept keeps its input, so that a window opens with an
-input and never with an answer (SPEC D7, D8; cases O-01 to O-08).
+that answer it, an input that nothing has answered yet, or what was said while an exchange waits. A unit is sent whole
+or left out whole, and the kept ones are always the newest without a gap. A turn of which any unit is kept keeps its
+input, so that a window opens with an input and never with an answer (SPEC D7, D8; cases O-01 to O-08).
 
 Everything here is pure: the same record and the same limits give the same units, on any Python and any hash seed.
 """
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.record import Header
 
-_IN_EXCHANGE = (Kind.RESPONSE, Kind.RESULT)
-
 
 class Unit(msgspec.Struct, kw_only=True):
-    """What is sent whole or not at all: an exchange, or an input without one. `key` is the `seq` it stands at."""
+    """What is sent whole or not at all: an exchange, or a message without one. `key` is the `seq` it stands at."""
 
     key: int
     turn: int
     entries: list[Entry]
-    """Oldest first: the response, its results in call order, what was said meanwhile."""
+    """Oldest first: the response, its results in call order, what was said meanwhile. Empty for a turn's input."""
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it holds a response."""
+        return bool(self.entries) and self.entries[0].kind is Kind.RESPONSE
 
     @property
     def messages(self) -> int:
@@ -56,10 +59,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the JSON array that the messages make."""
     start: int
     """The key of the oldest unit; 0 for a window that holds none."""
+    window_from: int
+    """Where the next window begins if it keeps its start: `start`, or its turn's input if nothing stands between."""
     trimmed: bool
     """Whether the record holds older units that this window leaves out."""
     left: tuple[int, int] = (0, 0)
-    """The keys of the oldest and newest unit that left since the last window; zeros when none did."""
+    """Where the last window began, and the key of the newest unit that left since; zeros when none did."""
 
 
 class Scan:
@@ -67,6 +72,7 @@ class Scan:
     Units found so far, as entries come in newest first.
 
     Abandoned attempts, parked exchanges and an input that is still unanswered (but for its own turn) are passed over.
+    What comes out does not depend on how much is read at once.
     """
 
     def __init__(self, header: Header, *, below: int = 0, reading: bool = False) -> None:
@@ -83,6 +89,7 @@ class Scan:
         self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
+        self._waiting_turns: set[int] = set()
         self._answered: set[int] = set()
         self.inputs: dict[int, list[Entry]] = {}
         self.next_seq = self._below - 1
@@ -104,10 +111,11 @@ class Scan:
         elif entry.kind is Kind.INPUT:
             if entry.seq not in self._superseded:
                 self._take_input(entry)
-        elif entry.kind is Kind.INJECTION and (not entry.exchange or entry.exchange in self._open):
+        elif entry.kind is Kind.INJECTION and not entry.exchange:
             self.inputs.setdefault(entry.turn, []).append(entry)
-            self._count(entry)
-        elif entry.kind is not Kind.INSTRUCTIONS and entry.exchange not in self._open:
+        elif entry.exchange in self._open:
+            self._take_waiting(entry)
+        elif entry.kind is not Kind.INSTRUCTIONS:
             self._take_part(entry)
 
     def _pass_over(self, mark: Entry) -> None:
@@ -119,24 +127,32 @@ class Scan:
             self._superseded.add(mark.exchange)
 
     def _take_input(self, entry: Entry) -> None:
-        self.inputs.setdefault(entry.seq, []).append(entry)
-        self._count(entry)
+        inputs = self.inputs.setdefault(entry.seq, [])
+        inputs.append(entry)
+        # Counted only now: before, the units that this input goes with may not all be found.
+        self.messages += sum(said.messages for said in inputs)
+        self.size += sum(said.size for said in inputs)
         if entry.seq not in self._answered:
-            self._found.append(Unit(key=entry.seq, turn=entry.seq, entries=[]))
+            self._find(Unit(key=entry.seq, turn=entry.seq, entries=[]))
+
+    def _take_waiting(self, entry: Entry) -> None:
+        """Pass over an exchange that waits; what was said meanwhile is shown without it."""
+        if entry.kind is not Kind.RESULT:  # a late one stands in a later turn
+            self._waiting_turns.add(entry.turn)
+        if entry.kind is Kind.INJECTION and entry.turn:
+            self._find(Unit(key=entry.seq, turn=entry.turn, entries=[entry]))
 
     def _take_part(self, entry: Entry) -> None:
         parts = self._parts.setdefault(entry.exchange, [])
         parts.append(entry)
         if entry.kind is Kind.RESPONSE and (entry.turn or self._reading):
-            self._answered.add(entry.turn)
-            unit = Unit(key=entry.seq, turn=entry.turn, entries=sorted(parts, key=_shown_order))
-            self._found.append(unit)
-            self.messages += unit.messages
-            self.size += unit.size
+            self._find(Unit(key=entry.seq, turn=entry.turn, entries=sorted(parts, key=_shown_order)))
 
-    def _count(self, entry: Entry) -> None:
-        self.messages += entry.messages
-        self.size += entry.size
+    def _find(self, unit: Unit) -> None:
+        self._answered.add(unit.turn)
+        self._found.append(unit)
+        self.messages += unit.messages
+        self.size += unit.size
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -149,28 +165,41 @@ class Scan:
         return self.next_seq < 1
 
     def reaches(self, limits: WindowLimits, low_water: float) -> bool:
-        """Return whether what was read decides the window: a limit is passed, or the last window's start is reached."""
-        if self.exhausted or self.messages > limits.max_messages or self.size > limits.max_bytes:
-            return self.exhausted or len(self._found) > self._mandatory()
-        return low_water < 1 and self._resumes(limits) and 0 < self.next_seq < self._state.window_from
+        """Return whether what was read decides the window: a limit is passed, or the last window's start is."""
+        if self.exhausted:
+            return True
+        if len(self._found) <= self._waiting() + 1:
+            return False
+        if self.messages > limits.max_messages or self.size > limits.max_bytes:
+            return True
+        return low_water < 1 and self._resumes(limits) and self._found[-1].key < self._state.window_from
 
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
 
-    def missing_input(self) -> int:
-        """Return the `seq` of the one input that is not read yet: that of the oldest unit's turn. 0 when none is."""
-        turn = self._found[-1].turn if self._found else 0
-        read = any(entry.kind is Kind.INPUT for entry in self.inputs.get(turn, ()))
-        return 0 if read else turn
+    def missing_input(self) -> tuple[int, int]:
+        """
+        Return which input is not read yet: the `seq` of the oldest unit's turn, or 0 when none is missing.
+
+        With it comes the `seq` of the newest message said beside it, 0 when it stands alone.
+        """
+        oldest = self._found[-1] if self._found else None
+        if oldest is None or any(entry.kind is Kind.INPUT for entry in self.inputs.get(oldest.turn, ())):
+            return 0, 0
+        return oldest.turn, oldest.entries[0].call
 
     def add_input(self, entries: Iterable[Entry]) -> None:
-        """Take the input of the oldest unit's turn, with what was said before its first answer; oldest first."""
-        given = list(entries)
-        if given:
-            known = {entry.seq for entry in self.inputs.get(given[0].turn, ())}
-            self.inputs.setdefault(given[0].turn, []).extend(
-                entry for entry in reversed(given) if entry.seq not in known
-            )
+        """Take the input of the oldest unit's turn and what was said beside it; oldest first and without a gap."""
+        standing: dict[int, Entry] = {}
+        turn = 0
+        for entry in entries:
+            turn = turn or entry.turn
+            if entry.kind is Kind.ABANDONED:
+                standing = {seq: said for seq, said in standing.items() if not entry.exchange <= seq <= entry.call}
+            elif entry.kind in (Kind.INPUT, Kind.INJECTION) and not entry.exchange and entry.turn == turn:
+                standing[entry.seq] = entry
+        standing.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
+        self.inputs[turn] = [standing[seq] for seq in sorted(standing, reverse=True)]
 
     def plan(self, limits: WindowLimits, low_water: float) -> Plan:
         """
@@ -191,11 +220,18 @@ class Scan:
             kept = self._steady(full, low_water, kept, must, limits)
         return self._planned(kept)
 
+    def _waiting(self) -> int:
+        """Count the newest units that are no exchange: the current input, and turns before it whose exchange waits."""
+        for position, unit in enumerate(self._found):
+            if unit.is_exchange or (position and unit.turn not in self._waiting_turns):
+                return position
+        return len(self._found)
+
     def _mandatory(self) -> int:
         """The newest exchange always stays, and with it an input that waits for its answer."""
-        if len(self._found) > 1 and not self._found[0].entries and self._found[1].entries:
-            return 2
-        return min(len(self._found), 1)
+        waiting = self._waiting()
+        latest = self._found[waiting : waiting + 1]
+        return waiting + 1 if latest and latest[0].is_exchange else min(len(self._found), 1)
 
     def _steady(self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits) -> int:
         if self._resumes(limits) and self._state.window_from:
@@ -233,9 +269,17 @@ class Scan:
             messages=messages,
             size=array_size(messages, size),
             start=units[0].key if units else 0,
-            trimmed=kept < len(self._found) or not self.exhausted,
+            window_from=self._window_from(kept),
+            trimmed=kept < len(self._found),
             left=(max(self._state.window_from, 1), left[0]) if left else (0, 0),
         )
+
+    def _window_from(self, kept: int) -> int:
+        # A parked exchange at the head of the turn is not seen yet; once complete it belongs behind the turn's input.
+        if not kept:
+            return 0
+        unit, older = self._found[kept - 1], self._found[kept : kept + 1]
+        return unit.key if older and older[0].turn == unit.turn else unit.turn
 
     def without_oldest(self, plan: Plan, limits: WindowLimits) -> Plan:
         """
