@@ -1,0 +1,355 @@
+"""The shipped suite on every store of ours, and on stores with planted faults, each of which it has to find."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.stores import hosts
+
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.keys import ConversationKey
+from minutebook.ports import Journal
+from minutebook.stores.hosted import HostedJournal
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing import FrozenClock
+from minutebook.testing.conformance import (
+    JOURNAL_CHECKS,
+    STORE_CHECKS,
+    JournalConformance,
+    StoreConformance,
+    check_journal,
+    check_store,
+)
+from minutebook.testing.conformance.report import Report
+from minutebook.testing.faults import _Journal
+
+# --- our stores ------------------------------------------------------------------------------------------------------
+
+
+class TestMemory(JournalConformance):
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return MemoryJournal(bounds, clock=clock)
+
+
+class _OnFiles(JournalConformance):
+    blocking = False
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o700)
+        self.names = (tmp_path / f"{number}.db" for number in itertools.count())
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return SQLiteJournal(next(self.names), bounds, clock=clock, blocking=self.blocking)
+
+
+class TestSQLite(_OnFiles):
+    """With an event loop: concurrent commits are grouped."""
+
+
+class TestSQLiteBlocking(_OnFiles):
+    """Without one."""
+
+    blocking = True
+
+
+class TestHosted(JournalConformance):
+    """Over a host that only exchanges whole records and waits on overlap."""
+
+    bounded = False
+    expiring = False
+    host: Any = hosts.WaitingHost
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return HostedJournal(self.host(), max_retained_bytes=bounds.max_retained_bytes, clock=clock)
+
+
+class TestHostedOnBusyHost(TestHosted):
+    """Over a host that refuses overlap."""
+
+    host = hosts.BusyHost
+
+
+class TestHostedWithoutListing(TestHosted):
+    """Over a host that cannot name its records."""
+
+    listing = False
+    host = hosts.PlainHost
+
+
+class TestWaitingHost(StoreConformance):
+    async def fresh(self) -> Any:
+        return hosts.WaitingHost()
+
+
+class TestBusyHost(StoreConformance):
+    async def fresh(self) -> Any:
+        return hosts.BusyHost()
+
+
+# --- planted faults in host stores -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("host", "check"), hosts.FAULTS.items(), ids=lambda part: getattr(part, "__name__", part))
+def test_d24_suite_finds_a_faulty_host_store(host: Any, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each planted fault fails the check that is about it; an unprotected get/set pair is one of them (SPEC D24)."""
+    monkeypatch.setattr("minutebook.testing.conformance.stores._PATIENCE_SECONDS", 0.2)
+
+    async def fresh() -> Any:
+        return host()
+
+    report = asyncio.run(check_store(fresh))
+    assert not report.passed
+    assert check in {outcome.name for outcome in report.failures}, str(report)
+
+
+def test_d24_every_store_check_finds_some_fault() -> None:
+    """No check of the store suite can only pass; one is met by way of another (a closed operation, below)."""
+    assert {check.__name__ for check in STORE_CHECKS} - set(hosts.FAULTS.values()) == {
+        "keeps_the_old_record_when_closed"
+    }
+
+
+def test_d24_suite_finds_a_host_that_saves_what_was_closed() -> None:
+    """A host that saves in its `finally` fails the check about closed operations."""
+
+    class SavesOnClose(hosts.WaitingHost):
+        async def transact(self, key: Any, operation: Any) -> Any:
+            saved: bytes | None = b'{"record":"half"}'
+            try:
+                saved, result = await operation(self.records.get(key))
+            finally:
+                self.save(key, saved)
+            return result
+
+    async def fresh() -> Any:
+        return SavesOnClose()
+
+    report = asyncio.run(check_store(fresh))
+    assert "keeps_the_old_record_when_closed" in {outcome.name for outcome in report.failures}
+
+
+# --- planted faults in journals --------------------------------------------------------------------------------------
+
+
+class Faulty(_Journal):
+    """A right journal with one rule left out."""
+
+    def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
+        super().__init__(MemoryJournal(bounds, clock=clock))
+
+    async def _around(self, method: str, call: Any) -> Any:
+        return await call()
+
+
+class FencesNothing(Faulty):
+    async def commit(self, key: Any, token: str, epoch: int, delta: Any, *, release: bool = False) -> Any:
+        header = await self.journal.header(key)
+        held = header is not None and header.token
+        return await super().commit(
+            key, header.token if held else token, header.epoch if held else epoch, delta, release=release
+        )
+
+
+class FencesByEpochAlone(Faulty):
+    async def commit(self, key: Any, token: str, epoch: int, delta: Any, *, release: bool = False) -> Any:
+        header = await self.journal.header(key)
+        held = header is not None and header.token
+        return await super().commit(key, header.token if held else token, epoch, delta, release=release)
+
+
+class WritesAgain(Faulty):
+    """Forgets that an id was committed before."""
+
+    async def commit(self, key: Any, token: str, epoch: int, delta: Any, *, release: bool = False) -> Any:
+        self.count = getattr(self, "count", 0) + 1
+        delta = msgspec.structs.replace(delta, idempotency=f"{delta.idempotency}-{self.count}")
+        return await super().commit(key, token, epoch, delta, release=release)
+
+
+class HandsOver(Faulty):
+    """Gives a held conversation to whoever asks."""
+
+    async def reserve(self, key: Any, token: str, **options: Any) -> Any:
+        header = await self.journal.header(key)
+        if header is not None and header.token:
+            await self.journal.recover(key, None)
+        return await super().reserve(key, token, **options)
+
+
+class Races(Faulty):
+    """Looks and takes in two steps."""
+
+    async def reserve(self, key: Any, token: str, **options: Any) -> Any:
+        header = await self.journal.header(key)
+        await asyncio.sleep(0)
+        if header is None and await self.journal.header(key) is not None:
+            await self.journal.recover(key, None)
+        return await super().reserve(key, token, **options)
+
+
+class Renews(Faulty):
+    """A read prolongs."""
+
+    async def header(self, key: Any) -> Any:
+        header = await super().header(key)
+        if header is not None and not header.token:
+            self.journal._namespaces[key.namespace].logs[key.id].header = msgspec.structs.replace(  # type: ignore[attr-defined]
+                header,
+                touched=self.journal._clock(),  # type: ignore[attr-defined]
+            )
+        return header
+
+
+class Addresses(Faulty):
+    def __init_subclass__(cls, **options: Any) -> None:
+        def moved(name: str) -> Any:
+            async def method(self: Any, key: Any, *positional: Any, **named: Any) -> Any:
+                return await getattr(Faulty, name)(self, ConversationKey(*cls.address(key)), *positional, **named)
+
+            return method
+
+        for name in ("reserve", "commit", "header", "newest", "oldest", "receipts", "receipt", "delete", "recover"):
+            setattr(cls, name, moved(name))
+
+    @staticmethod
+    def address(key: Any) -> Any:
+        raise NotImplementedError
+
+
+class CaseFoldedIds(Addresses):
+    @staticmethod
+    def address(key: Any) -> Any:
+        return key.namespace, key.id.lower()
+
+
+class OneNamespace(Addresses):
+    @staticmethod
+    def address(key: Any) -> Any:
+        return "all", key.id
+
+
+class OldestForNewest(Faulty):
+    async def newest(self, key: Any, before: int, page: Any) -> Any:
+        return tuple(reversed(await super().oldest(key, 0, page)))
+
+
+class ListsPatterns(Faulty):
+    async def list(self, namespace: str, after: str, rows: int) -> Any:
+        return await super().list("tenant" if "%" in namespace else namespace, after, rows)
+
+
+class KeepsReceipts(Faulty):
+    """A deletion that leaves the receipts behind."""
+
+    def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
+        super().__init__(bounds, clock)
+        self.kept: dict[Any, Any] = {}
+
+    async def reserve(self, key: Any, token: str, **options: Any) -> Any:
+        reserved = await super().reserve(key, token, **options)
+        if reserved.receipt:
+            self.kept[key, reserved.receipt.idempotency] = reserved.receipt
+        return reserved
+
+    async def receipt(self, key: Any, idempotency: str) -> Any:
+        return await super().receipt(key, idempotency) or self.kept.get((key, idempotency))
+
+
+class ForgetsBounds(Faulty):
+    def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
+        super().__init__(StoreBounds(), clock)
+
+
+class AltersBytes(Faulty):
+    async def oldest(self, key: Any, after: int, page: Any) -> Any:
+        found = await super().oldest(key, after, page)
+        return tuple(msgspec.structs.replace(e, payload=e.payload.replace(b"e\xcc\x81", b"\xc3\xa9")) for e in found)
+
+
+class ReadsAfterClosing(Faulty):
+    async def close(self) -> None:
+        return None
+
+
+JOURNAL_FAULTS = {
+    FencesNothing: "fences_the_old_holder",
+    FencesByEpochAlone: "fences_the_old_holder",
+    WritesAgain: "replays_the_first_receipt",
+    HandsOver: "excludes_others",
+    Races: "one_of_many_wins",
+    Renews: "reads_change_nothing",
+    CaseFoldedIds: "compares_ids_exactly",
+    OneNamespace: "compares_ids_exactly",
+    OldestForNewest: "pages_as_asked",
+    ListsPatterns: "lists_by_code_points",
+    KeepsReceipts: "deletes_for_good",
+    ForgetsBounds: "refuses_when_full",
+    AltersBytes: "reads_back_what_was_written",
+    ReadsAfterClosing: "closes_quietly",
+}
+
+
+@pytest.mark.parametrize(("journal", "check"), JOURNAL_FAULTS.items(), ids=lambda part: getattr(part, "__name__", part))
+def test_suite_finds_a_faulty_journal(journal: Any, check: str) -> None:
+    """Each rule that is left out fails the check that is about it."""
+
+    async def fresh(bounds: StoreBounds, clock: FrozenClock) -> Any:
+        return journal(bounds, clock)
+
+    report = asyncio.run(check_journal(fresh))
+    assert check in {outcome.name for outcome in report.failures}, str(report)
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def _report(journal: Any, **options: bool) -> Report:
+    async def fresh(bounds: StoreBounds, clock: FrozenClock) -> Any:
+        return journal(bounds, clock)
+
+    return asyncio.run(check_journal(fresh, **options))
+
+
+def test_report_names_every_check_once() -> None:
+    """A report holds each check with its rule, and says why one was skipped."""
+    report = _report(lambda bounds, clock: MemoryJournal(bounds, clock=clock), bounded=False, listing=False)
+    assert [outcome.name for outcome in report.outcomes] == [check.__name__ for check in JOURNAL_CHECKS]
+    assert all(outcome.rule.endswith(".") for outcome in report.outcomes)
+    assert report.passed
+    assert {outcome.name for outcome in report.outcomes if outcome.state == "skipped"} == {
+        "lists_by_code_points",
+        "refuses_when_full",
+        "last_byte_has_one_winner",
+        "expires_as_one",
+    }
+
+
+def test_i37_report_holds_nothing_of_the_hosts() -> None:
+    """What a host's driver says in its errors never reaches the report (promise I-37)."""
+
+    class Talks(Faulty):
+        async def _around(self, method: str, call: Any) -> Any:
+            raise RuntimeError("secret-canary")
+
+    report = _report(Talks)
+    assert not report.passed
+    assert "secret-canary" not in str(report)
+    assert "RuntimeError escaped the store" in str(report)
+
+
+def test_suite_needs_no_pytest_until_it_runs() -> None:
+    """Importing the testing package and its suite imports neither pytest nor hypothesis."""
+    code = (
+        "import sys, minutebook.testing, minutebook.testing.conformance;"
+        "sys.exit(bool({'pytest', 'hypothesis', 'sqlite3'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
