@@ -407,10 +407,12 @@ class SQLiteJournal:
         if not new and self._grant(place, new, size) == 0:
             return
         while (more := self._grant(place, new, size)) is None:
-            if place.ahead:
-                _settle(cursor, place)
-            elif not self._purge_oldest(cursor, place, wall):
+            # First what has expired, a few at a time; settling looks at every conversation of the namespace.
+            if self._purge_oldest(cursor, place, wall):
+                continue
+            if not place.ahead:
                 raise store_full(place.conversations + new, place.granted + size - place.own, self._bounds)
+            _settle(cursor, place)
         if not place.namespace:
             cursor.execute(sql.ADD_NAMESPACE, (key.namespace.encode(),))
             place.namespace = cast("int", cursor.lastrowid)

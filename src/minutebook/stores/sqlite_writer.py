@@ -34,7 +34,6 @@ from minutebook.errors import (
     DecisionHistoryStorageLocked,
     InvalidOption,
     MinutebookError,
-    StorageError,
     StoreClosed,
 )
 from minutebook.stores import sqlite_statements as sql
@@ -435,6 +434,9 @@ class Writer:
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take what one iteration of the loop gathered: a single job runs here, several go to the thread."""
         jobs = [job for job in self._gathered.pop(loop) if not cast("asyncio.Future[Any]", job.future).cancelled()]
+        for other in list(self._gathered):
+            if other.is_closed():
+                self._gathered.pop(other, None)
         # An erasure waits for readers, which must not hold up the loop.
         if len(jobs) == 1 and not jobs[0].erases and not self._queue and self._lock.acquire(blocking=False):
             try:
@@ -942,7 +944,6 @@ __all__ = [
     "Database",
     "HostConnection",
     "Kept",
-    "StorageError",
     "Work",
     "Writer",
     "acquire_writer",
