@@ -8,6 +8,7 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -140,17 +141,29 @@ class Conversation:
         conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over.
 
         Raises:
+            DecisionHistoryBusy: another worker holds the conversation.
             DecisionHistoryConflict: the id stands for another transcript, or a whole one contradicts the record.
             PairingViolation: a result without its call, or a call without its result before the next input.
         """
         idempotency = check_id(id, "append id") if id else ""
         drafts: Sequence[Draft] = self._wire.transcript(messages)
         if whole:
-            drafts = await self._unrecorded(drafts)
+            return await self._append_whole(drafts, idempotency)
         if not drafts:
             return None
         committed = await self.history.append(drafts, idempotency=idempotency)
         return committed.receipt if committed else None
+
+    async def _append_whole(self, drafts: Sequence[Draft], idempotency: str) -> Receipt | None:
+        """Compare and record under one reservation, so that two clients with the same list record it once."""
+        hold = await self.history.open(attempt=False)
+        try:
+            drafts = await self._unrecorded(drafts)
+            committed = await hold.commit(drafts, release=True, idempotency=idempotency if drafts else "")
+        except BaseException as error:
+            await hold.abandon(error)
+            raise
+        return committed.receipt if drafts else None
 
     async def _unrecorded(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Return the drafts beyond those that are recorded; linear in the record, which a whole transcript repeats."""
@@ -161,7 +174,7 @@ class Conversation:
                     f"the transcript has {position} entries and the record more; it is not this conversation's",
                     seq=entry.seq,
                 )
-            if _told_apart(drafts[position]) != _told_apart(entry):
+            if not _is_same(drafts[position], entry):
                 raise DecisionHistoryConflict(
                     f"entry {position + 1} of the transcript is not what is recorded at seq {entry.seq}", seq=entry.seq
                 )
@@ -256,7 +269,10 @@ class Conversation:
             return await self._page_after(after, limit)
         scan = Scan(header, below=before, reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
-            scan.add(await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE))
+            entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
+            if not entries:
+                return []  # deleted or expired meanwhile
+            scan.add(entries)
         positions = range(len(scan.units))[:limit]
         return [await self._read(scan, position, header) for position in reversed(positions)]
 
@@ -291,7 +307,7 @@ class Conversation:
         missing = set(range(calls)) - here - set(waiting)
         if not missing:
             return unit
-        async for entry in self.store.entries(self.key, after=unit.entries[-1].seq):
+        async for entry in self.entries(after=unit.entries[-1].seq):
             if entry.kind is Kind.RESULT and entry.exchange == unit.key and entry.call in missing:
                 unit = with_entry(unit, entry)
                 missing.discard(entry.call)
@@ -350,12 +366,7 @@ class Turn:
         if not hold.generated:
             await hold.abandon(PairingViolation("the turn ended without a response"))
             return
-        for waits in hold.header.state.open:
-            if not waits.parked:
-                raise PairingViolation(
-                    f"the turn ends while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
-                    exchange=waits.exchange,
-                )
+        _check_answered(hold.header, "the turn ends")
         self.receipt = (await hold.commit(self._answer, settles=True, release=True)).receipt
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
@@ -365,7 +376,8 @@ class Turn:
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
         """
-        return await self._held().window(limits, self._answer)
+        await self._record()  # an answer that was kept back: the turn goes on, and its request's receipt goes with it
+        return await self._held().window(limits)
 
     @property
     def sent(self) -> Sent | None:
@@ -388,7 +400,7 @@ class Turn:
         draft = self._wire.response(body)
         hold.generated = True
         if not draft.calls:
-            await self._record()
+            _check_answered(await self._record(), "the model answers")
             self._answer = (draft,)
             return []
         committed = await self._record(draft)
@@ -444,5 +456,24 @@ def _tool_call(call: tuple[Call, JSON], exchange: int, position: int) -> ToolCal
     )
 
 
-def _told_apart(row: Draft | Entry) -> tuple[Kind, int, bytes]:
-    return row.kind, row.call, row.payload
+def _check_answered(header: Header, what: str) -> None:
+    for waits in header.state.open:
+        if not waits.parked:
+            raise PairingViolation(
+                f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
+                exchange=waits.exchange,
+            )
+
+
+def _is_same(draft: Draft, entry: Entry) -> bool:
+    """Return whether a client's message says what is recorded: of a raw response, the part that is sent back."""
+    if draft.kind is not entry.kind or (draft.kind is Kind.RESULT and draft.call != entry.call):
+        return False
+    if draft.payload == entry.payload:
+        return True
+    given = draft.payload[draft.start : draft.stop]
+    return bool(given) and _canonical(given) == _canonical(entry.fragment)
+
+
+def _canonical(fragment: bytes) -> str:
+    return json.dumps(decode(b"[%b]" % fragment), sort_keys=True)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
 from minutebook.errors import (
     CallerError,
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryCorrupt,
@@ -31,7 +32,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import decode
-from minutebook.model.entries import Draft, Entry, Kind
+from minutebook.model.entries import Draft, Entry
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header
+    from minutebook.model.record import Header, Receipt
     from minutebook.model.tails import Tails, Tokens
     from minutebook.ports import Journal, Observer, Wire
 
@@ -129,9 +130,9 @@ class History:
             DecisionHistoryConflict: the turn of this idempotency id is answered already, or had another input.
         """
         hold = Hold(self)
-        await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)
-        if attempt and hold.header.attempt is None:
-            await hold.begin_again()
+        opened = await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)
+        if opened and hold.header.attempt is None:
+            await hold.begin_again(opened.receipt)
         return hold
 
     async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
@@ -165,9 +166,7 @@ class History:
         while not scan.reaches(limits, low_water):
             entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
             if not entries:
-                raise DecisionHistoryCorrupt(
-                    f"entry {scan.next_seq} is missing from a record of {header.entries}", seq=scan.next_seq
-                )
+                await self._refuse_missing(scan.next_seq)
             scan.add(entries)
             read.extend(entries)
         await self._add_missing_input(scan)
@@ -186,10 +185,16 @@ class History:
             rows = min(max(said, turn) - after, INPUT_ROWS)
             page = await self.journal.oldest(self.key, after, Page(rows=rows, messages=2**62, size=2**62))
             if not page:
-                raise DecisionHistoryCorrupt(f"the input at {turn} is missing from the record", seq=turn)
+                await self._refuse_missing(after + 1)
             entries.extend(page)
         if entries:
             scan.add_input(entries)
+
+    async def _refuse_missing(self, seq: int) -> NoReturn:
+        """Say why an entry is not there: a window is read without a reservation, so the record may be gone by now."""
+        if await self.journal.header(self.key) is None:
+            raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
+        raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
 
     def page(self, limits: WindowLimits) -> Page:
         """Return how much to read at once so that one page usually decides a window."""
@@ -269,7 +274,7 @@ class Hold:
             return None
         return Committed(header=reserved.header, written=reserved.written, receipt=reserved.receipt)
 
-    async def begin_again(self) -> None:
+    async def begin_again(self, opened: Receipt) -> None:
         """
         Go on with a turn whose opening was committed before under the same idempotency id, if nothing answers it yet.
 
@@ -277,7 +282,8 @@ class Hold:
             DecisionHistoryConflict: it is answered; the reservation is given back.
         """
         try:
-            if self.header.state.unanswered is None:
+            state = self.header.state
+            if state.unanswered is None or opened.last < state.turn:
                 raise DecisionHistoryConflict(
                     "the turn of this id is answered already; read its exchanges, or take a new id for a new turn"
                 )
