@@ -95,7 +95,8 @@ def recover(header: Header, epoch: int | None, wall: int) -> Extension:
             f"the reservation of epoch {epoch} is gone; epoch {header.epoch} holds the conversation now",
             epoch=header.epoch,
         )
-    grown = interrupt(header, "recovered", wall, f"recover-{header.epoch}")
+    # The token makes the id one that no caller can have chosen: receipts share one name space.
+    grown = interrupt(header, "recovered", wall, f"recover-{header.epoch}-{header.token}")
     freed = msgspec.structs.replace(free(grown.header), epoch=header.epoch + 1)
     return msgspec.structs.replace(grown, header=freed)
 

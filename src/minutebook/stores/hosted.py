@@ -324,7 +324,7 @@ class HostedJournal:
                 option="store",
             )
         found: list[Listing] = []
-        for name in await self._store.keys(namespace, after, rows):
+        for name in await self._store.keys(namespace, after, rows) if rows > 0 else ():
             key = ConversationKey(namespace, name)
             header = await self.header(key)
             if header is not None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryAbsent, StoreClosed
+from minutebook.errors import DecisionHistoryAbsent, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Entry, Kind, decode_calls, encode_calls
-from minutebook.model.keys import ConversationKey
+from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Delta, Header, Receipt, extend, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
@@ -69,9 +69,9 @@ class _Namespace:
         after = grown.header if grown else held
         log.header = free(after) if release else after
         self.logs[name] = log
-        self.logs.move_to_end(name)
         if grown is None:
             return ()
+        self.logs.move_to_end(name)
         log.rows.extend(map(_packed, grown.entries))
         log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
         self.bytes += grown.header.bytes - held.bytes
@@ -109,6 +109,10 @@ class MemoryJournal:
         known: int = -1,
     ) -> Reserved:
         """See `Journal.reserve`."""
+        if not token:
+            raise InvalidOption("a reservation needs a token", option="token")
+        if opening is not None:
+            check_id(opening.idempotency, "idempotency id")
         with self._locked() as wall:
             space = self._namespaces.setdefault(key.namespace, _Namespace())
             self._purge(space, key.id, wall)
@@ -129,6 +133,7 @@ class MemoryJournal:
         self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
     ) -> Committed:
         """See `Journal.commit`."""
+        check_id(delta.idempotency, "idempotency id")
         with self._locked() as wall:
             space, log = self._find(key)
             held = check_owner(log.header if log else None, token, epoch)
@@ -141,7 +146,7 @@ class MemoryJournal:
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
         with self._locked() as wall:
-            space, log = self._find(key)
+            space, log = self._live(key, wall)
             if log is None:
                 raise DecisionHistoryAbsent("no such conversation to recover")
             grown = recover(log.header, epoch, wall)
@@ -182,7 +187,8 @@ class MemoryJournal:
         """See `Journal.oldest`."""
         with self._locked() as wall:
             log = self._live(key, wall)[1]
-            return _paged((_entry(row) for row in log.rows[after : after + page.rows]), page) if log else ()
+            rows = log.rows[max(0, after) : max(0, after) + max(0, page.rows)] if log else ()
+            return _paged(map(_entry, rows), page)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -193,6 +199,7 @@ class MemoryJournal:
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
+        check_id(idempotency, "idempotency id")
         with self._locked() as wall:
             log = self._live(key, wall)[1]
             packed = log.receipts.get(idempotency) if log else None
@@ -200,6 +207,7 @@ class MemoryJournal:
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
         """See `Journal.list`."""
+        check_id(namespace, "namespace")
         with self._locked() as wall:
             space = self._namespaces.get(namespace) or _Namespace()
             above = [name for name, log in space.logs.items() if name > after and not self._expired(log.header, wall)]
@@ -210,6 +218,7 @@ class MemoryJournal:
 
     async def totals(self, namespace: str) -> Totals:
         """See `Journal.totals`."""
+        check_id(namespace, "namespace")
         with self._locked() as wall:
             space = self._namespaces.get(namespace) or _Namespace()
             headers = [log.header for log in space.logs.values()]
@@ -255,6 +264,8 @@ class MemoryJournal:
 
     def _purge_oldest(self, space: _Namespace, wall: int) -> bool:
         """Remove the conversation that was written to least recently, if it has expired; reserved ones stand aside."""
+        if self._bounds.ttl_ms is None:
+            return False
         for name, log in space.logs.items():
             if self._expired(log.header, wall):
                 space.remove(name)
@@ -326,8 +337,8 @@ def _entry(packed: bytes) -> Entry:
 
 
 def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:
-    rows = log.rows[max(0, before - 1 - page.rows) : max(0, before - 1)]
-    return _paged((_entry(row) for row in reversed(rows)), page)
+    end = min(max(0, before - 1), len(log.rows))
+    return _paged(map(_entry, reversed(log.rows[max(0, end - max(0, page.rows)) : end])), page)
 
 
 def _paged(entries: Iterable[Entry], page: Page) -> tuple[Entry, ...]:
