@@ -1,0 +1,81 @@
+"""`python -m bench [--quick] [--only 1,4] [--json FILE]`: measure, and print the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+
+from bench import appends, costs, crowds, peers, reads
+from bench.lab import Lab
+from bench.measure import sync_seconds
+from bench.table import Row, rendered
+
+FIGURES = {
+    "1": appends.durable_append,
+    "2": appends.async_append,
+    "3": appends.growth,
+    "4": reads.window,
+    "5": appends.whole_step,
+    "6": crowds.sixteen,
+    "7": crowds.many,
+    "8": costs.written,
+    "9": reads.bound,
+    "10": costs.memory,
+    "11": costs.imports,
+    "13": reads.whole,
+}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the figures of docs/performance.md.")
+    parser.add_argument("--quick", action="store_true", help="shorter conversations and fewer rounds; about a minute")
+    parser.add_argument("--only", default="", help="figures to measure, such as 1,4")
+    parser.add_argument("--json", help="write the table to this file too")
+    parser.add_argument("--directory", help="where the databases are made; it decides which disk is measured")
+    return parser.parse_args()
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        "minutebook": version("minutebook"),
+        "msgspec": version("msgspec"),
+        **peers.versions(),
+    }
+
+
+def main() -> None:
+    """Measure the figures that were asked for."""
+    given = _arguments()
+    chosen = [figure for figure in given.only.split(",") if figure] or list(FIGURES)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="minutebook-bench-", dir=given.directory) as directory:
+        os.chmod(directory, 0o700)
+        lab = Lab(directory, given.quick)
+        before = sync_seconds(directory)
+        for figure in chosen:
+            begin = time.perf_counter()
+            rows += FIGURES[figure](lab)
+            print(f"figure {figure}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+        sync = (before + sync_seconds(directory)) / 2
+        lab.loop.close()
+    versions = _versions()
+    print(", ".join(f"{name} {number}" for name, number in versions.items()) + f"; {os.cpu_count()} cores")
+    print(f"fdatasync of a 3 KB append: {sync * 1000:.2f} ms (median)\n")
+    print(rendered(rows, sync))
+    if given.json:
+        with open(given.json, "w") as file:
+            found = [row.as_json(sync) for row in rows]
+            json.dump({"versions": versions, "sync_ms": sync * 1000, "rows": found}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""
+Figures 1, 2, 3 and 5: what one durable append and one whole step cost, and how that grows.
+
+Figure 1 and 2 compare like with like: the raw row holds a whole exchange, so ours is one entry with the same bytes,
+given to the journal. The four-message exchange through `Conversation.append`, with its reading and checking of JSON
+and four rows, stands beside it, and so does a raw transaction of four rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench import ours
+from bench.measure import Times, drive, exponent, interleave
+from bench.table import Row
+from bench.workload import body, compact, exchange, rows, text
+
+if TYPE_CHECKING:
+    from bench.lab import Lab
+    from bench.measure import Step
+
+NOTE_1 = (
+    "raw is one row with the whole exchange (3 KB); `reserve` and `commit` write the same bytes as one entry; "
+    "`Conversation.append` takes four messages as Python values and writes four entries. Peers add four items."
+)
+NOTE_3 = "slope of log(minimum) over log(exchanges); 0 is flat, 1 is linear. Windows are cold: nothing is remembered."
+NOTE_5 = (
+    "input 200 B, window of 64 messages as bytes, answer 600 B. Raw: insert, read the newest 64 rows and join them, "
+    "insert. Peers: add_items, get_items(limit=64), add_items; they give Python values."
+)
+
+
+def _peer_append(lab: Lab, session: Any) -> Step:
+    async def step() -> None:
+        await session.add_items(exchange(lab.number()))
+
+    return step
+
+
+def _shown_peers(times: Times, limit: str, names: list[str]) -> str:
+    return ", ".join(f"{name} {times.ratios(name, limit)[0]:.1f}" for name in names)
+
+
+def _append_steps(lab: Lab, length: int, *, blocking: bool) -> tuple[dict[str, Step], Any]:
+    """Return ours; each is a plain function for the blocking colour and a coroutine function for the other."""
+    store = ours.store_at(lab.entries_at(length), blocking=blocking)
+    talk, entries, held = ours.conversation(store, "talk"), store.key("entries"), store.key("held")
+    drafted = [compact(exchange(n)) for n in range(500)]
+    epoch = lab.run(ours.hold(store, held))
+
+    async def reserve() -> None:
+        await ours.reserve_entry(store, entries, drafted[lab.number() % 500])
+
+    async def commit() -> None:
+        await ours.commit_entry(store, held, drafted[lab.number() % 500], epoch)
+
+    transcripts = [exchange(lab.number()) for _ in range(500)]
+
+    async def append() -> None:
+        await talk.append(transcripts[lab.number() % 500])
+
+    steps: dict[str, Step] = {"reserve": reserve, "commit": commit, "Conversation.append": append}
+    if blocking:
+        steps = {name: (lambda work=work: drive(work())) for name, work in steps.items()}
+
+    def end() -> None:
+        lab.run(store.journal.recover(held, epoch))
+        lab.run(store.close())
+
+    return steps, end
+
+
+def _append_figure(lab: Lab, figure: str, length: int, *, blocking: bool, slow: float) -> list[Row]:
+    raw, split = lab.raw_at(length), lab.raw_at(length, split=True)
+    whole = [compact(exchange(n)) for n in range(500)]
+    parts = [rows(n) for n in range(500)]
+    mine, end = _append_steps(lab, length, blocking=blocking)
+    sessions = lab.peers_at(length)
+    steps: dict[str, Step] = {
+        "raw": lambda: raw.append(whole[lab.number() % 500]),
+        "raw, a row per message": lambda: split.append(*parts[lab.number() % 500]),
+        **mine,
+        **{name: _peer_append(lab, session) for name, session in sessions.items()},
+    }
+    times = interleave(lab.loop, steps, rounds=lab.rounds, each=12)
+    end()
+    raw.close()
+    split.close()
+    lab.close_peers(sessions)
+    shown = _shown_peers(times, "raw", list(sessions))
+    at = f"N = {length:,}"
+    lines = []
+    for name in ("raw, a row per message", *mine):
+        median, least = times.ratios(name, "raw")
+        bound = None if name.startswith("raw") else 1.6
+        what = f"{name}, {'sync' if blocking else 'async'}, {at}"
+        micro = f"raw minimum {times.least('raw') * 1e6:.0f} us"
+        lines.append(
+            Row(
+                figure=figure,
+                what=what,
+                median=median,
+                least=least,
+                fast=bound,
+                slow=bound and slow,
+                peer=shown if bound else micro,
+                note=NOTE_1,
+            )
+        )
+    return lines
+
+
+def durable_append(lab: Lab) -> list[Row]:
+    """Figure 1."""
+    return [row for length in lab.lengths for row in _append_figure(lab, "1", length, blocking=True, slow=1.15)]
+
+
+def async_append(lab: Lab) -> list[Row]:
+    """Figure 2."""
+    return _append_figure(lab, "2", lab.lengths[0], blocking=False, slow=1.2)
+
+
+def growth(lab: Lab) -> list[Row]:
+    """Figure 3."""
+    lengths = [100, 1000, 3000] if lab.quick else [100, 1000, 10_000, 100_000]
+    steps: dict[str, Step] = {}
+    stores = []
+    for length in lengths:
+        store = ours.store_at(lab.ours_at(length), blocking=True)
+        stores.append(store)
+        talk = ours.conversation(store, "talk")
+
+        def append(talk: Any = talk) -> None:
+            drive(talk.append(exchange(lab.number())))
+
+        def window(talk: Any = talk, store: Any = store) -> None:
+            store.tails.drop(talk.key)
+            drive(talk.window())
+
+        def step(talk: Any = talk) -> None:
+            drive(ours.step(talk, lab.number()))
+
+        steps |= {f"append {length}": append, f"window {length}": window, f"step {length}": step}
+    times = interleave(lab.loop, steps, rounds=lab.rounds, each=12)
+    for store in stores:
+        drive(store.close())
+    lines = []
+    for what in ("append", "window", "step"):
+        least = exponent({length: times.least(f"{what} {length}") for length in lengths})
+        median = exponent({length: times.middle(f"{what} {length}") for length in lengths})
+        shown = f"growth of {what}, {lengths[0]} to {lengths[-1]:,} exchanges"
+        lines.append(Row(figure="3", what=shown, median=median, least=least, fast=0.05, note=NOTE_3))
+    return lines
+
+
+def whole_step(lab: Lab) -> list[Row]:
+    """Figure 5."""
+    length = lab.lengths[1]
+    raw = lab.raw_at(length, split=True)
+    store = ours.store_at(lab.ours_at(length), blocking=True)
+    talk = ours.conversation(store, "talk")
+    sessions = lab.peers_at(length)
+
+    def raw_step() -> None:
+        number = lab.number()
+        raw.append(compact({"role": "user", "content": text("user", number, 200)}))
+        b"[" + b",".join(raw.tail(64)) + b"]"
+        raw.append(body(number))
+
+    def peer_step(session: Any) -> Step:
+        async def step() -> None:
+            number = lab.number()
+            await session.add_items([{"role": "user", "content": text("user", number, 200)}])
+            await session.get_items(limit=64)
+            await session.add_items([{"role": "assistant", "content": text("answer", number, 600)}])
+
+        return step
+
+    steps: dict[str, Step] = {"raw": raw_step, "ours": lambda: drive(ours.step(talk, lab.number()))}
+    steps |= {name: peer_step(session) for name, session in sessions.items()}
+    times = interleave(lab.loop, steps, rounds=lab.rounds, each=12)
+    drive(store.close())
+    raw.close()
+    lab.close_peers(sessions)
+    shown = _shown_peers(times, "raw", list(sessions))
+    median, least = times.ratios("ours", "raw")
+    lines = [
+        Row(
+            figure="5",
+            what=f"turn, N = {length:,}, vs raw insert, tail, insert",
+            median=median,
+            least=least,
+            fast=1.5,
+            slow=1.15,
+            peer=shown,
+            note=NOTE_5,
+        )
+    ]
+    for name in sessions:
+        median, least = times.ratios("ours", name)
+        bound = 0.5 if name == "SQLiteSession" else None
+        lines.append(Row(figure="5", what=f"turn, vs {name}", median=median, least=least, fast=bound, note=NOTE_5))
+    return lines
