@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import pytest
 
 import minutebook.stores.sqlite as sqlite_module
+import minutebook.stores.sqlite_connection as connection_module
+import minutebook.stores.sqlite_host as host_module
 import minutebook.stores.sqlite_writer as writer_module
 from minutebook.errors import (
     DecisionHistoryAbsent,
@@ -1025,7 +1027,7 @@ def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
 def test_a5_every_statement_is_a_named_constant() -> None:
     """`execute` is given nothing but `sql.NAME`, and `sql` holds nothing but texts that never change."""
     calls = 0
-    for module in (sqlite_module, writer_module):
+    for module in (sqlite_module, writer_module, connection_module, host_module):
         tree = ast.parse(Path(str(module.__file__)).read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith("execute"):

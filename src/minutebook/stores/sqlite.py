@@ -29,7 +29,8 @@ from minutebook.model.record import Attempt, Header, Receipt, State, extend, new
 from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
-from minutebook.stores.sqlite_writer import HostConnection, Kept, acquire_writer
+from minutebook.stores.sqlite_host import HostConnection
+from minutebook.stores.sqlite_writer import Kept, acquire_writer
 
 if TYPE_CHECKING:
     import os

@@ -3,8 +3,8 @@ The one Writer of a database file in this process: it owns the connection, the l
 
 A write is a *job*: a function on a cursor inside a transaction that it neither begins nor ends. Blocking callers run
 theirs at once, in their own thread. Jobs of event loops are gathered for one iteration of their loop: a single one runs
-on the spot if nobody else is writing, several go to a thread that commits all that has queued up in one transaction, a
-savepoint each, and wakes each loop once. Running on the spot whenever the writer is idle would never let a group form.
+on the spot if nobody else is writing, several go to a thread that commits all that has queued up in one transaction
+and wakes each loop once. Running on the spot whenever the writer is idle would never let a group form.
 
 SQLite below 3.51.3 can corrupt a database when two connections checkpoint at once. So no connection of ours checkpoints
 by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
@@ -19,35 +19,35 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import random
 import sqlite3
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
-from urllib.parse import quote
 
-from minutebook.errors import (
-    DecisionHistoryCorrupt,
-    DecisionHistorySchemaUnsupported,
-    DecisionHistoryStorageFailed,
-    DecisionHistoryStorageLocked,
-    InvalidOption,
-    MinutebookError,
-    StoreClosed,
-)
+from minutebook.errors import DecisionHistoryStorageFailed, MinutebookError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
+from minutebook.stores.sqlite_connection import (
+    BUSY_SECONDS,
+    checkpoint_lock,
+    closed,
+    is_busy,
+    open_reading,
+    open_writing,
+    patiently,
+    pauses,
+    proves_nothing,
+    read_snapshot,
+    refuse_foreign,
+    refuse_fork,
+    translated,
+)
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[sqlite3.Cursor], T]"
-
-BUSY_SECONDS: Final = 10.0
-"""How long a write waits for another process's transaction."""
 
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """The log is copied into the database when about this much was written."""
@@ -59,9 +59,6 @@ _COMMIT_BYTES = 7 * 4096  # the pages that a commit of a few KB writes beside it
 _RECHECK_EVERY = 64
 _ERASE_SECONDS = 2.0
 _MAX_ERASE_WAIT = 64
-
-# These failed before anything could be synced, so the rollback leaves the database as it was and it can go on.
-_HARMLESS = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_IOERR_NOMEM"})
 
 
 class Kept(Generic[T]):
@@ -131,237 +128,6 @@ class _Job:
             future.set_exception(self.error)
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-def translated(error: sqlite3.Error) -> MinutebookError:
-    """Return our error for one of the driver's; the driver's texts name statements and columns, never content."""
-    name = getattr(error, "sqlite_errorname", "")
-    if isinstance(error, sqlite3.ProgrammingError) and not name:
-        return StoreClosed("the database connection is closed, or belongs to another thread")
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DecisionHistoryStorageLocked(
-            f"another program kept the database locked for {BUSY_SECONDS:.0f} seconds; nothing was written",
-            seconds=BUSY_SECONDS,
-        )
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
-        return DecisionHistoryCorrupt(f"the database is damaged or no database ({name}); restore a backup", sqlite=name)
-    if primary == sqlite3.SQLITE_FULL:
-        return DecisionHistoryStorageFailed(
-            "the disk is full; nothing of this write was kept, free space and try again",
-            problem="disk_full",
-            sqlite=name,
-        )
-    return DecisionHistoryStorageFailed(f"the database failed ({name or type(error).__name__})", sqlite=name)
-
-
-def _proves_nothing(error: BaseException) -> bool:
-    """Whether the error leaves open what is on the disk, so that no later success can be believed."""
-    if not isinstance(error, sqlite3.Error):
-        return False
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code == sqlite3.SQLITE_IOERR and getattr(error, "sqlite_errorname", "") not in _HARMLESS
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError:
-    error.__cause__ = cause
-    return error
-
-
-def _refuse_fork(pid: int) -> None:
-    if os.getpid() != pid:
-        raise StoreClosed("this store was opened before a fork; open it again in the child process")
-
-
-def _pauses(seconds: float) -> Iterator[None]:
-    """Yield after each of a series of growing pauses, until `seconds` have passed."""
-    end = time.monotonic() + seconds
-    pause = 0.0002
-    while time.monotonic() < end:
-        # Processes that wait in step would meet again and again.
-        time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
-        yield
-        pause = min(pause * 2, 0.01)
-
-
-def _patiently(attempt: Callable[[], object], seconds: float) -> None:
-    """Call `attempt` until it succeeds, fails for another reason than a lock, or `seconds` have passed."""
-    pauses = _pauses(seconds)
-    while True:
-        try:
-            attempt()
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error) or next(pauses, StopIteration) is StopIteration:
-                raise
-        else:
-            return
-
-
-# --- opening ---------------------------------------------------------------------------------------------------------
-
-
-def _refuse_unknown_version(version: int) -> None:
-    if version > sql.SCHEMA_VERSION:
-        raise DecisionHistorySchemaUnsupported(
-            f"the database has schema version {version}, this minutebook knows up to {sql.SCHEMA_VERSION}; "
-            "use the newer release that wrote it",
-            found=version,
-            supported=sql.SCHEMA_VERSION,
-        )
-
-
-def _refuse_foreign(path: str) -> None:
-    """
-    Refuse a file of another application or a newer version before anything is changed in it.
-
-    Opened as immutable, SQLite takes no lock, makes no sidecar and recovers no log. Reading the header with `open`
-    would not do: closing a descriptor drops the locks that another connection of this process has on the file.
-    """
-    name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
-    with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
-        objects = connection.execute(sql.COUNT_OBJECTS).fetchone()[0]
-        application = connection.execute(sql.GET_APPLICATION_ID).fetchone()[0]
-        version = connection.execute(sql.GET_USER_VERSION).fetchone()[0]
-    if application != sql.APPLICATION_ID and (objects or application or version):
-        raise DecisionHistorySchemaUnsupported(
-            f"the database belongs to another application (id {application}, ours is {sql.APPLICATION_ID}); "
-            "name another file",
-            found=application,
-            supported=sql.APPLICATION_ID,
-        )
-    _refuse_unknown_version(version)
-
-
-def _create_tables(cursor: sqlite3.Cursor) -> None:
-    cursor.execute(sql.CREATE_SCHEMA)
-    cursor.execute(sql.CREATE_NAMESPACE)
-    cursor.execute(sql.CREATE_CONVERSATION)
-    cursor.execute(sql.CREATE_CONVERSATION_AGE)
-    cursor.execute(sql.CREATE_ENTRY)
-    cursor.execute(sql.CREATE_RECEIPT)
-    cursor.execute(sql.CREATE_RESIDUE)
-    cursor.execute(sql.ADD_VERSION, (1,))
-
-
-MIGRATIONS: Final[tuple[Callable[[sqlite3.Cursor], None], ...]] = (_create_tables,)
-"""What leads from each schema version to the next; the first one makes the tables."""
-
-
-def migrate(cursor: sqlite3.Cursor) -> None:
-    """
-    Bring our tables to the newest version, inside the caller's transaction.
-
-    Raises:
-        DecisionHistorySchemaUnsupported: they are of a newer version than this code knows.
-    """
-    version = 0
-    if cursor.execute(sql.HAS_SCHEMA).fetchone()[0]:
-        version = int(cursor.execute(sql.GET_VERSION).fetchone()[0])
-    _refuse_unknown_version(version)
-    for step in MIGRATIONS[version:]:
-        step(cursor)
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute(sql.NO_AUTOCHECKPOINT)
-    return connection
-
-
-def _create_database(connection: sqlite3.Connection) -> None:
-    """
-    Make or migrate the tables in one transaction, then switch to WAL.
-
-    A new file has its tables and our application id in one commit under the rollback journal. Therefore, whatever
-    moment another process looks at it, the file itself is either empty or ours.
-    """
-    cursor = connection.cursor()
-    cursor.execute(sql.SYNC_EXTRA)
-    cursor.execute(sql.BEGIN_WRITE)
-    try:
-        if cursor.execute(sql.GET_USER_VERSION).fetchone()[0] != sql.SCHEMA_VERSION:
-            migrate(cursor)
-            cursor.execute(sql.SET_APPLICATION_ID)
-            cursor.execute(sql.SET_USER_VERSION_1)
-        cursor.execute(sql.COMMIT)
-    except BaseException:
-        if connection.in_transaction:
-            cursor.execute(sql.ROLLBACK)
-        raise
-    # SQLite itself does not wait here for the others that are just doing the same.
-    _patiently(lambda: cursor.execute(sql.USE_WAL), BUSY_SECONDS)
-
-
-def _set_durable(connection: sqlite3.Connection) -> None:
-    """Set what durability and erasure rest on, and read it back."""
-    connection.execute(sql.SYNC_FULL)
-    connection.execute(sql.USE_SECURE_DELETE)
-    connection.execute(sql.LIMIT_WAL)
-    if sys.platform == "darwin":
-        connection.execute(sql.USE_FULLFSYNC)
-        connection.execute(sql.USE_CHECKPOINT_FULLFSYNC)
-    mode = connection.execute(sql.GET_JOURNAL_MODE).fetchone()[0]
-    synchronous = connection.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
-    if mode != "wal" or synchronous != 2:
-        raise DecisionHistoryStorageFailed(
-            f"SQLite runs with journal_mode={mode} and synchronous={synchronous} where wal and 2 are needed; "
-            "use a local disk",
-            problem="pragmas",
-        )
-
-
-def _open_writing(path: str) -> sqlite3.Connection:
-    connection = _connect(path)
-    try:
-        _create_database(connection)
-        _set_durable(connection)
-        # From here on waiting is the writer's own: SQLite's would hold up an event loop.
-        connection.execute(sql.WAIT_FOR_NOBODY)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _open_reading(path: str) -> sqlite3.Connection:
-    connection = _connect(path)
-    connection.execute(sql.QUERY_ONLY)
-    return connection
-
-
-# --- the checkpoint lock ---------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, None]:
-    """Hold the lock that all processes take for a checkpoint, or yield False when it cannot be had in time."""
-    try:
-        import fcntl
-    except ImportError:
-        # Python for Windows brings its own SQLite, of a version that needs no such lock since 3.51.3.
-        yield sqlite3.sqlite_version_info >= (3, 51, 3)
-        return
-    pauses = _pauses(seconds)
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if next(pauses, StopIteration) is StopIteration:
-                yield False
-                return
-        else:
-            break
-    try:
-        yield True
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
 # --- the writer ------------------------------------------------------------------------------------------------------
 
 
@@ -381,7 +147,7 @@ class Writer:
         self._closed = False
         self._lock_file = open_lock_file(private)
         try:
-            self._connection = _open_writing(private.path)
+            self._connection = open_writing(private.path)
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -407,7 +173,7 @@ class Writer:
 
     def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run one job in this thread; see `Database`."""
-        _refuse_fork(self._pid)
+        refuse_fork(self._pid)
         job = _Job(work, size, durable, erases, None)
         with self._lock:
             self._transact([job], patient=True)
@@ -420,7 +186,7 @@ class Writer:
         """Queue one job and wait for its outcome; cancelled before it began, it is never run. See `Database`."""
         import asyncio
 
-        _refuse_fork(self._pid)
+        refuse_fork(self._pid)
         loop = asyncio.get_running_loop()
         job = _Job(work, size, durable, erases, loop.create_future())
         gathered = self._gathered.get(loop)
@@ -465,7 +231,7 @@ class Writer:
                     self._mail.notify()
                 return
         for job in jobs:
-            job.error = _closed()
+            job.error = closed()
             job.settle()
 
     def _serve(self) -> None:
@@ -487,7 +253,7 @@ class Writer:
                 _wake(jobs)
                 self._do_chores()
         for job in jobs:
-            job.error = _closed()
+            job.error = closed()
         _wake(jobs)
 
     # --- one transaction
@@ -522,7 +288,7 @@ class Writer:
 
     def _refuse_unusable(self) -> None:
         if self._closed:
-            raise _closed()
+            raise closed()
         if self._failed:
             raise DecisionHistoryStorageFailed(
                 f"the database failed before ({self._failed}) and what is on the disk is unknown; "
@@ -551,11 +317,11 @@ class Writer:
         try:
             self._cursor.execute(sql.BEGIN_WRITE)
         except sqlite3.OperationalError as error:
-            if not _is_busy(error):
+            if not is_busy(error):
                 raise
             if not patient:
                 return False
-            _patiently(lambda: self._cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
+            patiently(lambda: self._cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
         self._transactions += 1
         return True
 
@@ -599,7 +365,7 @@ class Writer:
             self._cursor.execute(sql.FREE_JOB)
 
     def _undo(self, error: BaseException) -> None:
-        if _proves_nothing(error):
+        if proves_nothing(error):
             self._failed = getattr(error, "sqlite_errorname", "")
         try:
             if self._connection.in_transaction:
@@ -643,10 +409,10 @@ class Writer:
         yield
         if seconds:
             # One short wait for a reader that is just about to end; a long one is not waited for.
-            yield from _pauses(min(seconds, 0.05))
+            yield from pauses(min(seconds, 0.05))
 
     def _checkpoint(self, statement: str, seconds: float) -> bool:
-        with _checkpoint_lock(self._lock_file, seconds) as held:
+        with checkpoint_lock(self._lock_file, seconds) as held:
             if not held:
                 return False
             try:
@@ -656,7 +422,7 @@ class Writer:
                     busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
             except sqlite3.Error as error:
                 # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
-                if _proves_nothing(error):
+                if proves_nothing(error):
                     self._undo(error)
                 return False
             self._log_bytes = 0
@@ -680,14 +446,14 @@ class Writer:
 
     def read(self, work: Work[T]) -> T:
         """Run one reading job on a snapshot; see `Database`."""
-        _refuse_fork(self._pid)
+        refuse_fork(self._pid)
         with self._read_lock:
             self._refuse_unusable()
             try:
                 if self._reading is None:
                     recheck(self.private)
-                    self._reading = _open_reading(self.private.path)
-                return _read_snapshot(self._reading, work)
+                    self._reading = open_reading(self.private.path)
+                return read_snapshot(self._reading, work)
             except sqlite3.Error as error:
                 raise translated(error) from error
 
@@ -712,7 +478,7 @@ class Writer:
 
     def _close_files(self) -> None:
         # The last connection to a database checkpoints as it closes, so this too happens under the lock.
-        with contextlib.suppress(sqlite3.Error), _checkpoint_lock(self._lock_file, _ERASE_SECONDS):
+        with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, _ERASE_SECONDS):
             if self._reading is not None:
                 self._reading.close()
             if not self._failed:
@@ -736,6 +502,11 @@ class Writer:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
+def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError:
+    error.__cause__ = cause
+    return error
+
+
 def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
     for job in jobs:
         if isinstance(error, sqlite3.Error):
@@ -743,10 +514,6 @@ def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
         else:
             # Each task raises an exception of its own; a shared one would collect all their tracebacks.
             job.error = error if len(jobs) == 1 else copy.copy(error)
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("the store is closed")
 
 
 def _wake(jobs: Sequence[_Job]) -> None:
@@ -763,17 +530,6 @@ def _wake(jobs: Sequence[_Job]) -> None:
 def _settle_all(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         job.settle()
-
-
-def _read_snapshot(connection: sqlite3.Connection, work: Work[T]) -> T:
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    cursor.execute(sql.BEGIN_READ)
-    try:
-        return work(cursor)
-    finally:
-        cursor.execute(sql.ROLLBACK)
-        cursor.close()
 
 
 # --- one writer per file ---------------------------------------------------------------------------------------------
@@ -800,7 +556,7 @@ class _Registry:
                 writer.holders += 1
                 return writer
             try:
-                _refuse_foreign(private.path)
+                refuse_foreign(private.path)
                 writer = self.writers[file] = Writer(private)
             except sqlite3.Error as error:
                 raise translated(error) from error
@@ -848,105 +604,4 @@ def acquire_writer(path: str | os.PathLike[str], *, allow_network_filesystem: bo
     return _registry.acquire(path, allow_network_filesystem)
 
 
-# --- a host's own connection -----------------------------------------------------------------------------------------
-
-
-class HostConnection:
-    """A connection that the host opened and will close: nothing of it is changed, and nothing claimed that it does not
-    give. Everything runs in the caller's thread."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Make or migrate our tables, and note what the connection's settings promise."""
-        self._connection = connection
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        self.run(migrate)
-        cursor = self._host_cursor()
-        mode = _text(cursor.execute(sql.GET_JOURNAL_MODE).fetchone()[0])
-        synchronous = cursor.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
-        secure = cursor.execute(sql.GET_SECURE_DELETE).fetchone()[0]
-        cursor.close()
-        self._durable = mode in ("wal", "delete", "truncate", "persist") and synchronous >= 2
-        # In WAL old pages stay in the log until the host has it cut; a persistent journal keeps them too.
-        self._erases = mode in ("delete", "truncate", "memory") and secure == 1
-
-    @property
-    def durable(self) -> bool:
-        """Whether the host's settings make a commit that returned survive a power cut."""
-        return self._durable
-
-    def _host_cursor(self) -> sqlite3.Cursor:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        return cursor
-
-    def _refuse_unusable(self) -> None:
-        _refuse_fork(self._pid)
-        if self._closed:
-            raise _closed()
-        if self._connection.in_transaction:
-            raise InvalidOption(
-                "the connection is inside a transaction of the host's; commit or roll back first, and leave autocommit "
-                "at its default",
-                option="connection",
-            )
-
-    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002 - the host's setting counts
-        """Run one job in a transaction of its own; see `Database`."""
-        job = _Job(work, size, True, erases, None)
-        with self._lock:
-            try:
-                self._refuse_unusable()
-                cursor = self._host_cursor()
-                cursor.execute(sql.BEGIN_WRITE)
-                try:
-                    job.finish(work(cursor))
-                    cursor.execute(sql.COMMIT)
-                except BaseException:
-                    if self._connection.in_transaction:
-                        cursor.execute(sql.ROLLBACK)
-                    raise
-                finally:
-                    cursor.close()
-            except sqlite3.Error as error:
-                raise translated(error) from error
-        if job.error is not None:
-            raise job.error
-        return cast("T", self._erases if erases else job.result)
-
-    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Run the job at once, in the loop's thread: the host's connection may belong to it."""
-        return self.run(work, size=size, durable=durable, erases=erases)
-
-    def read(self, work: Work[T]) -> T:
-        """Run one reading job on a snapshot; see `Database`."""
-        with self._lock:
-            try:
-                self._refuse_unusable()
-                return _read_snapshot(self._connection, work)
-            except sqlite3.Error as error:
-                raise translated(error) from error
-
-    def release(self) -> None:
-        """Use the connection no more; closing it is the host's."""
-        self._closed = True
-
-
-def _text(value: object) -> str:
-    # A host's text_factory may give bytes or anything else for the pragma's answer.
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-__all__ = [
-    "BUSY_SECONDS",
-    "CHECKPOINT_BYTES",
-    "Database",
-    "HostConnection",
-    "Kept",
-    "Work",
-    "Writer",
-    "acquire_writer",
-    "migrate",
-    "translated",
-]
+__all__ = ["CHECKPOINT_BYTES", "Database", "Kept", "Work", "Writer", "acquire_writer"]

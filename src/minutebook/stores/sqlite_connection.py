@@ -1,0 +1,295 @@
+"""
+Connections to a database file: how one is opened, what its file and its settings must be, and what its errors mean.
+
+The writer and a host's own connection both stand on this; nothing here outlives a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import sys
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
+
+from minutebook.errors import (
+    DecisionHistoryCorrupt,
+    DecisionHistorySchemaUnsupported,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    MinutebookError,
+    StoreClosed,
+)
+from minutebook.stores import sqlite_statements as sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 10.0
+"""How long a write waits for another process's transaction."""
+
+# These failed before anything could be synced, so the rollback leaves the database as it was and it can go on.
+_HARMLESS = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_IOERR_NOMEM"})
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def translated(error: sqlite3.Error) -> MinutebookError:
+    """Return our error for one of the driver's; the driver's texts name statements and columns, never content."""
+    name = getattr(error, "sqlite_errorname", "")
+    if isinstance(error, sqlite3.ProgrammingError) and not name:
+        return StoreClosed("the database connection is closed, or belongs to another thread")
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DecisionHistoryStorageLocked(
+            f"another program kept the database locked for {BUSY_SECONDS:.0f} seconds; nothing was written",
+            seconds=BUSY_SECONDS,
+        )
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
+        return DecisionHistoryCorrupt(f"the database is damaged or no database ({name}); restore a backup", sqlite=name)
+    if primary == sqlite3.SQLITE_FULL:
+        return DecisionHistoryStorageFailed(
+            "the disk is full; nothing of this write was kept, free space and try again",
+            problem="disk_full",
+            sqlite=name,
+        )
+    return DecisionHistoryStorageFailed(
+        f"the database failed ({name or type(error).__name__}); whether this write reached the disk is known only once "
+        "the store is opened again",
+        problem="database",
+        sqlite=name,
+    )
+
+
+def proves_nothing(error: BaseException) -> bool:
+    """Whether the error leaves open what is on the disk, so that no later success can be believed."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code == sqlite3.SQLITE_IOERR and getattr(error, "sqlite_errorname", "") not in _HARMLESS
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def refuse_fork(pid: int) -> None:
+    if os.getpid() != pid:
+        raise StoreClosed("this store was opened before a fork; open it again in the child process")
+
+
+def pauses(seconds: float) -> Iterator[None]:
+    """Yield after each of a series of growing pauses, until `seconds` have passed."""
+    end = time.monotonic() + seconds
+    pause = 0.0002
+    while time.monotonic() < end:
+        # Processes that wait in step would meet again and again.
+        time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
+        yield
+        pause = min(pause * 2, 0.01)
+
+
+def patiently(attempt: Callable[[], object], seconds: float) -> None:
+    """Call `attempt` until it succeeds, fails for another reason than a lock, or `seconds` have passed."""
+    waits = pauses(seconds)
+    while True:
+        try:
+            attempt()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or next(waits, StopIteration) is StopIteration:
+                raise
+        else:
+            return
+
+
+def closed() -> StoreClosed:
+    return StoreClosed("the store is closed")
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_unknown_version(version: int) -> None:
+    if version > sql.SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            f"the database has schema version {version}, this minutebook knows up to {sql.SCHEMA_VERSION}; "
+            "use the newer release that wrote it",
+            found=version,
+            supported=sql.SCHEMA_VERSION,
+        )
+
+
+def refuse_foreign(path: str) -> None:
+    """
+    Refuse a file of another application or a newer version before anything is changed in it.
+
+    Opened as immutable, SQLite takes no lock, makes no sidecar and recovers no log. Reading the header with `open`
+    would not do: closing a descriptor drops the locks that another connection of this process has on the file.
+    """
+    try:
+        _look_at_header(path)
+    except (sqlite3.DatabaseError, DecisionHistorySchemaUnsupported):
+        # At the first look it may just have been coming into being; what had begun to show is ours by now.
+        _look_at_header(path)
+
+
+def _look_at_header(path: str) -> None:
+    name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
+        application = connection.execute(sql.GET_APPLICATION_ID).fetchone()[0]
+        version = connection.execute(sql.GET_USER_VERSION).fetchone()[0]
+        ours = application == sql.APPLICATION_ID
+        new = ours or not (application or version or connection.execute(sql.COUNT_OBJECTS).fetchone()[0])
+    if not new:
+        raise DecisionHistorySchemaUnsupported(
+            f"the database belongs to another application (id {application}, ours is {sql.APPLICATION_ID}); "
+            "name another file",
+            found=application,
+            supported=sql.APPLICATION_ID,
+        )
+    _refuse_unknown_version(version)
+
+
+def _create_tables(cursor: sqlite3.Cursor) -> None:
+    cursor.execute(sql.CREATE_SCHEMA)
+    cursor.execute(sql.CREATE_NAMESPACE)
+    cursor.execute(sql.CREATE_CONVERSATION)
+    cursor.execute(sql.CREATE_CONVERSATION_AGE)
+    cursor.execute(sql.CREATE_ENTRY)
+    cursor.execute(sql.CREATE_RECEIPT)
+    cursor.execute(sql.CREATE_RESIDUE)
+    cursor.execute(sql.ADD_VERSION, (1,))
+
+
+MIGRATIONS: Final[tuple[Callable[[sqlite3.Cursor], None], ...]] = (_create_tables,)
+"""What leads from each schema version to the next; the first one makes the tables."""
+
+
+def migrate(cursor: sqlite3.Cursor) -> None:
+    """
+    Bring our tables to the newest version, inside the caller's transaction.
+
+    Raises:
+        DecisionHistorySchemaUnsupported: they are of a newer version than this code knows.
+    """
+    version = 0
+    if cursor.execute(sql.HAS_SCHEMA).fetchone()[0]:
+        version = int(cursor.execute(sql.GET_VERSION).fetchone()[0])
+    _refuse_unknown_version(version)
+    for step in MIGRATIONS[version:]:
+        step(cursor)
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute(sql.NO_AUTOCHECKPOINT)
+    return connection
+
+
+def _create_database(connection: sqlite3.Connection) -> None:
+    """
+    Make or migrate the tables in one transaction, then switch to WAL.
+
+    A new file has its tables and our application id in one commit under the rollback journal. Therefore, whatever
+    moment another process looks at it, the file itself is either empty or ours.
+    """
+    cursor = connection.cursor()
+    cursor.execute(sql.SYNC_EXTRA)
+    cursor.execute(sql.BEGIN_WRITE)
+    try:
+        if cursor.execute(sql.GET_USER_VERSION).fetchone()[0] != sql.SCHEMA_VERSION:
+            migrate(cursor)
+            cursor.execute(sql.SET_APPLICATION_ID)
+            cursor.execute(sql.SET_USER_VERSION_1)
+        cursor.execute(sql.COMMIT)
+    except BaseException:
+        if connection.in_transaction:
+            cursor.execute(sql.ROLLBACK)
+        raise
+    # SQLite itself does not wait here for the others that are just doing the same.
+    patiently(lambda: cursor.execute(sql.USE_WAL), BUSY_SECONDS)
+
+
+def _set_durable(connection: sqlite3.Connection) -> None:
+    """Set what durability and erasure rest on, and read it back."""
+    connection.execute(sql.SYNC_FULL)
+    connection.execute(sql.USE_SECURE_DELETE)
+    connection.execute(sql.LIMIT_WAL)
+    if sys.platform == "darwin":
+        connection.execute(sql.USE_FULLFSYNC)
+        connection.execute(sql.USE_CHECKPOINT_FULLFSYNC)
+    mode = connection.execute(sql.GET_JOURNAL_MODE).fetchone()[0]
+    synchronous = connection.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
+    if mode != "wal" or synchronous != 2:
+        raise DecisionHistoryStorageFailed(
+            f"SQLite runs with journal_mode={mode} and synchronous={synchronous} where wal and 2 are needed; "
+            "use a local disk",
+            problem="pragmas",
+        )
+
+
+def open_writing(path: str) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        _create_database(connection)
+        _set_durable(connection)
+        # From here on waiting is the writer's own: SQLite's would hold up an event loop.
+        connection.execute(sql.WAIT_FOR_NOBODY)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reading(path: str) -> sqlite3.Connection:
+    connection = _connect(path)
+    connection.execute(sql.QUERY_ONLY)
+    return connection
+
+
+# --- the checkpoint lock ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, None]:
+    """Hold the lock that all processes take for a checkpoint, or yield False when it cannot be had in time."""
+    try:
+        import fcntl
+    except ImportError:
+        # Python for Windows brings its own SQLite, of a version that needs no such lock since 3.51.3.
+        yield sqlite3.sqlite_version_info >= (3, 51, 3)
+        return
+    waits = pauses(seconds)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if next(waits, StopIteration) is StopIteration:
+                yield False
+                return
+        else:
+            break
+    try:
+        yield True
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Cursor], T]) -> T:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    cursor.execute(sql.BEGIN_READ)
+    try:
+        return work(cursor)
+    finally:
+        cursor.execute(sql.ROLLBACK)
+        cursor.close()

@@ -1,0 +1,112 @@
+"""
+A connection of the host's own as the place where a journal's jobs run (SPEC D19).
+
+The host opened it, set it up and will close it. So nothing of it is changed, nothing is claimed that its settings do
+not give, and everything runs in the caller's own thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from minutebook.errors import InvalidOption
+from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.sqlite_connection import closed, migrate, read_snapshot, refuse_fork, translated
+from minutebook.stores.sqlite_writer import Kept
+
+if TYPE_CHECKING:
+    from minutebook.stores.sqlite_writer import Work
+
+T = TypeVar("T")
+
+
+class HostConnection:
+    """A `Database` on a connection that the host opened and will close."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Make or migrate our tables, and note what the connection's settings promise."""
+        self._connection = connection
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.run(migrate)
+        cursor = self._host_cursor()
+        mode = _text(cursor.execute(sql.GET_JOURNAL_MODE).fetchone()[0])
+        synchronous = cursor.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
+        secure = cursor.execute(sql.GET_SECURE_DELETE).fetchone()[0]
+        cursor.close()
+        self._durable = mode in ("wal", "delete", "truncate", "persist") and synchronous >= 2
+        # In WAL old pages stay in the log until the host has it cut; a persistent journal keeps them too.
+        self._erases = mode in ("delete", "truncate", "memory") and secure == 1
+
+    @property
+    def durable(self) -> bool:
+        """Whether the host's settings make a commit that returned survive a power cut."""
+        return self._durable
+
+    def _host_cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+    def _refuse_unusable(self) -> None:
+        refuse_fork(self._pid)
+        if self._closed:
+            raise closed()
+        if self._connection.in_transaction:
+            raise InvalidOption(
+                "the connection is inside a transaction of the host's; commit or roll back first, and leave autocommit "
+                "at its default",
+                option="connection",
+            )
+
+    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002
+        """Run one job in a transaction of its own; see `Database`. How durable it is the host's settings decide."""
+        with self._lock:
+            try:
+                self._refuse_unusable()
+                result = self._transact(work)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+        if isinstance(result, Kept):
+            raise result.error
+        return cast("T", self._erases if erases else result)
+
+    def _transact(self, work: Work[T]) -> T:
+        cursor = self._host_cursor()
+        cursor.execute(sql.BEGIN_WRITE)
+        try:
+            result = work(cursor)
+            cursor.execute(sql.COMMIT)
+        except BaseException:
+            if self._connection.in_transaction:
+                cursor.execute(sql.ROLLBACK)
+            raise
+        finally:
+            cursor.close()
+        return result
+
+    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
+        """Run the job at once, in the loop's thread: the host's connection may belong to it."""
+        return self.run(work, size=size, durable=durable, erases=erases)
+
+    def read(self, work: Work[T]) -> T:
+        """Run one reading job on a snapshot; see `Database`."""
+        with self._lock:
+            try:
+                self._refuse_unusable()
+                return read_snapshot(self._connection, work)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+
+    def release(self) -> None:
+        """Use the connection no more; closing it is the host's."""
+        self._closed = True
+
+
+def _text(value: object) -> str:
+    # A host's text_factory may give bytes or anything else for the pragma's answer.
+    return value.decode() if isinstance(value, bytes) else str(value)
