@@ -7,13 +7,16 @@ A store adds to a journal what is the same for all of them: the namespace from t
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
+    DecisionHistoryBusy,
     DecisionHistoryCorrupt,
     DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
     InvalidOption,
     MinutebookError,
 )
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.entries import Entry
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal, Listing, Totals
+    from minutebook.ports import Journal, Listing, Reserved, Totals
 
 Result = TypeVar("Result")
 
@@ -106,6 +109,8 @@ class JournalStore:
         if header is None:
             return None
         check_idle(header, header.since)
+        if not header.entries:
+            return None  # a first write was reserved and then failed: nothing was ever recorded
         entries = [entry async for entry in self.entries(key) if entry.seq <= header.entries]
         return Record(header=header, entries=tuple(entries))
 
@@ -146,10 +151,10 @@ class JournalStore:
         token = self.tokens.issue(holder)
         known = await self.journal.header(self._own(key))
         try:
-            reserved = await self.journal.reserve(key, token, format=known.format if known else format)
+            reserved = await self._reserve(key, token, known.format if known else format)
             entries = [entry async for entry in self.entries(key)]
             before = Record(header=reserved.header, entries=tuple(entries))
-            saved, result = await operation(before if known else None)
+            saved, result = await operation(before if entries else None)
             drafts = (saved or before).added
             delta = Delta(drafts=drafts, idempotency=self.fresh_id())
             await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
@@ -161,6 +166,18 @@ class JournalStore:
         finally:
             self.tokens.end(token)
         return result
+
+    async def _reserve(self, key: ConversationKey, token: str, format: str) -> Reserved:  # noqa: A002
+        """Take the reservation; a second time if an orphan of this process held it."""
+        try:
+            return await self.journal.reserve(key, token, format=format)
+        except DecisionHistoryBusy:
+            header = await self.journal.header(key)
+            if header is None or not self.tokens.is_orphan(header.token):
+                raise
+        with contextlib.suppress(DecisionHistoryNotReserved):  # another task of this process was first
+            await self.journal.recover(key, header.epoch)
+        return await self.journal.reserve(key, token, format=format)
 
     async def _release(self, key: ConversationKey, token: str, error: BaseException) -> None:
         try:
@@ -212,6 +229,8 @@ class JournalStore:
 
     async def list(self, *, after: str = "", limit: int = 100) -> tuple[Listing, ...]:
         """Return up to `limit` conversations of the namespace whose ids are above `after`, by code points."""
+        if after != "":
+            check_id(after, "after")
         return await self.journal.list(self.namespace, after, check_count(limit, "limit"))
 
     async def totals(self) -> Totals:
