@@ -1,0 +1,336 @@
+"""
+Every public method, cut at every await in every way: what is left is old or new, and the next call works (I-18).
+
+A cut method runs over a journal that suspends before and after each call, so that a cut strikes once where nothing was
+sent and once where everything was done and nobody heard of it. Old or new is judged by what counts: the window of the
+next turn is the one without the method or the one with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
+
+from minutebook.conversation import Conversation
+from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
+from minutebook.history import Hold
+from minutebook.stores.journal import JournalStore
+from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
+from minutebook.testing.conformance import samples
+
+Method = Callable[[Conversation], Awaitable[Any]]
+
+# --- the methods -----------------------------------------------------------------------------------------------------
+
+
+async def turn(conversation: Conversation) -> None:
+    async with conversation.turn("asks") as turn:
+        await turn.window()
+        await turn.respond(said("answers"))
+
+
+async def turn_with_tools(conversation: Conversation) -> None:
+    async with conversation.turn("asks", id="turn-id") as turn:
+        await turn.window()
+        calls = await turn.respond(said("", "call-1", "call-2"))
+        await turn.result(calls[1], "two")
+        await turn.say("and be quick")
+        await turn.result(calls[0], "one")
+        await turn.window()
+        await turn.respond(said("answers"))
+
+
+async def turn_with_parked_call(conversation: Conversation) -> None:
+    async with conversation.turn("asks") as turn:
+        (call,) = await turn.respond(said("", "call-1"))
+        await turn.park(call)
+
+
+async def append(conversation: Conversation) -> None:
+    await conversation.append([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}], id="one")
+
+
+async def append_whole(conversation: Conversation) -> None:
+    messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "first answer"}]
+    fresh = Conversation(conversation.store, "whole", format="openai-chat")
+    await fresh.append([*messages, {"role": "user", "content": "u"}], whole=True)
+
+
+async def complete(conversation: Conversation) -> None:
+    (call,) = await conversation.open_calls()
+    await conversation.complete(call, "late result")
+
+
+async def read_all(conversation: Conversation) -> None:
+    [entry async for entry in conversation.entries()]
+    [exchange async for exchange in conversation.exchanges()]
+    await conversation.last(1)
+    await conversation.page(after=0, limit=2)
+    await conversation.window()
+
+
+async def read_store(conversation: Conversation) -> None:
+    store, key = conversation.store, conversation.key
+    await store.read(key)
+    [entry async for entry in store.entries(key)]
+    [receipt async for receipt in store.receipts(key)]
+    await store.header(key)
+    await store.list()
+    await store.totals()
+    await store.verify(key)
+
+
+async def transact(conversation: Conversation) -> None:
+    async def operation(record: Any) -> Any:
+        await checkpoint()
+        wire = conversation.history.wire
+        return record.adding(wire.input("asks"), wire.response(said("answers"))), None
+
+    await conversation.store.transact(conversation.key, operation)
+
+
+async def delete(conversation: Conversation) -> None:
+    await conversation.store.delete(conversation.key)
+
+
+async def recover(conversation: Conversation) -> None:
+    await conversation.store.recover(conversation.key, worker_stopped=True)
+
+
+METHODS: tuple[Method, ...] = (
+    turn,
+    turn_with_tools,
+    turn_with_parked_call,
+    append,
+    append_whole,
+    complete,
+    read_all,
+    read_store,
+    transact,
+    delete,
+    recover,
+)
+
+# --- the story -------------------------------------------------------------------------------------------------------
+
+
+async def prepare(journal: Any, method: Method) -> None:
+    """Record two exchanges with a parked call between them; for a recovery, have another worker hold all that."""
+    other = chat(journal)
+    await other.append([{"role": "user", "content": "first"}, {"role": "assistant", "content": "first answer"}])
+    await turn_with_parked_call(other)
+    async with other.turn("second") as turn:
+        await turn.respond(said("second answer"))
+    if method is recover:
+        await chat(journal).turn("held").__aenter__()
+
+
+async def next_window(conversation: Conversation) -> str:
+    """Return what the next turn sends, or that there can be none."""
+    try:
+        async with conversation.turn("next") as turn:
+            window = await turn.window()
+            await turn.respond(said("done"))
+    except DecisionHistoryBusy:
+        return "busy"
+    return json.dumps(window.messages)
+
+
+async def lawful(journal: Any, method: Method) -> set[str]:
+    """Return the windows of the next turn without the method and with it."""
+    found: set[str] = set()
+    for done in (False, True):
+        fresh = journal(f"{done}")
+        await prepare(fresh, method)
+        conversation = chat(fresh)
+        if done:
+            await method(conversation)
+        found.add(await next_window(conversation))
+        await fresh.close()
+    return found
+
+
+async def struck(journal: Any, around: Any, method: Method, step: int, cut: Cut, windows: set[str]) -> bool:
+    """Cut the method at one await, and see that everything is right afterwards."""
+    await prepare(journal, method)
+    conversation = chat(around(journal))
+    ended = await cancel_at(lambda: method(conversation), step, cut)  # type: ignore[arg-type, return-value]
+    if not ended.struck:
+        assert ended.error is None
+        return False
+    place = f"{method.__name__} {cut.value} at await {step}"
+    assert not isinstance(ended.error, (MinutebookError, AssertionError)), f"{place}: {ended.error!r}"
+    header = await journal.header(conversation.key)
+    if header is not None and header.token and method is not recover:
+        assert cut is Cut.CLOSED, f"{place}: the reservation was left"
+        assert conversation.store.tokens.is_orphan(header.token), f"{place}: a stranger's reservation"
+    if header is not None:
+        await conversation.store.verify(conversation.key)
+    assert await next_window(conversation) in windows, f"{place}: neither old nor new"
+    header = await journal.header(conversation.key)
+    if method is recover and header.token:
+        await conversation.store.recover(conversation.key, worker_stopped=True)
+        assert await next_window(conversation) in windows
+    await conversation.store.verify(conversation.key)
+    return True
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.CLOSED, Cut.INTERRUPTED], ids=lambda cut: cut.value)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_i18_cut_at_any_await(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
+    """Without an event loop: cancelled, closed or interrupted at each await, the result is old or new (I-18)."""
+    windows = drive(lawful(lambda name: open_journal(kind, tmp_path, name=name), method))
+    step = 1
+    while drive(struck(open_journal(kind, tmp_path, name=f"{step}"), SuspendingJournal, method, step, cut, windows)):
+        step += 1
+    assert step > 2, "the method was never seen waiting"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.value)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+@pytest.mark.parametrize("kind", ["RAM", "SQLite"] if not PROVE else KINDS)
+def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
+    """Under asyncio: a cancelled task, an expired timeout, a closed and an interrupted coroutine (I-18)."""
+
+    async def everywhere() -> int:
+        def fresh(name: str) -> Any:
+            return open_journal(kind, tmp_path, name=name, blocking=False)
+
+        windows = await lawful(fresh, method)
+        step = 1
+        while True:
+            journal = fresh(f"{step}")
+            if not await struck(journal, SuspendingJournal, method, step, cut, windows):
+                return step
+            await journal.close()
+            step += 1
+
+    assert asyncio.run(everywhere()) > 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "part", "method"),
+    [(Hold, "abandon", turn), (Hold, "_undo_reserve", turn), (JournalStore, "_release", transact)],
+)
+def test_i18_a_reservation_that_is_left_would_be_found(
+    owner: type, part: str, method: Method, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Control: without the part that gives a reservation back, the same harness fails."""
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    windows = drive(lawful(lambda name: open_journal("RAM", tmp_path, name=name), method))
+    monkeypatch.setattr(owner, part, nothing)
+    with pytest.raises(AssertionError, match="the reservation was left"):
+        for step in range(1, 20):
+            drive(struck(open_journal("RAM", tmp_path), SuspendingJournal, method, step, Cut.CANCELLED, windows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_input_62_cancelled_commit_may_be_written(kind: str, tmp_path: Path) -> None:
+    """A commit that was cancelled after it was written is found by its id, and is not written twice (62)."""
+    journal = open_journal(kind, tmp_path)
+    faulty = FaultyJournal(journal, [Fault(call=1, after=True, error=asyncio.CancelledError)])
+    conversation = chat(faulty)
+    with pytest.raises(asyncio.CancelledError):
+        drive(append(conversation))
+    assert faulty.left == ()
+    drive(append(conversation))
+    assert len(drive(samples.entries(journal, conversation.key))) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_d22_orphan_of_an_interrupt_is_continued_by_its_own_process(kind: str, tmp_path: Path) -> None:
+    """
+    A reservation whose holder died in this process is continued by the next turn and by the next `transact`.
+
+    A stranger still gets Busy: it cannot know that the holder is dead.
+    """
+    journal = open_journal(kind, tmp_path)
+    for then in (turn, transact, append):
+        conversation = chat(journal, then.__name__)
+        left = turn_that_waits(conversation)
+        left.send(None)
+        left.close()
+        with pytest.raises(DecisionHistoryBusy):
+            drive(turn(chat(journal, then.__name__)))
+        drive(then(conversation))
+        drive(turn(conversation))
+
+
+async def turn_that_waits(conversation: Conversation) -> None:
+    async with conversation.turn("asks") as turn:
+        await checkpoint()
+        await turn.respond(said("answers"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError, DecisionHistoryBusy])
+def test_d24_failed_first_operation_leaves_nothing(kind: str, error: type[BaseException], tmp_path: Path) -> None:
+    """An operation on an absent record is given `None`; if it raises, there is still none, and the next gets `None`."""
+    store = chat(open_journal(kind, tmp_path)).store
+    key = store.key("new")
+    given: list[Any] = []
+
+    async def operation(record: Any) -> Any:
+        given.append(record)
+        raise error("refused")
+
+    for _ in range(2):
+        with pytest.raises(error):
+            drive(store.transact(key, operation))
+        assert drive(store.read(key)) is None
+    assert given == [None, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_d24_snapshot_is_taken_under_the_reservation(kind: str, tmp_path: Path) -> None:
+    """What others wrote between the call and the reservation is in the snapshot: it is never `None` by mistake."""
+    journal = open_journal(kind, tmp_path)
+    key = chat(journal).key
+
+    class WritesBetween(FaultyJournal):
+        async def reserve(self, *positional: Any, **named: Any) -> Any:
+            await samples.append(journal, key, "one", samples.say("first"))
+            return await super().reserve(*positional, **named)
+
+    given: list[Any] = []
+
+    async def operation(record: Any) -> Any:
+        given.append(record)
+        return None, None
+
+    drive(chat(WritesBetween(journal)).store.transact(key, operation, format=samples.FORMAT))
+    assert len(given[0].entries) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_i04_refused_write_leaves_content_identical(kind: str, tmp_path: Path) -> None:
+    """Every call of a turn fails once before and once after its work; the next window is the old or the new (I-4)."""
+    windows = drive(lawful(lambda name: open_journal(kind, tmp_path, name=name), turn_with_tools))
+    for after in (False, True):
+        number = 0
+        while True:
+            number += 1
+            journal = open_journal(kind, tmp_path, name=f"{after}-{number}")
+            drive(prepare(journal, turn))
+            faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
+            conversation = chat(faulty)
+            with contextlib.suppress(DecisionHistoryStorageFailed):
+                drive(turn_with_tools(conversation))
+            if faulty.left:
+                break
+            assert drive(next_window(conversation)) in windows, f"call {number}, after={after}"
+            drive(conversation.store.verify(conversation.key))
+        assert number > 5
