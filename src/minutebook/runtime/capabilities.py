@@ -1,0 +1,217 @@
+"""
+Capabilities: typed Python functions that a program lets a model propose to call.
+
+The function's annotations are the contract, both ways: they become the schema that a model is shown, and what it
+proposes is converted to those types strictly before the function sees it. A parameter that JSON cannot fill is refused
+when the function is decorated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Union, overload
+
+import msgspec
+
+from minutebook.errors import InvalidOption
+from minutebook.model.bounds import check_count
+from minutebook.model.codec import JSON, encode, text
+from minutebook.model.decisions import CapabilitySpec
+from minutebook.runtime.authority import check_grant
+from minutebook.runtime.rules import fault_in
+from minutebook.runtime.schemas import Schema, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RESERVED_NAMES = frozenset({"finish"})
+"""Names that providers use themselves, for a model that ends the invocation through a call."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_PLACE = re.compile(r" - at `(\$[^`]*)`")
+_UNFILLABLE = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "a variable number of values",
+    inspect.Parameter.VAR_KEYWORD: "a variable number of names",
+}
+
+
+class CapabilityFailed(Exception):
+    """
+    Raise it in a capability to tell the model what went wrong; the run goes on.
+
+    Of every other exception a model is told the type's name alone, since a message may hold what it must not see.
+    """
+
+    def __init__(self, message: str) -> None:
+        """Take the text that the model will read."""
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidArguments(Exception):
+    """What a model proposed does not fit a capability's parameters. Its text names places and rules, no content."""
+
+
+@dataclass(frozen=True, eq=False)
+class Capability(Generic[P, R]):
+    """A function that a model may propose to call, and what it needs. Called directly, it is the function."""
+
+    function: Callable[P, R]
+    name: str
+    description: str
+    parameters: Schema
+    authority: str | None
+    """The grant without which it is neither offered nor executed; `None` when none is needed."""
+    max_calls: int | None
+    """How often one invocation may execute it, within the program's budget for all calls."""
+    version: str
+    arguments: msgspec.json.Decoder[Any]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, past every check of the runtime."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Capability({self.name!r})"
+
+    @property
+    def spec(self) -> CapabilitySpec:
+        """What a model is told."""
+        return CapabilitySpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def convert(self, arguments: dict[str, JSON]) -> dict[str, Any]:
+        """
+        Return `arguments` as the function's types, by parameter; they share nothing with what was given.
+
+        Raises:
+            InvalidArguments: they do not fit.
+        """
+        if fault := fault_in(arguments, self.parameters):
+            raise InvalidArguments(fault)
+        try:
+            values = self.arguments.decode(encode(arguments))
+        except Exception as error:  # a type's own __post_init__ may raise anything
+            found = _PLACE.search(str(error))
+            raise InvalidArguments(f"{found[1] if found else '$'}: no value of its type") from None
+        fields = {name: getattr(values, name) for name in values.__struct_fields__}
+        return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+
+
+@overload
+def capability(function: Callable[P, R], /) -> Capability[P, R]: ...
+@overload
+def capability(
+    *,
+    authority: str | None = None,
+    max_calls: int | None = None,
+    description: str | None = None,
+    version: str = "1",
+) -> Callable[[Callable[P, R]], Capability[P, R]]: ...
+def capability(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    authority: str | None = None,
+    max_calls: int | None = None,
+    description: str | None = None,
+    version: str = "1",
+) -> Any:
+    """
+    Turn a typed function, sync or async, into a capability that a program can declare.
+
+    Its name is the function's, its description the first line of the docstring, and its parameters are what the
+    annotations say; `Annotated[str, msgspec.Meta(max_length=64)]` bounds them. What it returns must be JSON of exactly
+    the types that JSON has, and becomes the observation's value.
+
+    Args:
+        authority: the grant that a program must hold for it.
+        max_calls: how often one invocation may execute it; without it only the program's budget counts.
+        description: what the model is told, instead of the docstring's first line.
+        version: what the host calls this behaviour; a new one where an old approval should not count.
+
+    Raises:
+        InvalidOption: an option or a parameter that cannot be; the message names it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Capability[..., Any]:
+        name = check_name(getattr(function, "__name__", None), "a capability's name")
+        if name in RESERVED_NAMES:
+            raise InvalidOption(f"the name {name!r} is reserved for providers; rename the capability", option="name")
+        parameters, arguments = _contract(function, name)
+        return Capability(
+            function=function,
+            name=name,
+            description=text(_first_line(function) if description is None else description, "description"),
+            parameters=parameters,
+            authority=None if authority is None else check_grant(authority),
+            max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
+            version=check_name(version, "version"),
+            arguments=arguments,
+        )
+
+    return decorate if function is None else decorate(function)
+
+
+def check_name(value: object, what: str) -> str:
+    """
+    Return `value` if it is a name that every provider accepts, else refuse it.
+
+    Raises:
+        InvalidOption: not a str of 1 to 64 ASCII letters, digits, `_` and `-`.
+    """
+    if type(value) is not str or not _NAME.fullmatch(value):
+        raise InvalidOption(f"{what} must be 1 to 64 ASCII letters, digits, '_' or '-'", option=what)
+    return value
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
+
+
+def _contract(function: Callable[..., Any], name: str) -> tuple[Schema, msgspec.json.Decoder[Any]]:
+    """Return the schema of a function's parameters, and what converts to them."""
+    fields = [_field(parameter, name) for parameter in _signature(function, name).parameters.values()]
+    kind = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    schema = schema_of(kind)
+    del schema["title"]  # the function's name is told beside it
+    return schema, msgspec.json.Decoder(kind)
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError as error:
+        where = _parameter_with(function, str(error.name))
+        raise _unusable(name, where, f"names {error.name!r}, which its module does not define") from None
+    except (SyntaxError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidOption(f"capability {name!r} has no readable signature: {error}", option="function") from None
+
+
+def _parameter_with(function: Callable[..., Any], missing: str) -> str:
+    written = {each.name: each.annotation for each in inspect.signature(function).parameters.values()}
+    return next((key for key, value in written.items() if isinstance(value, str) and missing in value), "return")
+
+
+def _field(parameter: inspect.Parameter, name: str) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """Return a parameter as a field of the arguments; one that has a default may be left out by the model."""
+    if parameter.kind in _UNFILLABLE:
+        raise _unusable(name, parameter.name, f"is {_UNFILLABLE[parameter.kind]}, which no JSON object can fill")
+    if parameter.annotation is inspect.Parameter.empty:
+        raise _unusable(name, parameter.name, "has no annotation")
+    try:
+        schema_of(parameter.annotation)
+        if parameter.default is inspect.Parameter.empty:
+            return parameter.name, parameter.annotation
+        return parameter.name, Union[parameter.annotation, msgspec.UnsetType], msgspec.UNSET  # noqa: UP007 - at run time
+    except (InvalidOption, TypeError) as error:
+        raise _unusable(name, parameter.name, f"has an annotation that cannot be used: {error}") from None
+
+
+def _unusable(name: str, parameter: str, fault: str) -> InvalidOption:
+    return InvalidOption(f"capability {name!r}: parameter {parameter!r} {fault}", option=parameter)

@@ -1,0 +1,86 @@
+"""
+Observations as the runtime makes them: one for each proposed call, executed or refused (SPEC D26).
+
+An error's value has one of two shapes. `{"error": kind}` means that the operation was executed and failed, and
+`{"refused": reason}` that it never was; each may have a `message` for the model. A run that goes on later tells from
+them what was used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from minutebook.errors import InvalidOption
+from minutebook.model.decisions import Observation
+from minutebook.runtime.authority import Denial
+from minutebook.runtime.budgets import Used
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.decisions import ProposedCall
+
+Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped"]
+"""Why a proposed call was not executed."""
+
+
+def executed(call: ProposedCall, value: JSON) -> Observation:
+    """Return what a call came to."""
+    return _observation(call, value, error=False)
+
+
+def failed(call: ProposedCall, kind: str, message: str | None = None) -> Observation:
+    """Return the observation of a call that was executed and failed."""
+    return _observation(call, _told("error", kind, message), error=True)
+
+
+def refused(call: ProposedCall, reason: Refusal, message: str | None = None) -> Observation:
+    """Return the observation of a call that was not executed."""
+    return _observation(call, _told("refused", reason, message), error=True)
+
+
+def _told(shape: str, what: str, message: str | None) -> dict[str, JSON]:
+    return {shape: what} if message is None else {shape: what, "message": message}
+
+
+def _observation(call: ProposedCall, value: JSON, *, error: bool) -> Observation:
+    return Observation(
+        capability=call.capability, arguments=call.arguments, value=value, error=error, reference=call.reference
+    )
+
+
+def was_executed(observation: Observation) -> bool:
+    """Return whether the operation was executed, well or badly."""
+    return not (observation.error and isinstance(observation.value, dict) and "refused" in observation.value)
+
+
+def check_earlier(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """
+    Return the observations that an invocation goes on with.
+
+    Raises:
+        InvalidOption: something else is among them, or two of them answer one proposal.
+    """
+    earlier = tuple(observations)
+    for at, each in enumerate(earlier):
+        if type(each) is not Observation:
+            raise InvalidOption(f"observations[{at}] is a {type(each).__name__}", option="observations")
+    references = [each.reference for each in earlier if each.reference is not None]
+    if len(set(references)) < len(references):
+        raise InvalidOption("two observations answer one proposed call", option="observations")
+    return earlier
+
+
+def used_by(observations: Sequence[Observation]) -> Used:
+    """
+    Return what led to these observations, never less than what was really used.
+
+    Proposals of one exchange came from one decision. Where no history gave references each observation is counted as
+    a decision of its own, so that going on later never gains any.
+    """
+    exchanges = {each.reference.exchange for each in observations if each.reference is not None}
+    alone = sum(each.reference is None for each in observations)
+    calls = Counter(each.capability for each in observations if was_executed(each))
+    return Used(decisions=len(exchanges) + alone, calls=calls)

@@ -1,0 +1,154 @@
+"""
+Programs: what an agent is told, may do, may use, and finishes with, checked when they are made.
+
+A program that exists is legal: nothing in it is found wrong in the middle of a run. It holds no state of a run, so one
+program serves any number of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+
+import msgspec
+
+from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption, InvalidValue
+from minutebook.model.codec import JSON, encode, text
+from minutebook.runtime.authority import check_grant
+from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
+from minutebook.runtime.capabilities import Capability, check_name
+from minutebook.runtime.rules import fault_in
+from minutebook.runtime.schemas import checked_schema, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+
+T = TypeVar("T")
+
+
+class Program(Generic[T]):
+    """
+    One agent as the host declares it.
+
+    Args:
+        name: the agent's name, part of the identity of its conversations (SPEC D5).
+        instructions: what the model is told before the task.
+        capabilities: what it may propose to call, in the order in which it is told of them.
+        output: what it finishes with: a Python type, whose value is then the outcome's output, or a JSON schema, whose
+            value stays as it came.
+        budgets: what one invocation may use.
+        authority: the grants it holds. A capability that needs another is not offered, and refused when proposed.
+
+    Raises:
+        InvalidOption: an option that cannot be, or two capabilities of one name; the message names it.
+        InvalidValue: instructions that are no text.
+    """
+
+    @overload
+    def __init__(
+        self: Program[str],
+        *,
+        name: str,
+        instructions: str,
+        capabilities: Sequence[Capability[..., Any]] = (),
+        budgets: Budgets = ...,
+        authority: Set[str] = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Program[JSON],
+        *,
+        name: str,
+        instructions: str,
+        capabilities: Sequence[Capability[..., Any]] = (),
+        output: dict[str, JSON],
+        budgets: Budgets = ...,
+        authority: Set[str] = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        name: str,
+        instructions: str,
+        capabilities: Sequence[Capability[..., Any]] = (),
+        output: type[T],
+        budgets: Budgets = ...,
+        authority: Set[str] = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        name: str,
+        instructions: str,
+        capabilities: Sequence[Capability[..., Any]] = (),
+        output: Any = str,
+        budgets: Budgets = DEFAULT_BUDGETS,
+        authority: Set[str] = frozenset(),
+    ) -> None:
+        """Check every part; nothing is called."""
+        self.name: Final = check_name(name, "a program's name")
+        self.instructions: Final = text(instructions, "instructions")
+        self.capabilities: Final = _by_name(capabilities)
+        self.budgets: Final = _budgets(budgets)
+        self.authority: Final = _grants(authority)
+        ready_made = type(output) is dict
+        self.output: Final = checked_schema(cast("object", output)) if ready_made else schema_of(output)
+        """JSON schema of what the program finishes with."""
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any if ready_made else output)
+
+    def __repr__(self) -> str:
+        return f"Program({self.name!r}, {len(self.capabilities)} capabilities)"
+
+    def read_output(self, value: JSON) -> T:
+        """
+        Return what a model finished with as the program's output.
+
+        Raises:
+            AgentDecisionProviderSchemaViolation: it does not fit the output's schema or type.
+        """
+        try:
+            payload = encode(value)
+        except InvalidValue as error:
+            raise _no_output(str(error)) from None
+        if fault := fault_in(value, self.output):
+            raise _no_output(fault)
+        try:
+            output: T = self._decoder.decode(payload)
+        except Exception:  # a type's own __post_init__ may raise anything
+            raise _no_output("the type refuses it") from None
+        return output
+
+
+def _no_output(fault: str) -> AgentDecisionProviderSchemaViolation:
+    return AgentDecisionProviderSchemaViolation(
+        f"the model finished with no valid output: {fault}", provider_error_code="invalid_output"
+    )
+
+
+def _by_name(capabilities: Sequence[object]) -> Mapping[str, Capability[..., Any]]:
+    found: dict[str, Capability[..., Any]] = {}
+    for each in capabilities:
+        if not isinstance(each, Capability):
+            raise InvalidOption(
+                f"capabilities hold a {type(each).__name__}; decorate the function with @capability",
+                option="capabilities",
+            )
+        if each.name in found:
+            raise InvalidOption(f"two capabilities are named {each.name!r}; rename one", option="capabilities")
+        found[each.name] = each
+    return MappingProxyType(found)
+
+
+def _budgets(budgets: object) -> Budgets:
+    if not isinstance(budgets, Budgets):
+        raise InvalidOption(f"budgets must be Budgets, not {type(budgets).__name__}", option="budgets")
+    return budgets
+
+
+def _grants(authority: object) -> frozenset[str]:
+    # A str would be a set of its letters.
+    if not isinstance(authority, AbstractSet):
+        raise InvalidOption(f"authority must be a set of grants, not {type(authority).__name__}", option="authority")
+    return frozenset(check_grant(grant) for grant in cast("Set[object]", authority))

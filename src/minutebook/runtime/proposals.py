@@ -1,0 +1,67 @@
+"""
+Proposals: a provider's decision, made sure of before any of it is acted on.
+
+Providers promise that what they return is well formed. The runtime does not rest on that: a decision that is not stops
+the step whole, before the first of its calls, so that no effect follows from half a decision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidValue
+from minutebook.model.codec import JSON, decode, encode, text
+from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+
+def checked_decision(decision: object, answered: Set[CallReference]) -> Decision:
+    """
+    Return a decision whose calls share nothing with the provider's objects.
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: it is no decision, has both calls and a finish or neither, has arguments
+            that are no JSON object, or a reference that it repeats or that is among those `answered`.
+    """
+    if not isinstance(decision, Decision):
+        raise _malformed(f"a {type(decision).__name__} is no decision")
+    # Structs do not check what they are made of, so neither field is taken for what its annotation says.
+    calls, finish = cast("tuple[object, object]", (decision.calls, decision.finish))
+    if not isinstance(calls, tuple) or not isinstance(finish, (Finish, type(None))):
+        raise _malformed("its calls or its finish are none")
+    checked = tuple(_checked_call(call) for call in cast("tuple[object, ...]", calls))
+    if (finish is None) != bool(checked):
+        raise _malformed("it has either calls or a finish")
+    _check_references(checked, answered)
+    return msgspec.structs.replace(decision, calls=checked)
+
+
+def _checked_call(call: object) -> ProposedCall:
+    reference: object = call.reference if isinstance(call, ProposedCall) else ""
+    if not isinstance(call, ProposedCall) or not isinstance(reference, (CallReference, type(None))):
+        raise _malformed("a call is no proposed call")
+    if type(call.arguments) is not dict:
+        raise _malformed("the arguments of a call are no object")
+    try:
+        text(call.capability, "capability")
+        arguments = cast("dict[str, JSON]", decode(encode(call.arguments)))
+    except InvalidValue as error:
+        raise _malformed(f"a call is no JSON: {error}") from None
+    return msgspec.structs.replace(call, arguments=arguments)
+
+
+def _check_references(calls: tuple[ProposedCall, ...], answered: Set[CallReference]) -> None:
+    # One proposal, one observation: a reference that comes again would let a later call stand for an earlier one.
+    references = [call.reference for call in calls if call.reference is not None]
+    if len(set(references)) < len(references) or not answered.isdisjoint(references):
+        raise _malformed("a call has the reference of another one")
+
+
+def _malformed(fault: str) -> AgentDecisionProviderSchemaViolation:
+    return AgentDecisionProviderSchemaViolation(
+        f"the provider gave no valid decision: {fault}", provider_error_code="malformed_decision"
+    )

@@ -1,0 +1,55 @@
+"""What the runtime's tests share: programs, decisions to script, and runs under a still clock and counted ids."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
+from minutebook.runtime import Program, Runtime
+from minutebook.testing import ScriptedProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def call(name: str, /, **arguments: Any) -> ProposedCall:
+    return ProposedCall(capability=name, arguments=arguments)
+
+
+def calls(*proposed: ProposedCall, exchange: int | None = None) -> Decision:
+    """Return a decision for these calls, with references as a history gives them when `exchange` is given."""
+    if exchange is None:
+        return Decision(calls=proposed)
+    return Decision(
+        calls=tuple(
+            ProposedCall(capability=each.capability, arguments=each.arguments, reference=CallReference(exchange, at))
+            for at, each in enumerate(proposed)
+        )
+    )
+
+
+def finish(output: Any = "done") -> Decision:
+    return Decision(finish=Finish(output=output))
+
+
+def still() -> int:
+    """Return the same instant always."""
+    return 0
+
+
+def counted_ids() -> Callable[[], str]:
+    ids: Iterator[int] = itertools.count(1)
+    return lambda: f"id-{next(ids)}"
+
+
+def program(*capabilities: Any, **options: Any) -> Program[Any]:
+    return Program(name="clerk", instructions="Answer.", capabilities=capabilities, **options)
+
+
+def runtime(
+    declared: Program[Any], *script: Decision | BaseException, clock: Callable[[], int] = still
+) -> tuple[Runtime[Any], ScriptedProvider]:
+    """Return a runtime over a scripted provider, and the provider, which keeps what it was asked."""
+    provider = ScriptedProvider(script)
+    return Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=clock), provider
