@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.faults.powercut import SOUND, Outcome, Verdict, rebuild
+from tests.faults.trace import strace_problem, trace_child
 
 import minutebook.stores.sqlite as sqlite_module
 import minutebook.stores.sqlite_connection as connection_module
@@ -944,6 +946,76 @@ def test_i06_after_a_failed_sync_the_store_refuses_until_it_is_reopened(path: Pa
     assert done(append(again, KEY, "b")).header.entries == 8
     done(again.close())
     done(journal.close())
+
+
+POWER_CUT = (
+    PROCESS.split("async def")[0]
+    + """
+import os
+from functools import partial
+from minutebook.stores import sqlite_writer
+sqlite_writer.CHECKPOINT_BYTES = 100_000
+acks = os.open(os.environ["FAULT_ACK_FILE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+journal = SQLiteJournal(sys.argv[1], blocking=True)
+if sys.argv[2] == "unsynced":
+    run = journal._database.run
+    journal._database.run = lambda work, **more: run(work, **more | {"durable": False})
+
+def done(coroutine):
+    try: coroutine.send(None)
+    except StopIteration: pass
+
+def append(name, number):
+    delta = Delta(drafts=(Draft(kind=Kind.INPUT, payload=b"x" * 3000),), idempotency=str(number), settles=True)
+    done(journal.reserve(ConversationKey("tenant", name), "t", format="f", opening=delta, release=True))
+
+for number in range(12):
+    append("talk", number)
+    os.write(acks, b"ack %d\\n" % number)
+    if number == 6:
+        append("other", 1)
+        done(journal.delete(ConversationKey("tenant", "other")))
+        os.write(acks, b"ack deleted\\n")
+done(journal.close())
+"""
+)
+
+
+def after_power_cut(directory: Path, acknowledged: tuple[str, ...]) -> Verdict:
+    """Open what the disk may hold: every acknowledged commit is there, the chain is whole, what was deleted is gone."""
+    directory.chmod(0o700)
+    for file in directory.iterdir():
+        file.chmod(0o600)
+    try:
+        journal = SQLiteJournal(directory / "history.db", blocking=True)
+        try:
+            digest, header = first_digest(KEY), done(journal.header(KEY))
+            for entry in done(journal.oldest(KEY, 0, WHOLE)):
+                digest = recompute_digest(digest, entry)
+            if header is not None and header.digest != digest:
+                return Verdict(Outcome.CORRUPT, "chain")
+            names = [name for name in acknowledged if name != "deleted"]
+            if any(done(journal.receipt(KEY, name)) is None for name in names):
+                return Verdict(Outcome.LOST, names[-1])
+            if names != list(acknowledged) and done(journal.header(ConversationKey("tenant", "other"))) is not None:
+                return Verdict(Outcome.LOST, "the deletion")
+        finally:
+            done(journal.close())
+    except MinutebookError as error:
+        return Verdict(Outcome.CORRUPT, str(error))
+    return SOUND
+
+
+@pytest.mark.skipif(strace_problem() is not None, reason=str(strace_problem()))
+@pytest.mark.parametrize("mode", ["synced", "unsynced"])
+def test_i02_a_power_cut_loses_nothing_that_was_acknowledged(path: Path, mode: str) -> None:
+    """At any moment of creating, appending, deleting and checkpointing; left unsynced, the same run does lose."""
+    trace = trace_child([sys.executable, "-c", POWER_CUT, str(path), mode], root=path.parent)
+    budget = 100_000 if os.environ.get("MINUTEBOOK_PROVE") == "1" else 400
+    report = rebuild(trace, None, after_power_cut, budget=budget, seed=5)
+    print(report)
+    assert report.corrupt == report.other == 0, report
+    assert report.clean if mode == "synced" else report.lost > 0, report
 
 
 def test_the_log_stays_bounded(path: Path) -> None:

@@ -135,25 +135,36 @@ def refuse_foreign(path: str) -> None:
     try:
         _look_at_header(path)
     except (sqlite3.DatabaseError, DecisionHistorySchemaUnsupported):
-        # At the first look it may just have been coming into being; what had begun to show is ours by now.
+        # At the first look it may just have been coming into being; by now it is ours, or its journal is there.
         _look_at_header(path)
 
 
 def _look_at_header(path: str) -> None:
+    if os.path.lexists(path + "-journal"):
+        # A transaction is under way or was cut off, perhaps the one that creates the file. What the file holds is known
+        # once SQLite has undone it; `_create_database` judges it then.
+        return
     name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
-        application = connection.execute(sql.GET_APPLICATION_ID).fetchone()[0]
-        version = connection.execute(sql.GET_USER_VERSION).fetchone()[0]
-        ours = application == sql.APPLICATION_ID
-        new = ours or not (application or version or connection.execute(sql.COUNT_OBJECTS).fetchone()[0])
-    if not new:
+        # Where the power went during a checkpoint the file is shorter than its header says, and the log has the rest.
+        connection.execute(sql.READ_DAMAGED)
+        _judge_header(connection)
+
+
+def _judge_header(connection: sqlite3.Connection) -> int:
+    """Return the schema version of a file that is ours, 0 of a new one; refuse any other."""
+    application = connection.execute(sql.GET_APPLICATION_ID).fetchone()[0]
+    version = int(connection.execute(sql.GET_USER_VERSION).fetchone()[0])
+    if application == sql.APPLICATION_ID:
+        _refuse_unknown_version(version)
+    elif application or version or connection.execute(sql.COUNT_OBJECTS).fetchone()[0]:
         raise DecisionHistorySchemaUnsupported(
             f"the database belongs to another application (id {application}, ours is {sql.APPLICATION_ID}); "
             "name another file",
             found=application,
             supported=sql.APPLICATION_ID,
         )
-    _refuse_unknown_version(version)
+    return version
 
 
 def _create_tables(cursor: sqlite3.Cursor) -> None:
@@ -203,7 +214,7 @@ def _create_database(connection: sqlite3.Connection) -> None:
     cursor.execute(sql.SYNC_EXTRA)
     cursor.execute(sql.BEGIN_WRITE)
     try:
-        if cursor.execute(sql.GET_USER_VERSION).fetchone()[0] != sql.SCHEMA_VERSION:
+        if _judge_header(connection) != sql.SCHEMA_VERSION:
             migrate(cursor)
             cursor.execute(sql.SET_APPLICATION_ID)
             cursor.execute(sql.SET_USER_VERSION_1)

@@ -139,6 +139,9 @@ GET_APPLICATION_ID: Final = "PRAGMA application_id"
 SET_APPLICATION_ID: Final = "PRAGMA application_id = 1296190257"
 """Mark a new database as ours; a pragma takes no bound value, so the number stands here."""
 
+READ_DAMAGED: Final = "PRAGMA writable_schema = ON"
+"""Read a header although the file is shorter than it says; on a connection that writes nothing."""
+
 GET_USER_VERSION: Final = "PRAGMA user_version"
 """The schema version in the file's header."""
 
