@@ -16,7 +16,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_count
-from minutebook.model.codec import JSON, decode
+from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import Call, Draft, Entry, Kind
 from minutebook.model.keys import check_id
 from minutebook.policy.projection import unit_fragments
@@ -70,7 +70,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> list[dict[str, JSON]]:
         """The wire messages as Python values."""
-        return cast("list[dict[str, JSON]]", decode(self.json))
+        return cast("list[dict[str, JSON]]", reread(self.json))
 
     def __repr__(self) -> str:
         return f"Exchange({self.seq}, {len(self.json):,} bytes)"
@@ -303,6 +303,8 @@ class Conversation:
         """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
         calls = len(unit.entries[0].calls) if unit.entries else 0
         here = {entry.call for entry in unit.entries if entry.kind is Kind.RESULT}
+        if len(here) == calls:
+            return unit
         waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
         missing = set(range(calls)) - here - set(waiting)
         if not missing:

@@ -31,7 +31,7 @@ from minutebook.errors import (
     DecisionHistoryStoreFull,
     MinutebookError,
 )
-from minutebook.model.codec import decode
+from minutebook.model.codec import reread
 from minutebook.model.entries import Draft, Entry
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
 from minutebook.model.receipts import Sent, encode_sent
@@ -72,7 +72,7 @@ class Window(Sequence["dict[str, JSON]"]):
     def messages(self) -> list[dict[str, JSON]]:
         """The messages as Python values."""
         if self._messages is None:
-            self._messages = cast("list[dict[str, JSON]]", decode(self.json))
+            self._messages = cast("list[dict[str, JSON]]", reread(self.json))
         return self._messages
 
     def __len__(self) -> int:

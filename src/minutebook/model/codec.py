@@ -25,7 +25,18 @@ import msgspec
 
 from minutebook.errors import InvalidValue
 
-__all__ = ["JSON", "MAX_DEPTH", "MAX_INT_DIGITS", "MAX_NODES", "MAX_PAYLOAD_BYTES", "check", "decode", "encode", "text"]
+__all__ = [
+    "JSON",
+    "MAX_DEPTH",
+    "MAX_INT_DIGITS",
+    "MAX_NODES",
+    "MAX_PAYLOAD_BYTES",
+    "check",
+    "decode",
+    "encode",
+    "reread",
+    "text",
+]
 
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 
@@ -98,6 +109,19 @@ def decode(data: bytes | bytearray | memoryview) -> JSON:
         InvalidValue: the bytes are no such document; `path` names the place where it is known, else it is `$`.
     """
     return _read(_owned(data))
+
+
+def reread(data: bytes) -> JSON:
+    """
+    Return the value of bytes that were accepted before they were recorded; what was refused then is not sought again.
+
+    Raises:
+        InvalidValue: the bytes are no JSON any more.
+    """
+    try:
+        return cast("JSON", msgspec.json.decode(data))
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return decode(data)  # names the fault
 
 
 def check(data: bytes | bytearray | memoryview) -> bytes:

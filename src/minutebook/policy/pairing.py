@@ -30,9 +30,9 @@ def check_units(units: Iterable[Unit]) -> None:
         DecisionHistoryCorrupt: stored rows break the rule that was kept when they were written; `seq` names the unit.
     """
     for unit in units:
-        calls = sum(len(entry.calls) for entry in unit.entries if entry.kind is Kind.RESPONSE)
-        answered = sorted(entry.call for entry in unit.entries if entry.kind is Kind.RESULT)
-        if answered != list(range(calls)):
+        calls = len(unit.entries[0].calls) if unit.is_exchange else 0
+        answered = sorted([entry.call for entry in unit.entries if entry.kind is Kind.RESULT])
+        if (answered or calls) and answered != list(range(calls)):
             raise DecisionHistoryCorrupt(
                 f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",
                 seq=unit.key,
@@ -46,10 +46,13 @@ def repeated_ids(units: Iterable[Unit]) -> Renaming:
     The new id names the exchange and the position, so that the same exchange gets the same id in every window. It has
     only letters, digits and underscores, and at most 40 characters: all providers take it.
     """
+    responses = [entry for unit in units for entry in unit.entries if entry.calls]
+    ids = [call.id for entry in responses for call in entry.calls]
+    taken = set(ids)
+    if len(taken) == len(ids):
+        return {}
     seen: set[str] = set()
     renaming: Renaming = {}
-    responses = [entry for unit in units for entry in unit.entries if entry.calls]
-    taken = {call.id for entry in responses for call in entry.calls}
     for entry in responses:
         names: list[tuple[str, str]] = []
         for position, call in enumerate(entry.calls):

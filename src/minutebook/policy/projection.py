@@ -30,8 +30,9 @@ def project(plan: Plan, wire: Wire) -> bytes:
     for unit in plan.units:
         if unit.turn not in turns:
             turns.add(unit.turn)
-            fragments.extend(entry.fragment for entry in plan.inputs[unit.turn])
-        fragments.extend(unit_fragments(unit, wire, renaming))
+            fragments += [entry.fragment for entry in plan.inputs[unit.turn]]
+        if unit.entries:
+            fragments += unit_fragments(unit, wire, renaming)
     return b"[" + b",".join(filter(None, fragments)) + b"]"
 
 

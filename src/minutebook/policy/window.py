@@ -32,21 +32,15 @@ class Unit(msgspec.Struct, kw_only=True):
     turn: int
     entries: list[Entry]
     """Oldest first: the response, its results in call order, what was said meanwhile. Empty for a turn's input."""
+    messages: int = 0
+    """The wire messages it adds, its turn's input left out."""
+    size: int = 0
+    """The bytes it adds, separators left out."""
 
     @property
     def is_exchange(self) -> bool:
         """Whether it holds a response."""
         return bool(self.entries) and self.entries[0].kind is Kind.RESPONSE
-
-    @property
-    def messages(self) -> int:
-        """The wire messages it adds, its turn's input left out."""
-        return sum(entry.messages for entry in self.entries)
-
-    @property
-    def size(self) -> int:
-        """The bytes it adds, separators left out."""
-        return sum(entry.size for entry in self.entries)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +124,9 @@ class Scan:
         inputs = self.inputs.setdefault(entry.seq, [])
         inputs.append(entry)
         # Counted only now: before, the units that this input goes with may not all be found.
-        self.messages += sum(said.messages for said in inputs)
-        self.size += sum(said.size for said in inputs)
+        for said in inputs:
+            self.messages += said.messages
+            self.size += said.size
         if entry.seq not in self._answered:
             self._find(Unit(key=entry.seq, turn=entry.seq, entries=[]))
 
@@ -140,13 +135,14 @@ class Scan:
         if entry.kind is not Kind.RESULT:  # a late one stands in a later turn
             self._waiting_turns.add(entry.turn)
         if entry.kind is Kind.INJECTION and entry.turn:
-            self._find(Unit(key=entry.seq, turn=entry.turn, entries=[entry]))
+            self._find(_unit(entry.seq, entry.turn, [entry]))
 
     def _take_part(self, entry: Entry) -> None:
-        parts = self._parts.setdefault(entry.exchange, [])
-        parts.append(entry)
-        if entry.kind is Kind.RESPONSE and (entry.turn or self._reading):
-            self._find(Unit(key=entry.seq, turn=entry.turn, entries=sorted(parts, key=_shown_order)))
+        if entry.kind is not Kind.RESPONSE:
+            self._parts.setdefault(entry.exchange, []).append(entry)
+        elif entry.turn or self._reading:
+            parts = sorted(self._parts.pop(entry.exchange, ()), key=_shown_order)
+            self._find(_unit(entry.seq, entry.turn, [entry, *parts]))
 
     def _find(self, unit: Unit) -> None:
         self._answered.add(unit.turn)
@@ -248,10 +244,13 @@ class Scan:
         messages = size = kept = 0
         turns: set[int] = set()
         for unit in self._found:
-            inputs = () if unit.turn in turns else self.inputs.get(unit.turn, ())
-            turns.add(unit.turn)
-            messages += unit.messages + sum(entry.messages for entry in inputs)
-            size += unit.size + sum(entry.size for entry in inputs)
+            messages += unit.messages
+            size += unit.size
+            if unit.turn not in turns:
+                turns.add(unit.turn)
+                for entry in self.inputs.get(unit.turn, ()):
+                    messages += entry.messages
+                    size += entry.size
             if messages > bounds[0] or array_size(messages, size) > bounds[1]:
                 break
             kept += 1
@@ -260,8 +259,9 @@ class Scan:
     def _planned(self, kept: int) -> Plan:
         units = tuple(reversed(self._found[:kept]))
         inputs = {unit.turn: tuple(reversed(self.inputs.get(unit.turn, ()))) for unit in units}
-        messages = sum(unit.messages for unit in units) + sum(e.messages for part in inputs.values() for e in part)
-        size = sum(unit.size for unit in units) + sum(e.size for part in inputs.values() for e in part)
+        said = [entry for part in inputs.values() for entry in part]
+        messages = sum([unit.messages for unit in units]) + sum([entry.messages for entry in said])
+        size = sum([unit.size for unit in units]) + sum([entry.size for entry in said])
         left = [unit.key for unit in self._found[kept:] if unit.key >= self._state.window_from > 0]
         return Plan(
             units=units,
@@ -314,7 +314,12 @@ def array_size(messages: int, size: int) -> int:
 
 def with_entry(unit: Unit, entry: Entry) -> Unit:
     """Return the unit with one more entry in its place."""
-    return Unit(key=unit.key, turn=unit.turn, entries=sorted([*unit.entries, entry], key=_shown_order))
+    return _unit(unit.key, unit.turn, sorted([*unit.entries, entry], key=_shown_order))
+
+
+def _unit(key: int, turn: int, entries: list[Entry]) -> Unit:
+    messages = sum([entry.messages for entry in entries])
+    return Unit(key=key, turn=turn, entries=entries, messages=messages, size=sum([entry.size for entry in entries]))
 
 
 def _shown_order(entry: Entry) -> tuple[int, int]:
