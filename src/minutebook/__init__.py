@@ -1,1 +1,122 @@
-"""minutebook."""
+"""
+minutebook keeps the conversation history of LLM agents: every exchange is kept, only what fits is sent.
+
+Names are loaded when they are first used, so that importing the package loads no driver, SDK or framework. For
+blocking callers `minutebook.sync` has the same names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minutebook._version import __version__
+
+if TYPE_CHECKING:
+    from minutebook.conversation import Conversation
+    from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
+    from minutebook.errors import (
+        AgentDecisionProviderSchemaViolation,
+        AgentDecisionProviderUnavailable,
+        BlockingMismatch,
+        CallerError,
+        DecisionHistoryAbsent,
+        DecisionHistoryBusy,
+        DecisionHistoryConflict,
+        DecisionHistoryCorrupt,
+        DecisionHistoryError,
+        DecisionHistoryFenced,
+        DecisionHistoryLimitExceeded,
+        DecisionHistoryNotReserved,
+        DecisionHistoryRetentionExceeded,
+        DecisionHistorySchemaUnsupported,
+        DecisionHistoryStorageFailed,
+        DecisionHistoryStorageLocked,
+        DecisionHistoryStorageUnsafe,
+        DecisionHistoryStoreFull,
+        ImportRefused,
+        InvalidId,
+        InvalidMessage,
+        InvalidOption,
+        InvalidValue,
+        MinutebookError,
+        PairingViolation,
+        ProviderContextCountUnavailable,
+        ProviderContextWindowExceeded,
+        ProviderError,
+        StorageError,
+        StoreClosed,
+    )
+    from minutebook.model.bounds import WindowLimits
+    from minutebook.model.keys import ConversationKey
+    from minutebook.stores.opening import MemoryStore, SQLiteStore, create_sqlite_decision_history_store, open_store
+
+__all__ = [
+    "AgentDecisionProviderSchemaViolation",
+    "AgentDecisionProviderUnavailable",
+    "BlockingMismatch",
+    "CallerError",
+    "Conversation",
+    "ConversationKey",
+    "DecisionHistoryAbsent",
+    "DecisionHistoryBusy",
+    "DecisionHistoryConflict",
+    "DecisionHistoryCorrupt",
+    "DecisionHistoryError",
+    "DecisionHistoryFenced",
+    "DecisionHistoryLimitExceeded",
+    "DecisionHistoryNotReserved",
+    "DecisionHistoryRetentionExceeded",
+    "DecisionHistorySchemaUnsupported",
+    "DecisionHistoryStorageFailed",
+    "DecisionHistoryStorageLocked",
+    "DecisionHistoryStorageUnsafe",
+    "DecisionHistoryStoreFull",
+    "HistoryOptions",
+    "ImportRefused",
+    "InvalidId",
+    "InvalidMessage",
+    "InvalidOption",
+    "InvalidValue",
+    "MemoryStore",
+    "MinutebookError",
+    "OpenAIChatDecisionProvider",
+    "OpenAIDecisionProvider",
+    "PairingViolation",
+    "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
+    "ProviderError",
+    "SQLiteStore",
+    "StorageError",
+    "StoreClosed",
+    "WindowLimits",
+    "__version__",
+    "create_sqlite_decision_history_store",
+    "open_store",
+]
+
+# Where each name lives. The names that are not here are errors.
+_HOMES = {
+    "Conversation": "minutebook.conversation",
+    "ConversationKey": "minutebook.model.keys",
+    "HistoryOptions": "minutebook.decisions",
+    "MemoryStore": "minutebook.stores.opening",
+    "OpenAIChatDecisionProvider": "minutebook.decisions",
+    "OpenAIDecisionProvider": "minutebook.decisions",
+    "SQLiteStore": "minutebook.stores.opening",
+    "WindowLimits": "minutebook.model.bounds",
+    "create_sqlite_decision_history_store": "minutebook.stores.opening",
+    "open_store": "minutebook.stores.opening",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'minutebook' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_HOMES.get(name, "minutebook.errors")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

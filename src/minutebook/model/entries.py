@@ -60,9 +60,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     """RESPONSE: its calls, in the provider's order."""
     call: int = 0
-    """RESULT: the position of the call it answers. ABANDONED marks are made by the record alone."""
+    """RESULT: the position of the call it answers. ABANDONED marks are made by the record alone, or imported."""
     exchange: int = 0
     """RESULT: the `seq` of its response; 0 means the newest response."""
+    wall: int = 0
+    """Imported: when it was first recorded. Everything else has the time of its commit."""
 
     def __repr__(self) -> str:
         return f"Draft({self.kind.name}, {len(self.payload):,} bytes)"
@@ -78,7 +80,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     exchange: int
     """The `seq` of its response; 0 outside an exchange. ABANDONED: the first `seq` that the mark takes out."""
     call: int
-    """RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out."""
+    """
+    RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. RESPONSE, INJECTION:
+    the `seq` of the newest message said beside the turn's input, so that a window finds it; 0 if the input stands alone.
+    """
     messages: int
     size: int
     start: int

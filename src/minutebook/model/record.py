@@ -8,11 +8,15 @@ refusal has nothing to undo.
 A turn is recorded before its request is sent. From then until it settles it is an *attempt*: the header keeps the
 state to go back to. An attempt that fails is closed by an ABANDONED mark that takes its entries out of every window;
 the input itself stays as `unanswered`, so that a retry of the same input does not record it twice (case O-34).
+
+An imported record brings its own marks and times. It is traced through the same rules entry by entry; only what the
+entries do not tell (that a call was parked, that an input opened an attempt) is concluded from what follows them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,6 +65,7 @@ class Unanswered(msgspec.Struct, frozen=True, array_like=True):
     content: bytes
     turn: int
     exchange: int
+    said: int = 0
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +84,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The `seq` of the oldest exchange of the last window; 0 before the first window."""
     window_limits: tuple[int, int] = (0, 0)
     """The limits that `window_from` was chosen under: (messages, bytes)."""
+    said: int = 0
+    """The `seq` of the newest message said in the turn before its first response; 0 if there is none."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -101,9 +108,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 0
     version: int = 0
     entries: int = 0
+    digest: bytes
     bytes: int = 0
     """Retained payload bytes."""
-    digest: bytes
     state: State = State()
     attempt: Attempt | None = None
 
@@ -127,6 +134,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     sent: bytes = b""
     """The receipt of the request that led to this commit, as JSON; empty when there was none."""
     max_retained_bytes: int | None = None
+    imported: bool = False
+    """A whole record with its own marks and times, into a conversation without entries. Calls left open are parked."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,10 +217,11 @@ def extend(header: Header, delta: Delta, wall: int, max_retained_bytes: int | No
         PairingViolation: a result without an open call, a second answer, or new input while calls wait.
         DecisionHistoryRetentionExceeded: the conversation would retain more than the store's or the delta's
             `max_retained_bytes`.
-        InvalidMessage: instructions after the conversation has begun.
+        InvalidMessage: instructions after the conversation has begun, or an imported mark that no record would make.
         InvalidOption: an attempt opened while another one is open.
+        DecisionHistoryConflict: an import into a conversation that holds entries.
     """
-    growth = _Growth(header, delta, wall)
+    growth = _Import(header, delta, wall) if delta.imported else _Growth(header, delta, wall)
     contents = [payload_digest(draft.payload) for draft in delta.drafts]
     growth.open(contents)
     for draft, content in zip(delta.drafts, contents, strict=True):
@@ -309,6 +319,9 @@ class _Growth:
             return
         if self.attempt is None and self.state.unanswered and draft.kind is not Kind.RESULT:
             self._drop_unanswered(self.state.unanswered)
+        self._apply(draft, content)
+
+    def _apply(self, draft: Draft, content: bytes) -> None:
         match draft.kind:
             case Kind.INPUT:
                 self._add_input(draft, content)
@@ -317,16 +330,28 @@ class _Growth:
             case Kind.RESULT:
                 self._add_result(draft, content)
             case Kind.INJECTION:
-                self._append(draft, content, exchange=self.state.exchange)
+                self._add_injection(draft, content)
             case Kind.INSTRUCTIONS:
                 self._add_instructions(draft, content)
             case Kind.ABANDONED:
-                raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
+                self._add_mark(draft, content)
+
+    def _add_mark(self, draft: Draft, content: bytes) -> None:  # noqa: ARG002 - an import's rule needs them
+        raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
 
     def _drop_unanswered(self, unanswered: Unanswered) -> None:
         """Take an input that was never answered out of the story: the next one supersedes it."""
         self._mark("superseded", first=self.state.turn, last=self.state.turn)
-        self._set(turn=unanswered.turn, exchange=unanswered.exchange, turns=self.state.turns - 1, unanswered=None)
+        self._go_back_before(unanswered)
+
+    def _go_back_before(self, unanswered: Unanswered) -> None:
+        self._set(
+            turn=unanswered.turn,
+            exchange=unanswered.exchange,
+            turns=self.state.turns - 1,
+            said=unanswered.said,
+            unanswered=None,
+        )
 
     def _add_instructions(self, draft: Draft, content: bytes) -> None:
         if self.seq > len(self.added) or any(entry.kind is not Kind.INSTRUCTIONS for entry in self.added):
@@ -338,19 +363,24 @@ class _Growth:
 
     def _add_input(self, draft: Draft, content: bytes) -> None:
         self._refuse_open("a new input")
-        before = Unanswered(content, self.state.turn, self.state.exchange)
-        self._set(turn=self.seq + 1, exchange=0, turns=self.state.turns + 1)
+        before = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
+        self._set(turn=self.seq + 1, exchange=0, turns=self.state.turns + 1, said=0)
         self._append(draft, content, exchange=0)
         if self.opening:
             self._set(unanswered=before)
             self._begin_attempt()
+
+    def _add_injection(self, draft: Draft, content: bytes) -> None:
+        self._append(draft, content, exchange=self.state.exchange, call=self.state.said)
+        if not self.state.exchange:
+            self._set(said=self.seq)
 
     def _add_response(self, draft: Draft, content: bytes) -> None:
         self._refuse_open("a new response")
         seq = self.seq + 1
         waiting = (*self.state.open, OpenExchange(seq, draft.calls)) if draft.calls else self.state.open
         self._set(exchange=seq, exchanges=self.state.exchanges + 1, open=waiting)
-        self._append(draft, content, exchange=seq)
+        self._append(draft, content, exchange=seq, call=self.state.said)
 
     def _add_result(self, draft: Draft, content: bytes) -> None:
         exchange = draft.exchange or self.state.exchange
@@ -414,10 +444,15 @@ class _Growth:
     def _set(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
 
-    def _append(self, draft: Draft, content: bytes, *, exchange: int) -> None:
+    def _wall(self, draft: Draft) -> int:  # noqa: ARG002 - an import's rule needs it
+        return self.wall
+
+    def _append(self, draft: Draft, content: bytes, *, exchange: int, call: int | None = None) -> None:
         self.seq += 1
+        call = draft.call if call is None else call
         if draft.kind is not Kind.ABANDONED:  # a mark must always find room, or a refusal could not be told
             self.bytes += len(draft.payload)
+        wall = self._wall(draft)
         self.digest = chain_digest(
             self.digest,
             content,
@@ -426,12 +461,12 @@ class _Growth:
             kind=draft.kind,
             turn=self.state.turn,
             exchange=exchange,
-            call=draft.call,
+            call=call,
             messages=draft.messages,
             size=draft.size,
             start=draft.start,
             stop=draft.stop,
-            wall=self.wall,
+            wall=wall,
         )
         self.added.append(
             Entry(
@@ -439,14 +474,87 @@ class _Growth:
                 kind=draft.kind,
                 turn=self.state.turn,
                 exchange=exchange,
-                call=draft.call,
+                call=call,
                 messages=draft.messages,
                 size=draft.size,
                 start=draft.start,
                 stop=draft.stop,
-                wall=self.wall,
+                wall=wall,
                 calls=draft.calls,
                 digest=self.digest,
                 payload=draft.payload,
             )
         )
+
+
+_MARK_PAYLOAD = re.compile(rb'\{"reason":"[a-z_]{1,32}"\}')
+
+
+class _Import(_Growth):
+    """
+    The growth of an empty record by all entries of another one, marks included.
+
+    A mark takes the record back to where its attempt began, so the states since the last mark are kept. That an input
+    opened an attempt shows only when a mark stands right after it, or right after what the attempt wrote: it counts as
+    unanswered from there on, until an answer stands or another mark supersedes it.
+    """
+
+    def __init__(self, header: Header, delta: Delta, wall: int) -> None:
+        super().__init__(header, delta, wall)
+        if header.entries:
+            raise DecisionHistoryConflict(
+                f"the conversation holds {header.entries:,} entries already; import into one that holds nothing",
+                entries=header.entries,
+            )
+        self.marked = 0
+        self.passed: list[State] = []
+        self.inputs: dict[int, Unanswered] = {}
+
+    def add(self, draft: Draft, content: bytes) -> None:
+        self.passed.append(self.state)
+        if draft.kind is Kind.INPUT:
+            self.inputs[self.seq + 1] = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
+            self._set(unanswered=None)
+        self._apply(draft, content)
+
+    def _refuse_open(self, what: str) -> None:  # noqa: ARG002 - it was parked, or the original would have refused
+        self._park_all()
+
+    def _park_all(self) -> None:
+        for waiting in self.state.open:
+            if not waiting.parked:
+                self._park(waiting.exchange)
+
+    def _add_mark(self, draft: Draft, content: bytes) -> None:
+        first, last = draft.exchange, draft.call
+        superseded = self.state.unanswered if not self.state.exchange else None
+        if not _MARK_PAYLOAD.fullmatch(draft.payload):
+            raise InvalidMessage("a mark of an abandoned attempt that no record would make", path="$")
+        if superseded and first == last == self.state.turn:
+            self._append(draft, content, exchange=first)
+            self._go_back_before(superseded)
+        elif last == self.seq and self.marked < first <= last + 1:
+            self._go_back_to(first)
+            self._append(draft, content, exchange=first)
+        else:
+            raise InvalidMessage("a mark of an abandoned attempt that does not stand right after it", path="$")
+        self.marked = self.seq
+        self.passed.clear()
+        self.inputs.clear()
+
+    def _go_back_to(self, first: int) -> None:
+        """Take the state back to where the attempt began; an input right before it is unanswered from here on."""
+        if first <= self.seq:
+            self.state = self.passed[first - self.marked - 1]
+        if first - 1 in self.inputs and self.state.turn == first - 1:
+            self._set(unanswered=self.inputs[first - 1])
+
+    def _wall(self, draft: Draft) -> int:
+        return draft.wall
+
+    def close(self) -> None:
+        """Keep the newest input unanswered unless the delta says that it settles, and park what was left open."""
+        if self.state.exchange:
+            self._set(unanswered=None)
+        super().close()
+        self._park_all()

@@ -27,15 +27,19 @@ from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import STREAM_PAGE
+from minutebook.stores.transfer import export_record, import_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from os import PathLike
     from types import TracebackType
     from typing import Self
 
     from minutebook.model.entries import Entry
     from minutebook.model.record import Header, Receipt
+    from minutebook.model.transfer import Imported
     from minutebook.ports import Journal, Listing, Reserved, Totals
+    from minutebook.stores.transfer import Progress
 
 Result = TypeVar("Result")
 
@@ -259,6 +263,52 @@ class JournalStore:
         if seq != header.entries or digest != header.digest:
             raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
         return header
+
+    async def export(
+        self, key: ConversationKey, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None
+    ) -> int:
+        """
+        Write an idle conversation to a private file as JSON Lines, and return how many entries it holds.
+
+        The file has mode 0600 and appears whole or not at all; an older one is replaced only with `force`, a link
+        never. It holds every entry, abandoned ones too, byte for byte; receipts and reservations stay behind. The
+        entries are streamed in bounded memory, twice, in the caller's thread. `progress` is told of (done, total).
+
+        Raises:
+            DecisionHistoryBusy: it is active.
+            DecisionHistoryAbsent: there is no such conversation.
+            DecisionHistoryCorrupt: its digest chain is broken at `seq`; nothing was written.
+            DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
+            DecisionHistoryStorageFailed: the disk failed.
+        """
+        return await export_record(self, self._own(key), path, force, progress)
+
+    async def import_(
+        self,
+        key: ConversationKey,
+        path: str | PathLike[str],
+        *,
+        good_prefix: bool = False,
+        progress: Progress | None = None,
+    ) -> Imported:
+        """
+        Record an exported conversation under `key`, in one durable commit: all of it or nothing.
+
+        The file is verified to its last line first. The same file again changes nothing and returns the first
+        receipt, whose idempotency id begins with `import-`. Times, marks and payloads are the original's; calls that
+        waited for a result wait as parked ones. With `good_prefix` a damaged file is taken up to the last complete
+        exchange before the damage, and the result says what was left. All payloads are in memory at once, at most
+        512 MiB; the file is read in the caller's thread. `progress` is told of (done, total).
+
+        Raises:
+            ImportRefused: torn, altered, foreign, too large, or no lawful record; `problem` says which, `line` where,
+                `good_records` how many records before it are good.
+            DecisionHistoryConflict: the conversation holds something else, or was opened in another format.
+            DecisionHistoryBusy: it is active.
+            DecisionHistoryRetentionExceeded: it would retain more than a bound.
+            DecisionHistoryStoreFull: so would the store.
+        """
+        return await import_record(self, self._own(key), path, good_prefix, progress)
 
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""

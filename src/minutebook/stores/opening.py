@@ -1,0 +1,196 @@
+"""
+The stores that hosts open by name: in RAM, in a SQLite file, and by a URL from configuration.
+
+Each is `JournalStore` over one journal; what is decided here is only defaults. A driver is loaded when its store is
+opened.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from minutebook.errors import InvalidOption
+from minutebook.model.bounds import StoreBounds, ttl_ms
+from minutebook.model.clock import system_clock
+from minutebook.model.keys import check_id
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from minutebook.stores.sqlite import SQLiteJournal
+
+DECISION_SESSIONS: Final = 128
+DECISION_BYTES: Final = 32 * 1024 * 1024
+DECISION_TTL_SECONDS: Final = 24 * 60 * 60
+"""The bounds of a decision history in SQLite (SPEC D19): conversations, bytes in all, time since the last write."""
+
+
+class MemoryStore(JournalStore):
+    """
+    A store in RAM: gone with the process, for any number of threads and event loops.
+
+    Args:
+        namespace: the tenant or application; this store alone has a default.
+        max_sessions: the most conversations.
+        max_bytes: the most payload bytes of all conversations together.
+        max_retained_bytes: the most payload bytes of one conversation.
+        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds.
+        clock: gives Unix milliseconds.
+
+    A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
+
+    Raises:
+        InvalidOption: a bound that is no positive number.
+        InvalidId: a namespace that no store can hold.
+    """
+
+    def __init__(
+        self,
+        namespace: str = "memory",
+        *,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        super().__init__(MemoryJournal(bounds, clock=clock), namespace=namespace)
+
+
+class SQLiteStore(JournalStore):
+    """
+    A store in one private SQLite file, or on an open connection of the host's.
+
+    Args:
+        filename: the database file, created with mode 0600 in an existing directory. A plain name: `file:` is no
+            scheme here, and `?`, `#` and `%` are letters.
+        database: instead of a file, an open `sqlite3.Connection`; its closing, settings and file modes are the host's.
+        namespace: the tenant or application, from trusted configuration; here or in the history's options.
+        max_sessions: the most conversations of the namespace.
+        max_bytes: the most payload bytes of the namespace.
+        max_retained_bytes: the most payload bytes of one conversation.
+        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds.
+        clock: gives Unix milliseconds.
+
+    A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
+
+    Raises:
+        InvalidOption: neither or both of `filename` and `database`, a bound that is no positive number, or a name that
+            no database can have.
+        InvalidId: a namespace that no store can hold.
+        StorageError: the file is not private, foreign, damaged, locked, or the disk failed.
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        *,
+        database: sqlite3.Connection | None = None,
+        namespace: str | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=False)
+        super().__init__(journal, namespace=namespace)
+
+
+def create_sqlite_decision_history_store(
+    filename: str | os.PathLike[str] | None = None,
+    *,
+    database: sqlite3.Connection | None = None,
+    namespace: str | None = None,
+    max_sessions: int | None = DECISION_SESSIONS,
+    max_bytes: int | None = DECISION_BYTES,
+    ttl: timedelta | float | None = DECISION_TTL_SECONDS,
+) -> SQLiteStore:
+    """
+    Return a `SQLiteStore` with the bounds of a decision history: 128 conversations, 32 MiB, 24 hours (SPEC D19).
+
+    Raises:
+        InvalidOption: see `SQLiteStore`.
+    """
+    return SQLiteStore(
+        filename, database=database, namespace=namespace, max_sessions=max_sessions, max_bytes=max_bytes, ttl=ttl
+    )
+
+
+def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLiteStore:
+    """
+    Return the store that a URL from configuration names, without bounds.
+
+    `memory:` is a store in RAM. `sqlite:///name.sqlite` is a file, from the current directory on;
+    `sqlite:////var/lib/name.sqlite` one from the root on. What follows `sqlite:///` is the file's name as it stands:
+    nothing in it is decoded, and there are no parameters.
+
+    Raises:
+        InvalidOption: no URL of a store that exists; the message says which there are.
+        InvalidId: a namespace that no store can hold.
+        StorageError: see `SQLiteStore`.
+    """
+    filename = store_url(url)
+    if filename is None:
+        return MemoryStore() if namespace is None else MemoryStore(namespace)
+    return SQLiteStore(filename, namespace=namespace)
+
+
+def store_url(url: object) -> str | None:
+    """
+    Return the file that a store's URL names, or `None` for the store in RAM.
+
+    Raises:
+        InvalidOption: no URL of a store that exists.
+    """
+    text = url if type(url) is str else ""
+    if text == "memory:":
+        return None
+    if text.startswith("sqlite:///"):
+        return text.removeprefix("sqlite:///")
+    # Only a scheme is shown: the rest of a URL may hold a password.
+    scheme = re.match(r"[a-z][a-z0-9+.-]{0,31}:", text)
+    raise InvalidOption(
+        f"{'no store for ' + repr(scheme[0]) if scheme else 'this is no URL of a store'}; there are sqlite:///<file> "
+        "and memory:",
+        option="url",
+    )
+
+
+def store_bounds(
+    max_sessions: int | None, max_bytes: int | None, max_retained_bytes: int | None, ttl: timedelta | float | None
+) -> StoreBounds:
+    """Return the bounds as the journals take them, checked."""
+    return StoreBounds(
+        max_sessions=max_sessions, max_bytes=max_bytes, max_retained_bytes=max_retained_bytes, ttl_ms=ttl_ms(ttl)
+    )
+
+
+def sqlite_journal(
+    filename: str | os.PathLike[str] | None,
+    database: sqlite3.Connection | None,
+    namespace: str | None,
+    bounds: StoreBounds,
+    clock: Callable[[], int],
+    *,
+    blocking: bool,
+) -> SQLiteJournal:
+    """Return the journal of a file or of a host's connection; with `blocking` none of its methods suspends."""
+    from minutebook.stores.sqlite import SQLiteJournal
+
+    if (filename is None) == (database is None):
+        raise InvalidOption("give a filename or an open database, one of the two", option="filename")
+    if namespace is not None:
+        check_id(namespace, "namespace")  # before a file is created that nobody would close
+    if database is not None:
+        return SQLiteJournal.on_connection(database, bounds, clock=clock)
+    assert filename is not None
+    return SQLiteJournal(filename, bounds, clock=clock, blocking=blocking)

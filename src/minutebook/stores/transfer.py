@@ -1,0 +1,200 @@
+"""
+Export and import of one conversation as a file (SPEC C4; promise I-36, case O-48).
+
+An export appears under its name whole or not at all, and a file that was cut afterwards is recognised. An import is one
+commit. Receipts stay behind, since they answer for commits of the other store; the reservation too. Nothing inside a
+file is ever taken for a path or an address.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
+    ImportRefused,
+    InvalidOption,
+)
+from minutebook.model.entries import Kind, first_digest, recompute_digest
+from minutebook.model.reservation import check_idle
+from minutebook.model.transfer import (
+    MAX_LINE_BYTES,
+    Checks,
+    Imported,
+    Reading,
+    end_of,
+    head_of,
+    left_out,
+    sealed_entry,
+)
+from minutebook.stores.private_files import private_file_writer
+
+if TYPE_CHECKING:
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.stores.journal import JournalStore
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Told how many entries are done, and of how many; what it raises ends the export or import."""
+
+_PROGRESS_ENTRIES = 256
+
+
+class _Counting:
+    """Tells `progress` of every so many entries, and of the last one."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+
+    def __call__(self, done: int) -> None:
+        if self._progress is not None and (done == self._total or not done % _PROGRESS_ENTRIES):
+            self._progress(done, self._total)
+
+
+async def export_record(
+    store: JournalStore, key: ConversationKey, path: str | os.PathLike[str], force: bool, progress: Progress | None
+) -> int:
+    """See `JournalStore.export`."""
+    header = await store.header(key)
+    if header is None:
+        raise DecisionHistoryAbsent("no such conversation to export")
+    check_idle(header, header.since)
+    if header.attempt is not None:
+        raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
+    marks = [entry async for entry in store.entries(key) if entry.kind is Kind.ABANDONED]
+    out = left_out((mark for mark in marks if mark.seq <= header.entries), header.state)
+    with private_file_writer(path, force=force) as file:
+        checks = Checks()
+        file.write(checks.sealed(head_of(key, header)))
+        await _write_entries(store, key, header, file, checks, out, _Counting(progress, header.entries))
+        file.write(checks.sealed(end_of(header)))
+    return header.entries
+
+
+async def _write_entries(
+    store: JournalStore,
+    key: ConversationKey,
+    header: Header,
+    file: BinaryIO,
+    checks: Checks,
+    out: set[int],
+    count: _Counting,
+) -> None:
+    """Write every entry that `header` counts, and prove on the way that they are what was recorded."""
+    seq, digest = 0, first_digest(key)
+    async for entry in store.entries(key):
+        if seq == header.entries:
+            break
+        seq, digest = seq + 1, recompute_digest(digest, entry)
+        if (entry.seq, entry.digest) != (seq, digest):
+            raise DecisionHistoryCorrupt(f"entry {seq} is not what was written", seq=seq)
+        file.write(sealed_entry(checks, entry, stands=seq not in out))
+        count(seq)
+    if (seq, digest) != (header.entries, header.digest):
+        if await store.header(key) is None:
+            raise DecisionHistoryAbsent("the conversation was deleted while it was exported")
+        raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
+
+
+async def import_record(
+    store: JournalStore,
+    key: ConversationKey,
+    path: str | os.PathLike[str],
+    good_prefix: bool,
+    progress: Progress | None,
+) -> Imported:
+    """See `JournalStore.import_`."""
+    await store.header(key)  # a closed store or a foreign key is told before the file is read
+    reading = Reading()
+    problem = _read(reading, path, progress)
+    head = reading.head
+    if head is None or (problem is not None and not good_prefix):
+        raise problem or reading.refusal("torn", "the file is empty")
+    count = lawful = reading.lawful_entries()
+    if lawful < len(reading.drafts):
+        problem = _unlawful(lawful)
+    if problem is not None:
+        count = reading.complete_entries(lawful)
+        if not good_prefix or not count:
+            raise problem
+    holder = _Importer()
+    token = store.tokens.issue(holder)
+    try:
+        reserved = await store.journal.reserve(
+            key, token, format=head.format, opening=reading.delta(count), release=True
+        )
+    finally:
+        store.tokens.end(token)
+        store.tails.drop(key)
+    assert reserved.receipt is not None
+    return Imported(
+        receipt=reserved.receipt,
+        entries=count,
+        left=head.entries - count,
+        line=0 if problem is None else problem.facts["line"],
+    )
+
+
+class _Importer:
+    """What an import's token lives by."""
+
+
+def _unlawful(good: int) -> ImportRefused:
+    return ImportRefused(
+        f"line {good + 2}: entry {good + 1} is none that this record could hold; {good:,} records before it are good",
+        problem="unlawful",
+        good_records=good,
+        line=good + 2,
+    )
+
+
+def _read(reading: Reading, path: str | os.PathLike[str], progress: Progress | None) -> ImportRefused | None:
+    """Read the file as far as it is good, and return why it ends there if that is not its end."""
+    count: _Counting | None = None
+    with _opened(path) as file:
+        try:
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise reading.refusal("too_large", f"it is longer than {MAX_LINE_BYTES:,} bytes")
+                reading.take(line)
+                if count is None:
+                    count = _Counting(progress, reading.head.entries if reading.head else 0)
+                elif reading.end is None:
+                    count(len(reading.drafts))
+            reading.finish()
+        except ImportRefused as problem:
+            return problem
+        except OSError as cause:
+            raise _unreadable(cause) from cause
+    return None
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
+    if not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance] - not an int descriptor
+        raise InvalidOption(f"a file name is a str or a path, not {type(path).__name__}", option="path")
+    try:
+        # Without O_NONBLOCK a FIFO would hold us until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as cause:
+        raise _unreadable(cause) from cause
+    except ValueError:
+        raise InvalidOption("the file name holds a character that no file name has", option="path") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ImportRefused("this is no regular file", problem="no_file", good_records=0, line=0)
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def _unreadable(cause: OSError) -> ImportRefused:
+    name = errno.errorcode.get(cause.errno or 0, "OSError")
+    return ImportRefused(f"the file cannot be read ({name})", problem="no_file", good_records=0, line=0)

@@ -1,0 +1,473 @@
+"""
+The same objects for blocking callers: no event loop, no thread, no second implementation.
+
+The core is `async def` and imports no event loop; over a store that finishes every call at once its coroutines never
+suspend. So each method here runs the coroutine of the asynchronous object to its end with one step, and an async
+iterator becomes a generator. What is documented there holds here; the names and arguments are equal, and a test
+compares them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+
+from minutebook import conversation as asynchronous
+from minutebook import decisions
+from minutebook.errors import BlockingMismatch, InvalidOption
+from minutebook.model.clock import system_clock
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import (
+    DECISION_BYTES,
+    DECISION_SESSIONS,
+    DECISION_TTL_SECONDS,
+    sqlite_journal,
+    store_bounds,
+    store_url,
+)
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+    from collections.abc import Mapping
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import NoReturn, Self
+
+    from minutebook.model.bounds import WindowLimits
+    from minutebook.model.codec import JSON
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.receipts import Sent
+    from minutebook.model.record import Receipt, Record
+    from minutebook.ports import Observer
+
+__all__ = [
+    "Conversation",
+    "HistoryOptions",
+    "MemoryStore",
+    "OpenAIChatDecisionProvider",
+    "OpenAIDecisionProvider",
+    "SQLiteStore",
+    "Turn",
+    "create_sqlite_decision_history_store",
+    "open_store",
+]
+
+P = ParamSpec("P")
+Core = TypeVar("Core")
+Result = TypeVar("Result")
+
+
+# --- driving ---------------------------------------------------------------------------------------------------------
+
+
+def _drive(awaitable: Awaitable[Result]) -> Result:
+    """
+    Run a coroutine that never suspends, and return its result.
+
+    Raises:
+        BlockingMismatch: it suspended, so something asynchronous was given where blocking code runs.
+    """
+    steps = awaitable.__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    steps.close()
+    raise BlockingMismatch(
+        "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
+        "use the names of minutebook with await"
+    )
+
+
+def _iterate(stream: AsyncIterator[Result]) -> Generator[Result, None, None]:
+    """Yield what an async iterator yields; closing this closes it."""
+    try:
+        while True:
+            try:
+                item = _drive(stream.__anext__())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            _drive(stream.aclose())
+
+
+class _Over(Generic[Core]):
+    """An object that does what `_core`, its asynchronous twin, does."""
+
+    _core: Core
+
+
+def _blocking(
+    method: Callable[Concatenate[Core, P], Awaitable[Result]],
+) -> Callable[Concatenate[_Over[Core], P], Result]:
+    """Return the blocking twin of a coroutine method."""
+
+    @functools.wraps(method)
+    def call(self: _Over[Core], /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return _drive(method(self._core, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return call
+
+
+def _streaming(
+    method: Callable[Concatenate[Core, P], AsyncIterator[Result]],
+) -> Callable[Concatenate[_Over[Core], P], Generator[Result, None, None]]:
+    """Return the blocking twin of a method that streams."""
+
+    @functools.wraps(method)
+    def call(self: _Over[Core], /, *args: P.args, **kwargs: P.kwargs) -> Generator[Result, None, None]:
+        return _iterate(method(self._core, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return call
+
+
+def _plain(method: Callable[Concatenate[Core, P], Result]) -> Callable[Concatenate[_Over[Core], P], Result]:
+    """Return the twin of a method that is no coroutine."""
+
+    @functools.wraps(method)
+    def call(self: _Over[Core], /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return method(self._core, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
+
+    return call
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+class Store(_Over[JournalStore]):
+    """What all blocking stores are: see `minutebook.stores.journal.JournalStore`."""
+
+    def __init__(self, core: JournalStore) -> None:
+        """Wrap a store whose journal never suspends."""
+        self._core = core
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that every conversation of this store is in."""
+        return self._core.namespace
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether a namespace was given here."""
+        return self._core.has_namespace
+
+    key = _plain(JournalStore.key)
+    fresh_id = _plain(JournalStore.fresh_id)
+    read = _blocking(JournalStore.read)
+    entries = _streaming(JournalStore.entries)
+    receipts = _streaming(JournalStore.receipts)
+    delete = _blocking(JournalStore.delete)
+    recover = _blocking(JournalStore.recover)
+    header = _blocking(JournalStore.header)
+    list = _blocking(JournalStore.list)
+    totals = _blocking(JournalStore.totals)
+    verify = _blocking(JournalStore.verify)
+    export = _blocking(JournalStore.export)
+    import_ = _blocking(JournalStore.import_)
+    close = _blocking(JournalStore.close)
+
+    def within(self, namespace: str) -> Self:
+        """See `JournalStore.within`."""
+        view = object.__new__(type(self))
+        view._core = self._core.within(namespace)
+        return view
+
+    def transact(
+        self,
+        key: ConversationKey,
+        operation: Callable[[Record | None], tuple[Record | None, Result]],
+        *,
+        format: str = "record",  # noqa: A002 - the field's standard word
+    ) -> Result:
+        """See `JournalStore.transact`; `operation` is a plain function here."""
+
+        async def awaited(record: Record | None) -> tuple[Record | None, Result]:
+            return operation(record)
+
+        return _drive(self._core.transact(key, awaited, format=format))
+
+    @property
+    def journal(self) -> NoReturn:
+        """
+        Nothing: what is asked for here belongs to the asynchronous twin.
+
+        Raises:
+            BlockingMismatch: a blocking store was given to an asynchronous conversation or provider.
+        """
+        raise BlockingMismatch(
+            "a store of minutebook.sync was given to an asynchronous object; take both from minutebook or both from "
+            "minutebook.sync"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MemoryStore(Store):
+    """A store in RAM: see `minutebook.MemoryStore`."""
+
+    def __init__(
+        self,
+        namespace: str = "memory",
+        *,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        super().__init__(JournalStore(MemoryJournal(bounds, clock=clock), namespace=namespace))
+
+
+class SQLiteStore(Store):
+    """A store in one private SQLite file, or on a connection of the host's: see `minutebook.SQLiteStore`."""
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        *,
+        database: sqlite3.Connection | None = None,
+        namespace: str | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=True)
+        super().__init__(JournalStore(journal, namespace=namespace))
+
+
+def create_sqlite_decision_history_store(
+    filename: str | os.PathLike[str] | None = None,
+    *,
+    database: sqlite3.Connection | None = None,
+    namespace: str | None = None,
+    max_sessions: int | None = DECISION_SESSIONS,
+    max_bytes: int | None = DECISION_BYTES,
+    ttl: timedelta | float | None = DECISION_TTL_SECONDS,
+) -> SQLiteStore:
+    """Return a `SQLiteStore` with the bounds of a decision history: 128 conversations, 32 MiB, 24 hours (SPEC D19)."""
+    return SQLiteStore(
+        filename, database=database, namespace=namespace, max_sessions=max_sessions, max_bytes=max_bytes, ttl=ttl
+    )
+
+
+def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLiteStore:
+    """Return the store that a URL from configuration names: see `minutebook.open_store`."""
+    filename = store_url(url)
+    if filename is None:
+        return MemoryStore() if namespace is None else MemoryStore(namespace)
+    return SQLiteStore(filename, namespace=namespace)
+
+
+# --- bring your own loop ---------------------------------------------------------------------------------------------
+
+
+class Conversation(_Over[asynchronous.Conversation]):
+    """One conversation in a store, in one wire format: see `minutebook.Conversation`."""
+
+    def __init__(
+        self,
+        store: Store,
+        id: str,  # noqa: A002 - the field's standard word
+        *,
+        format: str,  # noqa: A002 - the field's standard word
+        limits: WindowLimits | None = None,
+        max_retained_bytes: int | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        self.store = store
+        self._core = asynchronous.Conversation(
+            _core_of(store),
+            id,
+            format=format,
+            limits=limits,
+            max_retained_bytes=max_retained_bytes,
+            on_event=on_event,
+        )
+        self.key = self._core.key
+
+    def turn(self, message: object = None, *, id: str = "") -> Turn:  # noqa: A002 - the field's standard word
+        """Return a turn, to be entered with `with`; the conversation is reserved while it is open (SPEC C1)."""
+        return Turn(self._core.turn(message, id=id))
+
+    append = _blocking(asynchronous.Conversation.append)
+    open_calls = _blocking(asynchronous.Conversation.open_calls)
+    complete = _blocking(asynchronous.Conversation.complete)
+    window = _blocking(asynchronous.Conversation.window)
+    entries = _streaming(asynchronous.Conversation.entries)
+    exchanges = _streaming(asynchronous.Conversation.exchanges)
+    last = _blocking(asynchronous.Conversation.last)
+    page = _blocking(asynchronous.Conversation.page)
+
+
+class Turn(_Over[asynchronous.Turn]):
+    """One turn of a conversation: a `with` block that holds the reservation (SPEC C1)."""
+
+    def __init__(self, core: asynchronous.Turn) -> None:
+        """Prepare the turn; nothing is reserved before the block is entered."""
+        self._core = core
+
+    def __enter__(self) -> Self:
+        _drive(self._core.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _drive(self._core.__aexit__(kind, error, trace))
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the last commit wrote, and the request that it answers."""
+        return self._core.receipt
+
+    @property
+    def sent(self) -> Sent | None:
+        """The window that was given last, by numbers."""
+        return self._core.sent
+
+    window = _blocking(asynchronous.Turn.window)
+    respond = _blocking(asynchronous.Turn.respond)
+    result = _blocking(asynchronous.Turn.result)
+    say = _blocking(asynchronous.Turn.say)
+    park = _blocking(asynchronous.Turn.park)
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
+    *,
+    max_messages: int = 128,
+    max_bytes: int = 262_144,
+    max_retained_bytes: int = 8 * 1024 * 1024,
+    on_event: Observer | None = None,
+    store: Store | None = None,
+    namespace: str | None = None,
+    max_sessions: int | None = None,
+    max_store_bytes: int | None = None,
+    ttl: timedelta | float | None = None,
+) -> decisions.HistoryOptions:
+    """Return a `minutebook.HistoryOptions` over a blocking store."""
+    return decisions.HistoryOptions(
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        max_retained_bytes=max_retained_bytes,
+        on_event=on_event,
+        store=None if store is None else _core_of(store),
+        namespace=namespace,
+        max_sessions=max_sessions,
+        max_store_bytes=max_store_bytes,
+        ttl=ttl,
+    )
+
+
+class OpenAIDecisionProvider(_Over[decisions.OpenAIDecisionProvider]):
+    """Decisions by OpenAI's Responses API with an `openai.OpenAI` client: see `minutebook.OpenAIDecisionProvider`."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: decisions.HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+    ) -> None:
+        self._core = decisions.OpenAIDecisionProvider(
+            model=model,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            **_client_options(client, base_url, api_key),
+        )
+
+    @property
+    def store(self) -> Store | None:
+        """Where the conversations are kept; `None` without a history."""
+        return _store_over(self._core.store)
+
+    key = _plain(decisions.OpenAIDecisionProvider.key)
+    decide = _blocking(decisions.OpenAIDecisionProvider.decide)
+
+
+class OpenAIChatDecisionProvider(_Over[decisions.OpenAIChatDecisionProvider]):
+    """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: decisions.HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+    ) -> None:
+        self._core = decisions.OpenAIChatDecisionProvider(
+            model=model,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            **_client_options(client, base_url, api_key),
+        )
+
+    @property
+    def store(self) -> Store | None:
+        """Where the conversations are kept; `None` without a history."""
+        return _store_over(self._core.store)
+
+    key = _plain(decisions.OpenAIChatDecisionProvider.key)
+    decide = _blocking(decisions.OpenAIChatDecisionProvider.decide)
+
+
+def _client_options(client: object, base_url: str | None, api_key: str | None) -> dict[str, Any]:
+    """Return a provider's options for its client: the caller's, or a blocking one of our own."""
+    if client is None:
+        try:
+            import openai
+        except ImportError as error:
+            raise InvalidOption("the openai package is not installed: pip install 'minutebook[openai]'") from error
+        try:
+            return {"client": openai.OpenAI(base_url=base_url, api_key=api_key)}
+        except openai.OpenAIError as error:
+            raise InvalidOption("no OpenAI client: give client or api_key, or set OPENAI_API_KEY") from error
+    return {"client": client, "base_url": base_url, "api_key": api_key}
+
+
+def _store_over(core: JournalStore | None) -> Store | None:
+    return None if core is None else Store(core)
+
+
+def _core_of(store: Store) -> JournalStore:
+    if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BlockingMismatch(
+            f"minutebook.sync takes a store of minutebook.sync, not {type(store).__module__}.{type(store).__name__}"
+        )
+    return store._core  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,780 @@
+"""Own JSONL export and import: all or nothing, byte for byte, and no file is believed (SPEC C4, case O-48)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryConflict,
+    DecisionHistoryRetentionExceeded,
+    DecisionHistoryStorageUnsafe,
+    DecisionHistoryStoreFull,
+    ImportRefused,
+    InvalidOption,
+    StoreClosed,
+)
+from minutebook.model.entries import Draft, Kind
+from minutebook.model.record import State
+from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out
+from minutebook.sync import Conversation, MemoryStore, SQLiteStore
+from minutebook.testing import FrozenClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from minutebook.model.entries import Entry
+    from minutebook.sync import Store
+
+
+def answer(text: str, *calls: str) -> dict[str, Any]:
+    called = [{"id": call, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for call in calls]
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    return {"choices": [{"message": message | ({"tool_calls": called} if called else {})}]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore("n")
+    else:
+        with SQLiteStore(folder / "n.sqlite", namespace="n") as opened:
+            yield opened
+
+
+def conversation(store: Store, name: str = "first") -> Conversation:
+    return Conversation(store, name, format="openai-chat")
+
+
+def tell_a_story(told: Conversation) -> None:
+    """A call with its result, a parked call, an attempt that failed twice, its retry, and an input left unanswered."""
+    with told.turn("one é 日本") as turn:
+        (call,) = turn.respond(answer("", "call_1"))
+        turn.window()
+        turn.result(call, "done")
+        turn.respond(answer("first"))
+    with told.turn("two") as turn:
+        (slow,) = turn.respond(answer("", "call_2"))
+        turn.park(slow)
+    for _ in range(2):
+        fail(told, "three", answer("", "call_3"))
+    with told.turn("three") as turn:
+        turn.respond(answer("third"))
+    fail(told, "four")
+
+
+def fail(told: Conversation, text: str, *answers: dict[str, Any]) -> None:
+    """A turn that is lost after `answers`."""
+    with contextlib.suppress(OSError), told.turn(text) as turn:
+        for each in answers:
+            turn.respond(each)
+        raise OSError("lost")
+
+
+def columns(entries: Iterator[Entry]) -> list[tuple[object, ...]]:
+    """All that an entry is but its digest, which starts from the conversation's key."""
+    return [msgspec.structs.astuple(msgspec.structs.replace(entry, digest=b"")) for entry in entries]
+
+
+def parked(state: State) -> State:
+    return msgspec.structs.replace(
+        state, open=tuple(msgspec.structs.replace(waiting, parked=True) for waiting in state.open)
+    )
+
+
+def exported(store: Store, folder: Path) -> tuple[Conversation, Path]:
+    told = conversation(store)
+    tell_a_story(told)
+    path = folder / "first.jsonl"
+    store.export(told.key, path)
+    return told, path
+
+
+# --- the round trip --------------------------------------------------------------------------------------------------
+
+
+def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: Store, folder: Path) -> None:
+    """Payloads, places, marks and times come back equal, and so does where the conversation stands."""
+    told, path = exported(store, folder)
+    again = conversation(store, "second")
+    done = store.import_(again.key, path)
+    before, after = store.header(told.key), store.header(again.key)
+    assert before is not None
+    assert after is not None
+    assert columns(store.entries(again.key)) == columns(store.entries(told.key))
+    assert after.state == before.state
+    assert (after.bytes, after.entries, after.attempt) == (before.bytes, before.entries, None)
+    assert (done.entries, done.left, done.line) == (before.entries, 0, 0)
+    store.verify(again.key)
+
+
+def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: Path) -> None:
+    """What a model would see, and what is read back, is the same; the unanswered input is in no window."""
+    told, path = exported(store, folder)
+    again = conversation(store, "second")
+    store.import_(again.key, path)
+    assert again.window().json == told.window().json
+    assert b"four" not in again.window().json
+    assert list(again.exchanges()) == list(told.exchanges())
+    assert again.open_calls() == told.open_calls()
+
+
+def test_c4_an_imported_conversation_goes_on_like_its_original(store: Store, folder: Path) -> None:
+    """The parked call takes its late result, the unanswered input its retry, and nothing is there twice."""
+    told, path = exported(store, folder)
+    again = conversation(store, "second")
+    store.import_(again.key, path)
+    for each in (told, again):
+        (slow,) = each.open_calls()
+        each.complete(slow, "late")
+        with each.turn("four") as turn:
+            turn.respond(answer("fourth"))
+    assert again.window().json == told.window().json
+    assert again.window().json.count(b"four") == 2
+    assert store.header(again.key).state == store.header(told.key).state  # type: ignore[union-attr]
+
+
+def test_c4_the_same_key_gets_the_same_digests(folder: Path) -> None:
+    """Moved to another store under its own key a conversation has the very same chain."""
+    here, there = MemoryStore("n"), MemoryStore("n")
+    told, path = exported(here, folder)
+    there.import_(told.key, path)
+    assert list(there.entries(told.key)) == list(here.entries(told.key))
+
+
+def test_c4_an_export_is_the_same_bytes_each_time(store: Store, folder: Path) -> None:
+    """Nothing of the moment enters the file, and an import under the same key exports the same."""
+    told, path = exported(store, folder)
+    store.export(told.key, folder / "again.jsonl")
+    assert (folder / "again.jsonl").read_bytes() == path.read_bytes()
+
+
+def test_c4_receipts_stay_behind(store: Store, folder: Path) -> None:
+    """The import has one receipt of its own: the other store's commits are not this one's."""
+    _, path = exported(store, folder)
+    again = conversation(store, "second")
+    done = store.import_(again.key, path)
+    assert list(store.receipts(again.key)) == [done.receipt]
+    assert done.receipt.idempotency.startswith("import-")
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\xff\x00\xfe", b"", b"\x00", "\u2028\ud7ff\U0010ffff".encode(), b"\xef\xbb\xbf{}"]
+)
+def test_o30_any_payload_comes_back_exactly(store: Store, folder: Path, payload: bytes) -> None:
+    """A host's own drafts may hold bytes that are no text."""
+    key = store.key("raw")
+    draft = Draft(kind=Kind.INPUT, payload=payload, messages=1, size=len(payload), stop=len(payload))
+    store.transact(key, lambda record: (record.adding(draft), None) if record else (_first(draft), None))
+    store.export(key, folder / "raw.jsonl")
+    store.import_(store.key("again"), folder / "raw.jsonl")
+    assert [entry.payload for entry in store.entries(store.key("again"))] == [
+        entry.payload for entry in store.entries(key)
+    ]
+
+
+def _first(draft: Draft) -> Any:
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Record, new_header
+
+    return Record(header=new_header(ConversationKey("n", "raw"), "record", 0), entries=()).adding(draft)
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["answer", "tool", "two tools", "park", "fail", "fail late", "fail early", "append", "late", "say"]
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, repeat=st.booleans())
+def test_c4_any_history_comes_back_in_the_same_state(folder: Path, steps: list[str], repeat: bool) -> None:
+    """Whatever turns were settled, parked, abandoned and repeated, the state is rebuilt from the entries alone."""
+    store = MemoryStore("n", clock=FrozenClock())
+    told, again = conversation(store), conversation(store, "second")
+    for number, step in enumerate(steps):
+        _take_step(told, step, "same" if repeat else f"input {number}")
+    if store.header(told.key) is None:
+        return
+    store.export(told.key, folder / "any.jsonl", force=True)
+    store.import_(again.key, folder / "any.jsonl")
+    before, after = store.header(told.key), store.header(again.key)
+    assert before is not None
+    assert after is not None
+    assert after.state == parked(before.state)
+    assert columns(store.entries(again.key)) == columns(store.entries(told.key))
+    assert again.window().json == told.window().json
+
+
+def _take_step(told: Conversation, step: str, text: str) -> None:
+    if step == "append":
+        told.append([{"role": "user", "content": text}, {"role": "assistant", "content": "so"}])
+        return
+    if step == "late":
+        for call in told.open_calls():
+            told.complete(call, "late")
+        return
+    try:
+        with told.turn(text) as turn:
+            if step == "fail early":
+                raise OSError
+            if step == "say":
+                turn.say("by the way")
+            if step in ("tool", "two tools", "park", "fail late"):
+                calls = turn.respond(answer("", "a", *("b" for _ in range(step == "two tools"))))
+                if step == "park":
+                    turn.park(calls[0])
+                    return
+                for call in calls:
+                    turn.result(call, "ok")
+            if step.startswith("fail"):
+                raise OSError
+            turn.respond(answer(text))
+    except OSError:
+        pass
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_i36_the_file_is_private(store: Store, folder: Path) -> None:
+    """Mode 0600, whatever the umask says."""
+    _, path = exported(store, folder)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
+    """Other tools can read the file line by line; payloads stand there as the text they are."""
+    told, path = exported(store, folder)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["minutebook"] == 1
+    assert [line["payload"].encode() for line in lines[1:-1]] == [e.payload for e in store.entries(told.key)]
+    assert lines[-1]["end"] == len(lines) - 2
+
+
+def test_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: Path) -> None:
+    """Without `force` the older file stays as it is."""
+    told, path = exported(store, folder)
+    path.write_text("mine")
+    with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+        store.export(told.key, path)
+    assert refused.value.problem == "exists"
+    assert path.read_text() == "mine"
+    store.export(told.key, path, force=True)
+    assert path.read_text() != "mine"
+
+
+def test_116_a_link_is_never_followed(store: Store, folder: Path) -> None:
+    """Not even with `force`: what it points to stays untouched."""
+    told, _ = exported(store, folder)
+    (folder / "target").write_text("mine")
+    (folder / "link").symlink_to(folder / "target")
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        store.export(told.key, folder / "link", force=True)
+    assert (folder / "target").read_text() == "mine"
+
+
+def test_c4_an_active_conversation_is_busy(store: Store, folder: Path) -> None:
+    """Neither exported nor imported into while somebody holds it."""
+    told, path = exported(store, folder)
+    with told.turn("five"):
+        with pytest.raises(DecisionHistoryBusy):
+            store.export(told.key, folder / "busy.jsonl")
+        with pytest.raises(DecisionHistoryBusy):
+            store.import_(told.key, path)
+    assert not (folder / "busy.jsonl").exists()
+
+
+def test_c4_an_absent_conversation_is_not_exported(store: Store, folder: Path) -> None:
+    """There is nothing to write, and nothing is written."""
+    with pytest.raises(DecisionHistoryAbsent):
+        store.export(store.key("none"), folder / "none.jsonl")
+    assert not (folder / "none.jsonl").exists()
+
+
+def test_o48_a_killed_export_leaves_no_file_that_looks_complete(folder: Path) -> None:
+    """SIGKILL at the third progress call: nothing stands under the name."""
+    script = f"""
+        import os, signal
+        from minutebook.sync import Conversation, MemoryStore
+        store = MemoryStore("n")
+        told = Conversation(store, "first", format="openai-chat")
+        told.append([message for n in range(512) for message in (
+            {{"role": "user", "content": str(n)}}, {{"role": "assistant", "content": "so"}})])
+        seen = []
+        def progress(done, total):
+            seen.append(done)
+            if len(seen) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        store.export(told.key, {str(folder / "killed.jsonl")!r}, progress=progress)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert not (folder / "killed.jsonl").exists()
+    (part,) = folder.glob(".minutebook-*.part")
+    with pytest.raises(ImportRefused):
+        MemoryStore("n").import_(MemoryStore("n").key("x"), part)
+
+
+def test_c4_progress_counts_up_to_the_total(folder: Path) -> None:
+    """Both ways: growing counts, the last of them the total."""
+    store = MemoryStore("n")
+    told = conversation(store)
+    said = {"role": "assistant", "content": "so"}
+    told.append([message for n in range(400) for message in ({"role": "user", "content": str(n)}, said)])
+    seen: list[tuple[int, int]] = []
+    store.export(told.key, folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
+    store.import_(store.key("again"), folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
+    assert seen == [(256, 800), (512, 800), (768, 800), (800, 800)] * 2
+
+
+# --- torn, altered, foreign ------------------------------------------------------------------------------------------
+
+
+def refuse(folder: Path, content: bytes, **options: Any) -> ImportRefused:
+    """Import `content` into a fresh store, see it refused, and see that nothing was recorded."""
+    store = MemoryStore("n")
+    path = folder / "refused.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ImportRefused) as refused:
+        store.import_(store.key("x"), path, **options)
+    assert store.header(store.key("x")) is None
+    return refused.value
+
+
+def small(folder: Path) -> bytes:
+    store = MemoryStore("n", clock=FrozenClock())
+    told = conversation(store)
+    with told.turn("é") as turn:
+        turn.respond(answer("日"))
+    store.export(told.key, folder / "small.jsonl", force=True)
+    return (folder / "small.jsonl").read_bytes()
+
+
+def test_o48_a_cut_at_every_byte_of_the_last_record_is_refused(folder: Path) -> None:
+    """Also inside a character of several bytes; the refusal says how many records are good, and where it stopped."""
+    content = small(folder)
+    lines = content.splitlines(keepends=True)
+    last_record = len(content) - len(lines[-1]) - len(lines[-2])
+    for length in range(last_record, len(content)):
+        problem = refuse(folder, content[:length])
+        whole = content[:length].count(b"\n")
+        assert problem.problem == "torn"
+        assert (problem.good_records, problem.line) == (whole - 1, whole + 1)
+
+
+def test_o48_a_cut_at_every_line_is_refused(folder: Path) -> None:
+    """Each line is complete there, but the last one is missing."""
+    store = MemoryStore("n")
+    _, path = exported(store, folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(len(lines)):
+        assert refuse(folder, b"".join(lines[:count])).problem == "torn"
+
+
+def test_o48_an_altered_byte_anywhere_is_refused(folder: Path) -> None:
+    """Every position of the file, whatever it stands for."""
+    content = small(folder)
+    for position in range(len(content)):
+        altered = bytearray(content)
+        altered[position] ^= 1
+        problem = refuse(folder, bytes(altered))
+        assert problem.problem in ("altered", "foreign", "torn", "version")
+        assert problem.good_records <= content[:position].count(b"\n")
+
+
+def test_o48_lines_that_change_places_or_come_twice_are_refused(folder: Path) -> None:
+    """Nothing may be missing, added or moved."""
+    lines = small(folder).splitlines(keepends=True)
+    for changed in (
+        [lines[0], lines[2], lines[1], lines[3]],
+        [lines[0], lines[1], lines[1], lines[2], lines[3]],
+        [lines[0], lines[2], lines[3]],
+        [*lines, lines[3]],
+        [*lines, b"\n"],
+        [b"\xef\xbb\xbf", *lines],
+        [b"\n", *lines],
+    ):
+        refuse(folder, b"".join(changed))
+
+
+def sealed(*values: object) -> bytes:
+    """The lines of a forger who knows the format and makes every check anew."""
+    checks = Checks()
+    return b"".join(checks.sealed(value) for value in values)  # type: ignore[arg-type]
+
+
+def decoded(folder: Path) -> tuple[Head, list[Row], End]:
+    def without_check(line: bytes) -> bytes:
+        return line[: line.rindex(b',"check"')] + b"}"
+
+    first, *rows, last = map(without_check, small(folder).splitlines())
+    return (
+        msgspec.json.decode(first, type=Head),
+        [msgspec.json.decode(row, type=Row) for row in rows],
+        msgspec.json.decode(last, type=End),
+    )
+
+
+def test_o48_the_forger_of_these_tests_makes_files_that_pass(folder: Path) -> None:
+    """Control: the same values sealed again are the file."""
+    head, rows, end = decoded(folder)
+    assert sealed(head, *rows, end) == small(folder)
+
+
+def test_o48_a_newer_version_is_refused_by_its_number(folder: Path) -> None:
+    """Before anything else of the file is judged."""
+    assert refuse(folder, b'{"minutebook":2,"anything":[]}\n').problem == "version"
+
+
+@pytest.mark.parametrize("content", [b"[]\n", b"{}\n", b'{"minutebook":"1"}\n', b"SQLite format 3\0\n", b'{"a":1}\n'])
+def test_o48_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
+    """Other JSON, and what is no JSON."""
+    assert refuse(folder, content).problem == "foreign"
+
+
+def test_o48_a_key_that_stands_twice_is_refused(folder: Path) -> None:
+    """Though the check is right: a line is what this library would write, or none."""
+    head, rows, end = decoded(folder)
+    content = sealed(head, *rows, end)
+    checks = Checks()
+    body = content.split(b"\n")[0]
+    body = body[: body.rindex(b',"check"')] + b',"format":"anthropic"'
+    digest = hashlib.sha256(checks.last + body).hexdigest().encode()
+    forged = body + b',"check":"%s"}\n' % digest
+    assert refuse(folder, forged + content.split(b"\n", 1)[1]).problem == "foreign"
+
+
+FORGED_ROWS: dict[str, dict[str, object]] = {
+    "another payload": {"payload": "{}"},
+    "another kind": {"kind": "injection"},
+    "an unknown kind": {"kind": "system"},
+    "another turn": {"turn": 7},
+    "a negative count": {"messages": -1},
+    "a huge count": {"size": 2**63},
+    "a fragment outside": {"stop": 10**6},
+    "another time": {"wall": 5},
+    "a digest that is none": {"digest": "zz"},
+    "another seq": {"seq": 9},
+    "two payloads": {"payload_base64": "e30="},
+    "no base64": {"payload": "", "payload_base64": "!"},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED_ROWS.values(), ids=FORGED_ROWS.keys())
+def test_o48_a_forged_entry_is_refused_by_the_chain(folder: Path, changes: dict[str, object]) -> None:
+    """The line checks are made anew, but the entry is not what its digest says."""
+    head, rows, end = decoded(folder)
+    rows[0] = msgspec.structs.replace(rows[0], **changes)
+    assert refuse(folder, sealed(head, *rows, end)).good_records == 0
+
+
+def test_o48_a_window_or_count_that_cannot_be_is_refused(folder: Path) -> None:
+    """The last line is held against the entries, and the first one too."""
+    head, rows, end = decoded(folder)
+    for last in (
+        msgspec.structs.replace(end, window_from=99),
+        msgspec.structs.replace(end, window_limits=(-1, 0)),
+        msgspec.structs.replace(end, end=1),
+        msgspec.structs.replace(end, digest="0" * 64),
+    ):
+        refuse(folder, sealed(head, *rows, last))
+    for first in (
+        msgspec.structs.replace(head, entries=3),
+        msgspec.structs.replace(head, entries=1),
+        msgspec.structs.replace(head, bytes=1),
+        msgspec.structs.replace(head, id="other"),
+        msgspec.structs.replace(head, namespace=""),
+        msgspec.structs.replace(head, entries=10**9),
+        msgspec.structs.replace(head, bytes=10**12),
+    ):
+        refuse(folder, sealed(first, *rows, end))
+
+
+def forged(*drafts: tuple[Any, ...], honest: bool = True) -> bytes:
+    """A file whose chain and checks are right for entries that no record would hold; `honest` about its marks."""
+    from minutebook.model.entries import Call, Entry, first_digest, recompute_digest
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.transfer import sealed_entry
+
+    key = ConversationKey("n", "first")
+    digest, entries = first_digest(key), []
+    for seq, (kind, turn, exchange, call, calls) in enumerate(drafts, 1):
+        payload = b'{"reason":"failed"}' if kind is Kind.ABANDONED else b"{}"
+        named = tuple(Call(f"c{n}", "look_up") for n in range(calls))
+        entry = Entry(
+            seq=seq, kind=kind, turn=turn, exchange=exchange, call=call, messages=1, size=2, start=0, stop=2,
+            wall=1, calls=named, digest=b"", payload=payload,
+        )  # fmt: skip
+        digest = recompute_digest(digest, entry)
+        entries.append(msgspec.structs.replace(entry, digest=digest))
+    size = sum(len(entry.payload) for entry in entries if entry.kind is not Kind.ABANDONED)
+    head = Head(
+        minutebook=1, format="openai-chat", namespace="n", id="first", created=1, entries=len(entries), bytes=size
+    )
+    checks = Checks()
+    out = left_out((entry for entry in entries if honest and entry.kind is MARK), State())
+    lines = [checks.sealed(head), *(sealed_entry(checks, entry, stands=entry.seq not in out) for entry in entries)]
+    end = End(end=len(entries), digest=digest.hex(), window_from=0, window_limits=(0, 0))
+    return b"".join([*lines, checks.sealed(end)])
+
+
+INPUT, RESPONSE, RESULT, MARK = Kind.INPUT, Kind.RESPONSE, Kind.RESULT, Kind.ABANDONED
+UNLAWFUL: dict[str, tuple[int, list[tuple[Any, ...]]]] = {
+    "a result without a call": (1, [(INPUT, 1, 0, 0, 0), (RESULT, 1, 1, 0, 0)]),
+    "a second answer": (3, [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 1), (RESULT, 1, 2, 0, 0), (RESULT, 1, 2, 0, 0)]),
+    "a result of a call that is not there": (2, [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 1), (RESULT, 1, 2, 1, 0)]),
+    "a turn that is another's": (1, [(INPUT, 1, 0, 0, 0), (RESPONSE, 2, 2, 0, 0)]),
+    "instructions in the middle": (1, [(INPUT, 1, 0, 0, 0), (Kind.INSTRUCTIONS, 1, 0, 0, 0)]),
+    "a mark over what is not there": (1, [(INPUT, 1, 0, 0, 0), (MARK, 1, 2, 9, 0)]),
+    "a mark that is not right after": (2, [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 1, 1, 0)]),
+    "a mark over a mark": (
+        3,
+        [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 2, 2, 0), (MARK, 1, 2, 3, 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("good", "drafts"), UNLAWFUL.values(), ids=UNLAWFUL.keys())
+def test_forged_entries_are_held_to_the_records_law(folder: Path, good: int, drafts: list[tuple[Any, ...]]) -> None:
+    """With every digest right: pairing, order and marks are checked as if the entries were recorded here."""
+    problem = refuse(folder, forged(*drafts))
+    assert problem.problem == "unlawful"
+    assert problem.good_records == good
+
+
+def test_forged_an_entry_said_to_stand_under_a_mark_is_refused(folder: Path) -> None:
+    """What a good prefix relies on is held against the marks."""
+    drafts = ((INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 2, 2, 0))
+    assert refuse(folder, forged(*drafts, honest=False)).problem == "unlawful"
+
+
+def test_forged_control_a_lawful_one_is_taken(folder: Path) -> None:
+    """The forger's file is refused for its entries and for nothing else."""
+    store = MemoryStore("n")
+    path = folder / "lawful.jsonl"
+    path.write_bytes(forged((INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 1), (RESULT, 1, 2, 0, 0)))
+    assert store.import_(store.key("x"), path).entries == 3
+
+
+def test_115_a_line_of_100_mib_is_refused_in_bounded_memory(folder: Path) -> None:
+    """No more than one longest line is ever in memory."""
+    path = folder / "long.jsonl"
+    with path.open("wb") as file:
+        file.write(small(folder).split(b"\n")[0] + b"\n")
+        for _ in range(100):
+            file.write(b"a" * 1024 * 1024)
+    store = MemoryStore("n")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImportRefused) as refused:
+            store.import_(store.key("x"), path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (refused.value.problem, refused.value.line) == ("too_large", 2)
+    assert peak < 2.2 * MAX_LINE_BYTES
+
+
+def test_115_the_largest_payload_fits_a_line(folder: Path) -> None:
+    """What is exported can be imported, whatever its bytes: here each would take six as a JSON string."""
+    from minutebook.model.codec import MAX_PAYLOAD_BYTES
+    from minutebook.model.entries import Entry
+    from minutebook.model.transfer import sealed_entry
+
+    entry = Entry(
+        seq=1, kind=Kind.INPUT, turn=1, exchange=0, call=0, messages=1, size=1, start=0, stop=1, wall=1, calls=(),
+        digest=b"", payload=b"\x01" * MAX_PAYLOAD_BYTES,
+    )  # fmt: skip
+    assert len(sealed_entry(Checks(), entry, stands=True)) <= MAX_LINE_BYTES
+
+
+# --- recording it ----------------------------------------------------------------------------------------------------
+
+
+def test_114_the_same_file_twice_is_recorded_once(store: Store, folder: Path) -> None:
+    """The first receipt comes back, also after the conversation went on."""
+    _, path = exported(store, folder)
+    again = conversation(store, "second")
+    first = store.import_(again.key, path)
+    assert store.import_(again.key, path) == first
+    with again.turn("five") as turn:
+        turn.respond(answer("fifth"))
+    held = columns(store.entries(again.key))
+    assert store.import_(again.key, path) == first
+    assert columns(store.entries(again.key)) == held
+
+
+def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: Store, folder: Path) -> None:
+    """Also the original itself, which holds the same by its own commits; nothing is merged."""
+    told, path = exported(store, folder)
+    other = conversation(store, "other")
+    other.append([{"role": "user", "content": "x"}])
+    for key in (told.key, other.key):
+        before = columns(store.entries(key))
+        with pytest.raises(DecisionHistoryConflict):
+            store.import_(key, path)
+        assert columns(store.entries(key)) == before
+
+
+def test_c4_bounds_refuse_an_import_whole(folder: Path) -> None:
+    """Retention and capacity are checked in the same commit."""
+    _, path = exported(MemoryStore("n"), folder)
+    for store, error in (
+        (MemoryStore("n", max_retained_bytes=100), DecisionHistoryRetentionExceeded),
+        (MemoryStore("n", max_bytes=100), DecisionHistoryStoreFull),
+    ):
+        with pytest.raises(error):
+            store.import_(store.key("x"), path)
+        assert store.header(store.key("x")) is None
+
+
+def test_c4_a_key_of_another_namespace_is_refused(folder: Path) -> None:
+    """The file's own key is only what its chain starts from."""
+    _, path = exported(MemoryStore("n"), folder)
+    other = MemoryStore("m")
+    with pytest.raises(InvalidOption):
+        other.import_(MemoryStore("n").key("x"), path)
+    assert other.import_(other.key("x"), path).left == 0
+
+
+def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Path) -> None:
+    """Told before a file is read or written."""
+    told, path = exported(store, folder)
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.export(told.key, folder / "closed.jsonl")
+    with pytest.raises(StoreClosed):
+        store.import_(told.key, path)
+
+
+def test_113_an_interrupt_in_an_import_records_nothing(store: Store, folder: Path) -> None:
+    """SIGINT while the file is read: all or nothing, and the same call again does it."""
+    _, path = exported(store, folder)
+    key = store.key("second")
+    with pytest.raises(KeyboardInterrupt):
+        store.import_(key, path, progress=lambda done, total: os.kill(os.getpid(), signal.SIGINT))
+    assert store.header(key) is None
+    assert store.import_(key, path).left == 0
+
+
+def test_c4_what_cannot_be_read_is_refused(store: Store, folder: Path) -> None:
+    """No file, a directory, a FIFO nobody writes to, and what is no name."""
+    os.mkfifo(folder / "fifo")
+    for path in (folder / "none", folder, folder / "fifo"):
+        with pytest.raises(ImportRefused) as refused:
+            store.import_(store.key("x"), path)
+        assert refused.value.problem == "no_file"
+    for name in (3, b"bytes", "nul\0"):
+        with pytest.raises(InvalidOption):
+            store.import_(store.key("x"), name)  # type: ignore[arg-type]
+
+
+def test_a11_paths_and_urls_inside_a_file_are_text(folder: Path) -> None:
+    """An audit hook sees every file that is opened: the import itself, and no other."""
+    store = MemoryStore("n")
+    told = conversation(store)
+    told.append([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}])
+    path = folder / "a11.jsonl"
+    store.export(told.key, path)
+    opened: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and (event == "open" or event.startswith(("socket.", "subprocess.", "os.exec"))):
+            opened.append(str(arguments[0]))
+
+    watching = True
+    sys.addaudithook(watch)
+    try:
+        store.import_(store.key("x"), path)
+    finally:
+        watching = False
+    assert {name for name in opened if not name.isdigit()} == {str(path)}
+
+
+# --- the good prefix -------------------------------------------------------------------------------------------------
+
+
+def test_o48_the_good_prefix_ends_at_a_complete_exchange(folder: Path) -> None:
+    """Cut at every line: what is taken is a lawful record that ends with an exchange, and what was left is said."""
+    source = MemoryStore("n")
+    told, path = exported(source, folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    original = columns(source.entries(told.key))
+    taken: list[int] = []
+    for count in range(1, len(lines)):
+        store = MemoryStore("n")
+        again = conversation(store, "x")
+        (folder / "torn.jsonl").write_bytes(b"".join(lines[:count]))
+        try:
+            done = store.import_(again.key, folder / "torn.jsonl", good_prefix=True)
+        except ImportRefused as refused:
+            assert refused.good_records == max(0, count - 1) < 4  # noqa: PT017
+            continue
+        taken.append(done.entries)
+        assert columns(store.entries(again.key)) == original[: done.entries]
+        assert (done.entries + done.left, done.line) == (len(original), count + 1)
+        assert again.window().messages[-1]["role"] in ("assistant", "tool")
+        assert store.import_(again.key, folder / "torn.jsonl", good_prefix=True) == done
+        store.verify(again.key)
+        with pytest.raises(DecisionHistoryConflict):
+            store.import_(again.key, path)
+    kinds = [entry.kind for entry in source.entries(told.key)]
+    assert sorted(set(taken)) == sorted(
+        set(taken) & {n for n, kind in enumerate(kinds, 1) if kind in (RESPONSE, RESULT)}
+    )
+
+
+def test_o48_the_good_prefix_never_brings_back_an_abandoned_answer(folder: Path) -> None:
+    """Cut between an attempt's answer and its mark: the answer was taken back, though the file no longer says why."""
+    source = MemoryStore("n")
+    told = conversation(source)
+    with told.turn("one") as turn:
+        turn.respond(answer("kept"))
+    fail(told, "two", answer("taken back"))
+    source.export(told.key, folder / "whole.jsonl")
+    lines = (folder / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    assert b"taken back" in lines[4]
+    (folder / "torn.jsonl").write_bytes(b"".join(lines[:5]))
+    store = MemoryStore("n")
+    done = store.import_(store.key("x"), folder / "torn.jsonl", good_prefix=True)
+    assert (done.entries, done.left) == (2, 3)
+    assert b"taken back" not in conversation(store, "x").window().json
+
+
+def test_o48_the_good_prefix_of_a_sound_file_is_all_of_it(store: Store, folder: Path) -> None:
+    """The option changes nothing where nothing is damaged."""
+    _, path = exported(store, folder)
+    done = store.import_(store.key("second"), path, good_prefix=True)
+    assert (done.left, done.line) == (0, 0)
+
+
+def test_o48_a_prefix_without_a_complete_exchange_is_refused(folder: Path) -> None:
+    """There is nothing that could be recorded."""
+    lines = small(folder).splitlines(keepends=True)
+    for count in (0, 1, 2):
+        assert refuse(folder, b"".join(lines[:count]), good_prefix=True).problem == "torn"
