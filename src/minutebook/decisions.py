@@ -19,7 +19,6 @@ from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     DecisionHistoryAbsent,
-    DecisionHistoryConflict,
     InvalidOption,
     InvalidValue,
     PairingViolation,
@@ -207,7 +206,7 @@ class Steps:
         hold = await self._open(self._history(self.store, request), request)
         unusable: tuple[Draft, ...] = ()
         try:
-            _check_turn(hold.header)
+            _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             window = await hold.window(staged=staged)
             fields, counted = await self._prepare(request, window.json)
@@ -248,8 +247,9 @@ class Steps:
                     "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
                     "or keep it in a durable store"
                 )
-            return await history.open((self.interface.wire.input(request.task),))
-        return await history.open()
+            # Under one id the task is recorded once, whoever else begins or retries the same invocation.
+            return await history.open((self.interface.wire.input(request.task),), idempotency="task")
+        return await history.open(attempt=False)
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
@@ -292,10 +292,8 @@ def _is_first_step(header: Header | None) -> bool:
     return header is None or not header.state.turn or header.state.unanswered is not None
 
 
-def _check_turn(header: Header) -> None:
-    """Refuse a step that has nothing to decide on, now that nobody else can change that."""
-    if header.state.turns > 1:
-        raise DecisionHistoryConflict("another worker began this invocation at the same time")
+def _check_unfinished(header: Header) -> None:
+    """Refuse a step that has nothing to decide on."""
     if header.attempt is None and not header.state.open:
         raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
 

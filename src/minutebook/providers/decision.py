@@ -288,8 +288,10 @@ def matches(value: JSON, schema: Mapping[str, JSON]) -> bool:
     try:
         # An empty registry of our own: the default one would fetch a remote reference.
         return bool(validator(schema, registry=registry()).is_valid(value))
-    except Exception as error:  # an unknown type, a broken pattern or reference: each has a class of its own
-        raise InvalidOption("a schema of the program is no valid JSON schema", option="schema") from error
+    except Exception:  # noqa: S110 - an unknown type, a broken pattern or reference: each has a class of its own
+        pass
+    # Raised out here: jsonschema's errors hold the value, which is the model's text (promise I-37).
+    raise InvalidOption("a schema of the program is no valid JSON schema", option="schema")
 
 
 def check_capabilities(specs: Iterable[CapabilitySpec]) -> None:
