@@ -21,6 +21,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count
+from minutebook.model.clock import system_clock
 from minutebook.model.entries import first_digest, recompute_digest
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Delta, Record
@@ -99,8 +100,9 @@ class JournalStore:
         return ConversationKey(self.namespace, id)
 
     def fresh_id(self) -> str:
-        """Return an unguessable idempotency id."""
-        return secrets.token_hex(16)
+        """Return an unguessable idempotency id; ids sort by the millisecond they were made in."""
+        # Ids in order go side by side into an index; random ones would dirty a page of it each (figure 8).
+        return f"{system_clock():012x}{secrets.token_hex(10)}"
 
     async def read(self, key: ConversationKey) -> Record | None:
         """
