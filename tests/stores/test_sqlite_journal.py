@@ -429,6 +429,20 @@ def test_i30_a_reserved_conversation_never_expires(journal: SQLiteJournal, clock
     assert done(journal.totals("tenant")).expired == 0
 
 
+def test_i30_a_reservation_that_a_purge_passed_by_expires_once_it_is_given_back(
+    journal: SQLiteJournal, clock: Clock
+) -> None:
+    """Given back by a replay, which writes nothing new, it is found by the next purge like any other."""
+    epoch = done(journal.reserve(KEY, "t", format="f", opening=exchange("a"))).header.epoch
+    clock.now += 2 * HOUR
+    done(append(journal, ConversationKey("tenant", "other"), "a"))
+    done(journal.commit(KEY, "t", epoch, exchange("a"), release=True))
+    assert done(journal.totals("tenant")).expired == 1
+    clock.now += 2 * 65_536
+    done(append(journal, ConversationKey("tenant", "other"), "b"))
+    assert done(journal.totals("tenant")).expired == 0
+
+
 def test_i30_a_clock_set_back_makes_no_record_immortal(journal: SQLiteJournal, clock: Clock, path: Path) -> None:
     """What was written ten years ahead expires an hour after the next write that sees it."""
     done(append(journal, KEY, "a"))

@@ -388,8 +388,7 @@ class SQLiteJournal:
             _add_conversation(cursor, key, place, header, wall)
         else:
             _set_conversation(cursor, place, header)
-            if grown is not None:
-                _set_minute(cursor, place, wall)
+            _set_minute(cursor, place, header.touched)
         if grown is not None:
             _add_entries(cursor, place.conversation, grown.entries)
         self._purge_some(cursor, place, wall)
@@ -577,9 +576,10 @@ def _set_conversation(cursor: sqlite3.Cursor, place: _Place, header: Header) -> 
     check_owner(before if cursor.rowcount == 1 else None, before.token, before.epoch)
 
 
-def _set_minute(cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
-    if place.minute != wall >> _MINUTE_BITS:
-        cursor.execute(sql.SET_MINUTE, (wall >> _MINUTE_BITS, place.conversation))
+def _set_minute(cursor: sqlite3.Cursor, place: _Place, touched: int) -> None:
+    """Keep the index of ages right; it is NULL where a purge had put the conversation aside while it was reserved."""
+    if place.minute != touched >> _MINUTE_BITS:
+        cursor.execute(sql.SET_MINUTE, (touched >> _MINUTE_BITS, place.conversation))
 
 
 def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:
