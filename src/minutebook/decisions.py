@@ -239,17 +239,22 @@ class Steps:
         )
 
     async def _open(self, history: History, request: DecisionRequest) -> Hold:
-        """Reserve the conversation: the first step, and its retry, with the task; a later one as it stands."""
+        """
+        Reserve the conversation: a first step, and its retry, with the task; a later one as it stands.
+
+        An invocation that has finished may get another task: it opens the next turn of the same conversation.
+        """
         header = await history.journal.header(history.key)
-        if _is_first_step(header):
-            if header is None and request.observations:
-                raise DecisionHistoryAbsent(
-                    "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
-                    "or keep it in a durable store"
-                )
-            # Under one id the task is recorded once, whoever else begins or retries the same invocation.
-            return await history.open((self.interface.wire.input(request.task),), idempotency="task")
-        return await history.open(attempt=False)
+        if header is None and request.observations:
+            raise DecisionHistoryAbsent(
+                "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
+                "or keep it in a durable store"
+            )
+        turn = _turn_to_begin(header, request)
+        if not turn:
+            return await history.open(attempt=False)
+        # Under one id the task is recorded once, whoever else begins or retries the same turn of the invocation.
+        return await history.open((self.interface.wire.input(request.task),), idempotency=f"task-{turn}")
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
@@ -288,8 +293,14 @@ class Steps:
         )
 
 
-def _is_first_step(header: Header | None) -> bool:
-    return header is None or not header.state.turn or header.state.unanswered is not None
+def _turn_to_begin(header: Header | None, request: DecisionRequest) -> int:
+    """Return the number of the turn that the task opens, or opens again; 0 for a later step of a turn under way."""
+    if header is None:
+        return 1
+    state = header.state
+    if state.unanswered is not None:
+        return state.turns
+    return 0 if state.turns and (state.open or request.observations) else state.turns + 1
 
 
 def _check_unfinished(header: Header) -> None:

@@ -262,6 +262,14 @@ def finishes(api: str, interface: str, answer: str = "done") -> Reply:
     return says(api, json.dumps({"decision": {"action": "finish", **value}} if interface == "structured" else value))
 
 
+def tool(name: str, arguments: str) -> dict[str, Any]:
+    return {"tool_calls": [{"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}]}
+
+
+def item(name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function_call", "id": "fc", "call_id": "c", "name": name, "arguments": arguments}
+
+
 # --- driving ---
 
 
@@ -319,6 +327,24 @@ def refusal(provider: Any, request: DecisionRequest = REQUEST) -> MinutebookErro
     assert KEY not in told
     assert SECRET not in told
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_output_tokens": 1}),
+        ("/chat/completions", {"model": "m", "messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]}),
+        ("/chat/completions", {"model": "m", "messages": [{"role": "assistant", **tool("look", "{}")}]}),
+        ("/responses", {"model": "m", "input": [], "max_tokens": 1}),
+        ("/responses", {"model": "m", "input": [item("look", "{}")]}),
+        ("/responses", {"model": "m", "input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}),
+    ],
+)
+def test_the_server_refuses_what_the_real_one_would(server: Server, path: str, body: dict[str, Any]) -> None:
+    """A harness that could only pass proves nothing: an unknown field and broken pairs are found."""
+    with pytest.raises(openai.BadRequestError):
+        client_of(server).post(path, body=body, cast_to=httpx2.Response)
+    assert len(server.refused) == 1
 
 
 # --- D1, D2, D3 ---
@@ -691,14 +717,6 @@ def test_d09_timeouts_and_refused_connections_are_unavailable(server: Server) ->
     assert len(server.requests) == 1
 
 
-def tool(name: str, arguments: str) -> dict[str, Any]:
-    return {"tool_calls": [{"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}]}
-
-
-def item(name: str, arguments: str) -> dict[str, Any]:
-    return {"type": "function_call", "id": "fc", "call_id": "c", "name": name, "arguments": arguments}
-
-
 REFUSED_PART = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": SECRET}]}
 
 
@@ -825,7 +843,7 @@ def test_d09_a_body_too_large_for_the_record_still_leaves_a_mark(server: Server)
 
 
 def test_d09_local_refusals_keep_their_own_codes(server: Server) -> None:
-    """D9: an overlapping decision is Busy, a second finish is the caller's; neither reaches the provider."""
+    """D9: an overlapping decision is Busy, a step after the finish the caller's fault; neither reaches the provider."""
     inner: list[MinutebookError] = []
 
     def overlap(handler: BaseHTTPRequestHandler) -> None:
@@ -836,8 +854,21 @@ def test_d09_local_refusals_keep_their_own_codes(server: Server) -> None:
     provider = provider_of(server, "chat")
     assert drive(provider.decide(REQUEST)).finish
     assert isinstance(inner[0], DecisionHistoryBusy)
-    assert isinstance(refusal(provider), PairingViolation)
+    seen = Observation(capability="look_up", arguments={}, value=1)
+    assert isinstance(refusal(provider, msgspec.structs.replace(REQUEST, observations=(seen,))), PairingViolation)
     assert len(server.requests) == 1
+
+
+def test_d05_a_finished_invocation_goes_on_with_its_next_task(server: Server) -> None:
+    """D5: the same invocation given another task is the same conversation's next turn; a retry of it is no third."""
+    server.replies = [finishes("chat", "native"), (503, {}, b"{}"), finishes("chat", "native")]
+    provider = provider_of(server, "chat")
+    again = msgspec.structs.replace(REQUEST, task="And now?")
+    assert drive(provider.decide(REQUEST)).finish
+    assert isinstance(refusal(provider, again), AgentDecisionProviderUnavailable)
+    assert drive(provider.decide(again)).finish
+    kinds = [entry.kind for entry in record(provider).entries]
+    assert kinds == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT, Kind.ABANDONED, Kind.RESPONSE]
 
 
 def test_d09_a_cancelled_step_is_marked_and_free(server: Server) -> None:
