@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 NOTE_8 = (
     "1,000 appends of one exchange, one by one, in a new file that is closed at the end, so that the last checkpoint "
-    "counts: /proc/self/io, without what the opening writes. Raw checkpoints by SQLite's default. Stored: the files after "
-    "closing."
+    "counts: /proc/self/io, without what the opening writes. Raw checkpoints by SQLite's default. Stored: the files "
+    "after closing."
 )
 NOTE_10 = "what Python allocates for 2,000 exchanges appended one by one, against the bytes of their JSON."
 NOTE_11 = "in a new process each, measured inside it; bytecode is compiled before."
@@ -199,7 +199,7 @@ def imports(lab: Lab) -> list[Row]:
         for name, program in programs.items():
             if name == "openai-agents" and nth >= 3:
                 continue
-            seconds = _import_seconds(program)
+            seconds = _import_seconds(lab, program)
             if nth >= 0:
                 taken.setdefault(name, []).append(seconds)
     base = taken["base"]
@@ -218,6 +218,10 @@ def imports(lab: Lab) -> list[Row]:
     ]
 
 
-def _import_seconds(program: str) -> float:
+def _import_seconds(lab: Lab, program: str) -> float:
     timed = f"import time; begin = time.perf_counter()\n{program}\nprint(time.perf_counter() - begin)"
-    return float(subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout)
+    # The first round leaves the bytecode there, whatever the caller's environment says of it.
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = given | {"PYTHONPYCACHEPREFIX": os.path.join(lab.directory, "bytecode")}
+    command = [sys.executable, "-c", timed]
+    return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
