@@ -17,7 +17,7 @@ reservation, so it should count from the last save.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -50,6 +50,8 @@ DOCUMENT_VERSION = 1
 
 _KEYS_AT_ONCE = 256
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 @runtime_checkable
 class ListingStore(Store, Protocol):
@@ -63,16 +65,16 @@ class ListingStore(Store, Protocol):
 class _Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An entry as the document holds it: its bytes as a text, or in base64 where they are no UTF-8."""
 
-    seq: int
+    seq: _Count
     kind: Kind
-    turn: int
-    exchange: int
-    call: int
-    messages: int
-    size: int
-    start: int
-    stop: int
-    wall: int
+    turn: _Count
+    exchange: _Count
+    call: _Count
+    messages: _Count
+    size: _Count
+    start: _Count
+    stop: _Count
+    wall: _Count
     calls: tuple[Call, ...]
     digest: bytes
     text: str
@@ -98,14 +100,14 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """A header as the document holds it. (`Header` itself cannot be decoded: a field of it hides the type `bytes`.)"""
 
     format: str
-    created: int
-    touched: int
-    epoch: int
+    created: _Count
+    touched: _Count
+    epoch: _Count
     token: str
-    since: int
-    version: int
-    entries: int
-    size: int
+    since: _Count
+    version: _Count
+    entries: _Count
+    size: _Count
     digest: bytes
     state: State
     attempt: Attempt | None
