@@ -1,0 +1,392 @@
+"""
+The record's law, rule by rule: what `extend` accepts, refuses and remembers. No store, no wire format, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    DecisionHistoryRetentionExceeded,
+    InvalidMessage,
+    InvalidOption,
+    PairingViolation,
+)
+from minutebook.model.entries import Call, Draft, Kind, first_digest, recompute_digest
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta, extend, interrupt, new_header, replayed
+from minutebook.model.reservation import recover, take
+
+KEY = ConversationKey("law", "record")
+
+
+def ask(text="ask"):
+    return Draft(kind=Kind.INPUT, payload=b'"%b"' % text.encode(), messages=1, size=1)
+
+
+def answer(calls=0, text="answer"):
+    made = tuple(Call(f"c{n}", "tool") for n in range(calls))
+    return Draft(kind=Kind.RESPONSE, payload=b'"%b"' % text.encode(), messages=1, size=1, calls=made)
+
+
+def result(call=0, exchange=0, text="result"):
+    return Draft(kind=Kind.RESULT, payload=b'"%b"' % text.encode(), messages=1, size=1, call=call, exchange=exchange)
+
+
+def say(text="say"):
+    return Draft(kind=Kind.INJECTION, payload=b'"%b"' % text.encode(), messages=1, size=1)
+
+
+def instructions():
+    return Draft(kind=Kind.INSTRUCTIONS, payload=b'"be kind"')
+
+
+class Log:
+    """A record that grows; what is refused leaves it as it was."""
+
+    def __init__(self):
+        self.header = new_header(KEY, "law", 1)
+        self.entries = []
+        self.count = 0
+
+    def add(self, *drafts, **flags):
+        self.count += 1
+        grown = extend(self.header, Delta(drafts=drafts, idempotency=str(self.count), **flags), self.count)
+        self.header = grown.header
+        self.entries.extend(grown.entries)
+        return grown
+
+    def refuses(self, error, *drafts, **flags):
+        before = (self.header, list(self.entries))
+        with pytest.raises(error) as caught:
+            self.add(*drafts, **flags)
+        assert (self.header, self.entries) == before
+        return caught.value
+
+    @property
+    def kinds(self):
+        return [entry.kind.name.lower() for entry in self.entries]
+
+    @property
+    def state(self):
+        return self.header.state
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+def marks(log):
+    return [
+        (json.loads(entry.payload)["reason"], entry.exchange, entry.call)
+        for entry in log.entries
+        if entry.kind is Kind.ABANDONED
+    ]
+
+
+# --- attempts --------------------------------------------------------------------------------------------------------
+
+
+def test_c1_an_attempt_begins_after_its_input_and_ends_when_it_settles(log):
+    """The input stands before the attempt, so that an abandoned attempt leaves it as unanswered."""
+    log.add(ask(), opens=True)
+    assert (log.header.attempt.first, log.state.turn, log.state.turns) == (2, 1, 1)
+    assert log.state.unanswered is not None
+    log.add(answer(), settles=True)
+    assert log.header.attempt is None
+    assert log.state.unanswered is None
+    assert (log.state.exchange, log.state.exchanges) == (2, 1)
+
+
+def test_c1_an_abandoned_attempt_goes_back_to_its_beginning_under_one_mark(log):
+    """Everything after the input is covered; counters and open calls are those of before."""
+    log.add(ask(), opens=True)
+    before = log.state
+    log.add(answer(2))
+    log.add(result(0))
+    log.add(say())
+    log.add(abandons="failed")
+    assert marks(log) == [("failed", 2, 4)]
+    assert log.state == before
+    assert log.header.attempt is None
+
+
+def test_c1_an_attempt_without_an_input_covers_everything_in_it(log):
+    """A turn that goes on from what is recorded begins before its first entry."""
+    log.add(ask(), answer(1))
+    log.add(opens=True)
+    log.add(result(), answer())
+    log.add(abandons="cancelled")
+    assert marks(log) == [("cancelled", 3, 4)]
+    assert [waits.exchange for waits in log.state.open] == [2]
+
+
+def test_c1_a_second_attempt_in_one_reservation_is_refused(log):
+    """Nobody may open a turn inside a turn."""
+    log.add(ask(), opens=True)
+    log.refuses(InvalidOption, ask("other"), opens=True)
+
+
+def test_c1_a_mark_by_hand_is_refused(log):
+    """Marks are the record's own; a caller cannot hide entries."""
+    log.refuses(InvalidOption, Draft(kind=Kind.ABANDONED, payload=b"{}", exchange=1, call=1))
+
+
+def test_c1_what_came_in_with_the_failure_is_under_its_mark(log):
+    """An answer that was never committed is kept for the operator, and taken back in the same write."""
+    log.add(ask(), opens=True)
+    log.add(answer(), abandons="failed")
+    assert log.kinds == ["input", "response", "abandoned"]
+    assert marks(log) == [("failed", 2, 2)]
+    assert log.state.exchange == 0
+
+
+# --- inputs that nobody answered -------------------------------------------------------------------------------------
+
+
+def test_o34_a_retry_of_the_same_input_is_not_recorded_twice(log):
+    """Three failures and a success: one input, three marks, one answer."""
+    for _ in range(3):
+        log.add(ask(), opens=True)
+        log.add(abandons="failed")
+    log.add(ask(), opens=True)
+    log.add(answer(), settles=True)
+    assert log.kinds == ["input", "abandoned", "abandoned", "abandoned", "response"]
+    assert (log.state.turns, log.state.exchanges) == (1, 1)
+
+
+def test_o34_another_input_supersedes_the_unanswered_one(log):
+    """The old one is marked and does not count as a turn any more."""
+    log.add(ask(), answer())
+    log.add(ask("two"), opens=True)
+    log.add(abandons="failed")
+    log.add(ask("three"), opens=True)
+    assert marks(log) == [("failed", 4, 3), ("superseded", 3, 3)]
+    assert (log.state.turn, log.state.turns) == (6, 2)
+
+
+def test_o34_the_same_words_after_an_answer_are_a_new_turn(log):
+    """A user may say the same sentence twice (case O-18)."""
+    for _ in range(2):
+        log.add(ask("go"), opens=True)
+        log.add(answer(), settles=True)
+    assert log.kinds == ["input", "response"] * 2
+
+
+@pytest.mark.parametrize("draft", [answer(), say()], ids=["answer", "say"])
+def test_o34_an_append_supersedes_an_unanswered_input_and_joins_the_turn_before(log, draft):
+    """What comes without an attempt belongs to the turn that stands."""
+    log.add(ask(), answer())
+    log.add(ask("lost"), opens=True)
+    log.add(abandons="failed")
+    log.add(draft)
+    assert marks(log)[-1] == ("superseded", 3, 3)
+    assert log.entries[-1].turn == 1
+
+
+def test_o34_a_turn_without_an_input_goes_on_with_the_unanswered_one(log):
+    """`opens` alone after a failure: the input is answered where it stands."""
+    log.add(ask(), opens=True)
+    log.add(abandons="failed")
+    log.add(opens=True)
+    log.add(answer(), settles=True)
+    assert log.kinds == ["input", "abandoned", "response"]
+    assert log.entries[-1].turn == 1
+
+
+# --- pairing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        (result(),),
+        (ask(), result()),
+        (ask(), answer(), result()),
+        (ask(), answer(1), result(1)),
+        (ask(), answer(1), result(0), result(0)),
+        (ask(), answer(2), result(0), result(0)),
+        (ask(), answer(1), answer()),
+        (ask(), answer(1), ask("next")),
+        (ask(), answer(2), result(1), ask("next")),
+        (ask(), answer(1), result(0), answer(1), result(0, exchange=2)),
+    ],
+    ids=[
+        "39 first of all",
+        "39 without response",
+        "39 without call",
+        "44 position out of range",
+        "42 twice",
+        "42 twice, one open",
+        "40 response while open",
+        "40 input while open",
+        "40 input while one of two is open",
+        "44 result of an older exchange",
+    ],
+)
+def test_bad_inputs_39_to_44_that_break_pairing_are_refused_whole(log, drafts):
+    """Nothing of the delta is recorded; the record can go on."""
+    log.refuses(PairingViolation, *drafts)
+    log.add(ask(), answer(1), result())
+
+
+def test_bad_input_43_parallel_results_may_come_in_any_order(log):
+    """The record keeps the order of arrival; nothing waits at the end."""
+    log.add(ask(), answer(3), result(2), result(0), result(1))
+    assert [entry.call for entry in log.entries[2:]] == [2, 0, 1]
+    assert log.state.open == ()
+
+
+def test_bad_input_40_what_a_user_says_while_a_call_waits_stays_in_its_exchange(log):
+    """O-08: it is recorded where it came and belongs to the exchange that it interrupted."""
+    log.add(ask(), answer(1), say(), result())
+    assert [entry.exchange for entry in log.entries] == [0, 2, 2, 2]
+
+
+# --- parked calls ----------------------------------------------------------------------------------------------------
+
+
+def test_c4_a_parked_exchange_lets_the_conversation_go_on_and_takes_its_late_result(log):
+    """The late result names its exchange; the second one for the same call is refused."""
+    log.add(ask(), opens=True)
+    log.add(answer(1), parks=())
+    log.add(parks=(2,))
+    log.add(settles=True)
+    log.add(ask("next"), answer())
+    log.add(result(exchange=2))
+    assert log.state.open == ()
+    assert (log.entries[-1].exchange, log.entries[-1].turn) == (2, 3)
+    log.refuses(PairingViolation, result(exchange=2))
+
+
+def test_c4_a_late_result_after_an_unanswered_turn_leaves_that_turn_waiting(log):
+    """The result is nobody's new input: the failed turn's retry still finds its own."""
+    log.add(ask(), opens=True)
+    log.add(answer(2))
+    log.add(parks=(2,))
+    log.add(settles=True)
+    log.add(ask("two"), opens=True)
+    log.add(abandons="failed")
+    log.add(result(1, exchange=2))
+    assert log.state.unanswered is not None
+    assert log.state.open[0].waiting == (0,)
+    log.add(ask("two"), opens=True)
+    log.add(answer(), settles=True)
+    assert log.kinds.count("input") == 2
+    log.add(result(0, exchange=2))
+    assert log.state.open == ()
+
+
+def test_c4_only_an_open_exchange_can_be_parked(log):
+    """Another one is refused, and nothing changes."""
+    log.add(ask(), answer())
+    log.refuses(PairingViolation, parks=(2,))
+    log.refuses(PairingViolation, parks=(7,))
+
+
+# --- what is said beside an input ------------------------------------------------------------------------------------
+
+
+def test_rule_4_the_newest_message_beside_an_input_is_named_by_what_follows(log):
+    """So that a window finds it without reading the turn, also after a failed attempt and a superseded input."""
+    log.add(ask(), say("a"), say("b"), answer(), answer())
+    assert [entry.call for entry in log.entries] == [0, 0, 2, 3, 3]
+    log.add(ask("two"), opens=True)
+    log.add(say("taken back"))
+    log.add(abandons="failed")
+    log.add(ask("two"), opens=True)
+    log.add(say("stands"))
+    log.add(answer())
+    assert log.entries[-1].call == log.entries[-2].seq
+    log.add(abandons="failed")
+    log.add(answer())
+    assert (log.entries[-1].turn, log.entries[-1].call) == (1, 3)
+
+
+# --- instructions, retention -----------------------------------------------------------------------------------------
+
+
+def test_o17_instructions_stand_only_at_the_head(log):
+    """Bad input 46: once anything is recorded they are refused with the way out."""
+    log.add(instructions(), instructions(), ask(), answer())
+    for drafts in ((instructions(),), (ask(), instructions())):
+        assert "send them with the request" in str(log.refuses(InvalidMessage, *drafts))
+    Log().refuses(InvalidMessage, ask(), instructions())
+
+
+def test_d07_the_retention_bound_holds_to_the_byte_and_a_mark_always_finds_room(log):
+    """One byte more is refused with both numbers; abandoning needs no room."""
+    draft = ask()
+    log.add(draft, opens=True, max_retained_bytes=len(draft.payload))
+    refusal = log.refuses(DecisionHistoryRetentionExceeded, answer(), max_retained_bytes=len(draft.payload))
+    assert (refusal.size, refusal.limit) == (len(draft.payload) + len(answer().payload), len(draft.payload))
+    log.add(abandons="failed", max_retained_bytes=1)
+    with pytest.raises(DecisionHistoryRetentionExceeded):
+        extend(log.header, Delta(drafts=(ask("x"),), idempotency="x"), 1, max_retained_bytes=5)
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+def test_i08_a_replay_is_told_from_a_conflict_by_content_alone(log):
+    """Same drafts and flags: the first receipt. Any other byte, kind, place or flag: a conflict."""
+    delta = Delta(drafts=(ask(), answer(2), result(1)), idempotency="same")
+    receipt = extend(log.header, delta, 5).receipt
+    assert replayed(receipt, delta) == receipt
+    assert replayed(receipt, msgspec.structs.replace(delta, sent=b"{}", max_retained_bytes=9)) == receipt
+    for drafts in (
+        (),
+        (ask(), answer(2)),
+        (ask(), answer(2), result(0)),
+        (ask(), answer(2), result(1, text="other")),
+        (say("ask"), answer(2), result(1)),
+    ):
+        with pytest.raises(DecisionHistoryConflict):
+            replayed(receipt, msgspec.structs.replace(delta, drafts=drafts))
+    for flags in ({"opens": True}, {"settles": True}, {"abandons": "failed"}):
+        with pytest.raises(DecisionHistoryConflict):
+            replayed(receipt, msgspec.structs.replace(delta, **flags))
+
+
+# --- recovery --------------------------------------------------------------------------------------------------------
+
+
+def test_o33_recovery_marks_the_attempt_once_and_fences_by_the_epoch(log):
+    """The killed attempt is taken back; the epoch grows, so the old worker cannot write."""
+    log.add(ask(), opens=True)
+    log.add(answer(1))
+    held = take(msgspec.structs.replace(log.header, token=""), "t", "law", 9)
+    recovered = recover(held, None, 10)
+    assert [entry.kind for entry in recovered.entries] == [Kind.ABANDONED]
+    assert (recovered.entries[0].exchange, recovered.entries[0].call) == (2, 2)
+    assert recovered.header.epoch == held.epoch + 1
+    assert recovered.header.token == ""
+    assert recovered.header.state.open == ()
+    assert recovered.header.state.unanswered is not None
+
+
+def test_o33_an_interrupt_before_anything_was_written_is_still_seen(log):
+    """The mark covers nothing, and says that there was an attempt."""
+    log.add(ask(), answer())
+    grown = interrupt(log.header, "recovered", 9, "i")
+    assert (grown.entries[0].exchange, grown.entries[0].call) == (3, 2)
+    assert grown.header.state == log.state
+
+
+def test_b8_every_entry_carries_the_chain_and_the_header_its_end(log):
+    """The digest of each entry follows from the one before, the first from the key."""
+    log.add(ask(), say(), answer(2), result(1), result(0))
+    log.add(ask("x"), opens=True)
+    log.add(abandons="failed")
+    digest = first_digest(KEY)
+    for position, entry in enumerate(log.entries):
+        assert entry.seq == position + 1
+        digest = recompute_digest(digest, entry)
+        assert digest == entry.digest
+    assert digest == log.header.digest
+    assert log.header.bytes == sum(len(e.payload) for e in log.entries if e.kind is not Kind.ABANDONED)

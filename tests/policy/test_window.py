@@ -1,0 +1,384 @@
+"""
+Windows over random histories: every one is compared with a naive model that tries all cuts of the full message list.
+
+Budgets are short by default; `MINUTEBOOK_PROVE=1` builds a million windows and a hundred thousand counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.policy.histories import REFUSED, SHAPES, Both, compact, random_steps, real_window, steps
+
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.model.bounds import WindowLimits
+from minutebook.model.entries import Kind
+from minutebook.policy import pairing, projection, window
+
+PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
+WINDOWS = 1_000_000 if PROVE else 6_000
+COUNTS = 100_000 if PROVE else 600
+FORMATS = tuple(SHAPES)
+HUGE = 2**40
+
+quick = settings(
+    max_examples=2_000 if PROVE else 60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def violations(shape, messages):
+    """Count what breaks the pairing rules in a list of wire messages, looking at nothing else."""
+    found, waiting, seen = 0, [], set()
+    for message in messages:
+        made, answered = shape.ids(message)
+        for holder, key in answered:
+            if not waiting or waiting[0] != holder.get(key, ""):
+                found += 1  # no call, another order, or something stands between
+            else:
+                waiting.pop(0)
+        if not answered and waiting and not (made and shape.name == "openai-responses"):
+            found += 1
+        for holder, key in made:
+            id_ = holder.get(key, "")
+            found += bool(id_) and id_ in seen
+            seen.add(id_)
+            waiting.append(id_)
+    return found + len(waiting)
+
+
+def is_input(shape, message):
+    """Return whether a message is the user's own words."""
+    return message.get("role") == "user" and not shape.ids(message)[1]
+
+
+def compare(both, max_messages, max_bytes, rows=1000, tail=0):
+    """Build one window both ways; return it after every rule was checked."""
+    told = both.story.window(max_messages, max_bytes)
+    real = real_window(both, max_messages, max_bytes, rows=rows, tail=tail)
+    if REFUSED in (told, real):
+        assert told == real == REFUSED
+        return None
+    plan, built = real
+    text, kept = told
+    assert built.json.decode() == text
+    messages = json.loads(built.json)
+    shape = both.shape
+    assert violations(shape, messages) == 0
+    assert not messages or is_input(shape, messages[0])
+    assert len(messages) == plan.messages == built.sent.messages <= max_messages
+    assert len(built.json) == built.sent.bytes <= max_bytes
+    assert built.sent.digest == hashlib.sha256(text.encode()).hexdigest()
+    assert [unit.key for unit in plan.units] == [unit.key for unit in kept]
+    assert plan.trimmed == (len(kept) < len(both.story.units()))
+    if not pairing.repeated_ids(plan.units):
+        assert plan.size == len(built.json)
+    return built
+
+
+def every_limit(both, random):
+    """Yield limits of interest: every number of messages, and bytes around the size of every cut."""
+    units = both.story.units()
+    whole = both.story.plain(units)
+    for count in range(1, len(whole) + 2):
+        yield count, HUGE
+    sizes = {len(compact(both.story.plain(units[at:])).encode()) for at in range(len(units) + 1)}
+    for size in sorted(sizes):
+        for limit in (size - 1, size, size + 1):
+            if limit > 0:
+                yield HUGE, limit
+        yield random.randint(1, len(whole) + 1), size
+
+
+@quick
+@given(history=steps, name=st.sampled_from(FORMATS), rows=st.integers(1, 9), tail=st.integers(0, 12))
+def test_i22_i23_every_window_equals_the_naive_model_at_every_limit(history, name, rows, tail):
+    """Every call has its result, in order; within all bounds or refused; what left is a prefix; at any page size."""
+    both = Both(name).run(history)
+    for max_messages, max_bytes in every_limit(both, Random(0)):
+        compare(both, max_messages, max_bytes, rows, min(tail, len(both.entries)))
+
+
+def built_windows(count, seed=20261129):
+    """Compare at least `count` windows over random histories, and return how many, and how many were cut or refused."""
+    random = Random(seed)
+    done = cut = refused = 0
+    while done < count:
+        both = Both(FORMATS[done % len(FORMATS)]).run(random_steps(random, random.randint(5, 60)))
+        for max_messages, max_bytes in every_limit(both, random):
+            built = compare(both, max_messages, max_bytes, random.randint(1, 20), random.randint(0, len(both.entries)))
+            done += 1
+            refused += built is None
+            cut += built is not None and built.sent.trimmed
+    return done, cut, refused
+
+
+@pytest.mark.timeout(14_400 if PROVE else 120)
+def test_i22_windows_over_random_histories():
+    """I-22: a million windows in the long run, every provider format, no violation."""
+    done, cut, refused = built_windows(WINDOWS)
+    print(f"\nI-22: {done:,} windows, {cut:,} cut, {refused:,} refused, 0 violations")
+    assert done >= WINDOWS
+    assert cut > done // 10
+    assert refused > done // 100
+
+
+def _faulty_mandatory(self):
+    return 0
+
+
+def _results_as_they_came(entry):
+    return (0, 0) if entry.kind is Kind.RESPONSE else (1, entry.seq)
+
+
+FAULTS = {
+    "the latest exchange may leave": (window.Scan, "_mandatory", _faulty_mandatory),
+    "results in the order they arrived": (window, "_shown_order", _results_as_they_came),
+    "one separator too few is counted": (window, "array_size", lambda messages, size: 1 + size + max(0, messages - 1)),
+    "repeated ids stay": (projection, "repeated_ids", lambda units: {}),
+    "an abandoned attempt is shown": (window.Scan, "_pass_over", lambda self, mark: None),
+    "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
+    "what was said beside an input is lost": (window.Scan, "missing_input", lambda self: (0, 0)),
+    "reading stops too early": (window.Scan, "reaches", lambda self, limits, low: bool(self._found)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_i22_i23_i26_a_planted_fault_is_found(fault, monkeypatch):
+    """The comparison finds each fault that is planted in the policy."""
+    owner, name, replacement = FAULTS[fault]
+    monkeypatch.setattr(owner, name, replacement)
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        built_windows(20_000)
+
+
+@pytest.mark.timeout(14_400 if PROVE else 120)
+def test_i26_sizes_are_exact_to_the_byte():
+    """I-26: the planned size is the length of what is sent, and of a naive encoding; the limit bites one byte below."""
+    random = Random(26)
+    counted = 0
+    while counted < COUNTS:
+        both = Both(FORMATS[counted % len(FORMATS)]).run(random_steps(random, 40))
+        built = compare(both, HUGE, HUGE)
+        if not len(built):
+            continue
+        counted += 1
+        size = len(json.dumps(json.loads(built.json), ensure_ascii=False, separators=(",", ":")).encode())
+        assert size == len(built.json) == built.sent.bytes
+        assert compare(both, HUGE, size).json == built.json
+        shorter = compare(both, HUGE, size - 1)
+        assert shorter is None or len(shorter.json) < size
+    print(f"\nI-26: {counted:,} counts, 0 bytes of difference")
+
+
+def test_i26_a_planted_miscount_is_found(monkeypatch):
+    """A unit that measures one byte too little is found at once."""
+    monkeypatch.setattr(window.Unit, "size", property(lambda self: max(0, sum(e.size for e in self.entries) - 1)))
+    with pytest.raises(AssertionError):
+        built_windows(2_000)
+
+
+@quick
+@given(history=steps, name=st.sampled_from(FORMATS))
+def test_rule_4_under_the_limits_the_window_is_the_projection_item_for_item(history, name):
+    """O-04: nothing is changed without need, and two projections are byte-identical."""
+    both = Both(name).run(history)
+    first, again = compare(both, HUGE, HUGE), compare(both, HUGE, HUGE, rows=3)
+    assert first.json == again.json
+    assert first.messages == both.story.messages(both.story.units())
+
+
+@quick
+@given(history=steps, name=st.sampled_from(FORMATS))
+def test_i25_building_windows_writes_nothing(history, name):
+    """Header and every entry, digests included, are the same before and after."""
+    both = Both(name).run(history)
+    before = (both.header, msgspec.msgpack.encode(both.entries))
+    for max_messages, max_bytes in every_limit(both, Random(1)):
+        real_window(both, max_messages, max_bytes, low=0.5)
+    assert (both.header, msgspec.msgpack.encode(both.entries)) == before
+
+
+CHILD = """
+import hashlib, random, sys
+from tests.policy.histories import Both, REFUSED, SHAPES, random_steps, real_window
+digest = hashlib.sha256()
+for seed in range(int(sys.argv[1])):
+    for name in SHAPES:
+        both = Both(name).run(random_steps(random.Random(seed), 60))
+        for limit in range(1, 12):
+            real = real_window(both, limit, 2**40)
+            digest.update(b"refused" if real == REFUSED else real[1].json)
+        digest.update(both.header.digest)
+print(digest.hexdigest())
+"""
+
+
+def test_i24_windows_are_the_same_bytes_under_every_hash_seed():
+    """Child processes with different hash seeds print one digest over all windows and chains."""
+    digests = set()
+    for seed in ("0", "1", "4294967295"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()}
+        command = [sys.executable, "-c", CHILD, "200" if PROVE else "12"]
+        digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(digests) == 1
+
+
+# --- the start that stays (SPEC B3, case O-50) -----------------------------------------------------------------------
+
+
+def grow(both, turns, start=0, low=0.5, limits=(12, HUGE), tell=None):
+    """Go through turns of one exchange each, remembering the window's start as a commit does; yield the windows."""
+    for turn in range(start, start + turns):
+        both._open([both.shape.user(f"question {turn}")])
+        real = real_window(both, *limits, low=low)
+        plan, built = real
+        calls = [(f"c{turn}", "look")] if turn % 2 else []
+        body, sent = both.shape.response("" if calls else f"answer {turn}", calls)
+        draft = both.wire.response(body)
+        both._commit(
+            [draft],
+            lambda story, seqs, sent=sent, calls=calls: story.answer(seqs[-1], sent, calls),
+            window_from=plan.window_from,
+            window_limits=limits,
+        )
+        if calls:
+            both._give(both.story.open()[-1], 1, 0)
+        both._settle(0, 0, 0)
+        yield plan, built
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_b3_the_start_stays_for_several_turns_and_the_prefix_is_byte_identical(name):
+    """Between two cuts each window begins with all bytes of the one before it; a cut leaves room for several turns."""
+    both = Both(name)
+    windows = list(grow(both, 40))
+    cuts, since = [], 0
+    for (before_plan, before), (plan, built) in pairwise(windows):
+        since += 1
+        if plan.start == before_plan.start or (not before_plan.trimmed and plan.window_from == before_plan.window_from):
+            assert built.json.startswith(before.json[:-1])
+            assert plan.left == (0, 0)
+        else:
+            cuts.append(since)
+            since = 0
+            assert plan.left[0] == before_plan.window_from
+            assert len(built) <= 6 + 3
+        assert both.header.state.window_limits == (12, HUGE)
+    assert len(cuts) >= 3
+    assert all(turns >= 2 for turns in cuts[1:])
+    assert both.header.state.window_from == windows[-1][0].window_from > 0
+
+
+def test_b3_the_kept_start_equals_the_naive_model():
+    """With a start kept in the header, windows equal those of the model that is told the start."""
+    for name in FORMATS:
+        for low in (0.1, 0.5, 0.65, 0.99):
+            both = Both(name)
+            for _plan, built in grow(both, 30, low=low):
+                assert built.sent.messages <= 12
+            told = both.story.window(12, HUGE, start=both.header.state.window_from, low=low)
+            real = real_window(both, 12, HUGE, low=low)
+            assert told[0] == real[1].json.decode()
+            for rows in (1, 2, 3, 5):
+                assert real_window(both, 12, HUGE, low=low, rows=rows)[1].json == real[1].json
+                assert real_window(both, 12, HUGE, low=low, rows=rows)[0].trimmed == real[0].trimmed
+
+
+def test_b3_other_limits_are_planned_anew():
+    """A start that was chosen under other limits does not bind; raised limits show more again."""
+    both = Both("openai-chat")
+    for _ in grow(both, 40):
+        pass
+    cut = real_window(both, 12, HUGE, low=0.5)[1]
+    wider = real_window(both, 40, HUGE, low=0.5)[1]
+    assert len(wider) > len(cut)
+    assert wider.sent.first < cut.sent.first
+    assert len(real_window(both, 4, HUGE, low=0.5)[1]) <= 4
+
+
+def test_b3_low_water_1_equals_dropping_one_by_one():
+    """Without hysteresis the window is the longest that fits, whatever the header remembers."""
+    both = Both("openai-chat")
+    for _ in grow(both, 20, low=1.0):
+        for limit in range(1, 16):
+            compare(both, limit, HUGE)
+
+
+@quick
+@given(history=steps, name=st.sampled_from(FORMATS), rows=st.integers(1, 9), low=st.sampled_from((0.2, 0.65, 0.9)))
+def test_b3_hysteresis_equals_the_naive_model_over_random_histories(history, name, rows, low):
+    """The start that a first window chose stays while it fits, through abandoned attempts and late results."""
+    both, start = Both(name), None
+    limits = (9, HUGE)
+    for step in history:
+        both.run([step])
+        told, real = both.story.window(*limits, start=start, low=low), real_window(both, *limits, rows=rows, low=low)
+        if REFUSED in (told, real):
+            assert told == real == REFUSED
+            continue
+        plan, built = real
+        assert built.json.decode() == told[0]
+        state = msgspec.structs.replace(both.header.state, window_from=plan.window_from, window_limits=limits)
+        both.header = msgspec.structs.replace(both.header, state=state)
+        start = plan.window_from or None
+        if both.header.attempt is not None:  # a mark takes the state back; here the start is kept through it
+            kept = msgspec.structs.replace(
+                both.header.attempt.state, window_from=plan.window_from, window_limits=limits
+            )
+            attempt = msgspec.structs.replace(both.header.attempt, state=kept)
+            both.header = msgspec.structs.replace(both.header, attempt=attempt)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), True, 2**63, "128", 1.0, None])
+@pytest.mark.parametrize("option", ["max_messages", "max_bytes"])
+def test_bad_input_51_limits_that_are_no_positive_integers_are_refused(option, value):
+    """R at construction, with the option named."""
+    with pytest.raises(InvalidOption) as caught:
+        WindowLimits(**{option: value})
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.5, float("nan"), "1", True])
+def test_bad_input_51_a_low_water_outside_its_range_is_refused(value):
+    """Only 0 < low_water <= 1 makes sense."""
+    with pytest.raises(InvalidOption):
+        WindowLimits(low_water=value)
+
+
+def test_bad_input_50_the_message_limit_bites_exactly_at_its_number():
+    """One exchange of four messages: a limit of 4 sends it, a limit of 3 refuses and says the numbers."""
+    both = Both("openai-chat").run([("ask", 1, 0, 0)])
+    calls = [("a", "x"), ("b", "y")]
+    body, sent = both.shape.response("", calls)
+    both._commit([both.wire.response(body)], lambda story, seqs: story.answer(seqs[-1], sent, calls))
+    both.run([("result", 0, 0, 0), ("result", 0, 0, 0), ("settle", 0, 0, 0)])
+    assert len(compare(both, 4, HUGE)) == 4
+    assert compare(both, 3, HUGE) is None
+    size = len(compare(both, 4, HUGE).json)
+    assert compare(both, 4, size).json
+    assert compare(both, 4, size - 1) is None
+
+
+def test_bad_input_49_an_exchange_larger_than_the_limit_refuses_without_content():
+    """The refusal names sizes and limits, and holds no word of the conversation."""
+    both = Both("openai-chat").run([("append", 1, 0, 0)])
+    scan = window.Scan(both.header)
+    scan.add(reversed(both.entries))
+    with pytest.raises(DecisionHistoryLimitExceeded) as caught:
+        scan.plan(WindowLimits(max_messages=1, max_bytes=50), 1.0)
+    assert caught.value.max_bytes == 50
+    assert caught.value.bytes > 50
+    assert "turn" not in str(caught.value)
