@@ -13,6 +13,7 @@ starts no task and takes no lock; it runs the same under any event loop and unde
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -27,6 +28,7 @@ from minutebook.errors import (
     DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
     MinutebookError,
@@ -297,7 +299,8 @@ class Hold:
         header = await history.journal.header(history.key)
         if header is None or not history.tokens.is_orphan(header.token):
             return False
-        await history.journal.recover(history.key, header.epoch)
+        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
+            await history.journal.recover(history.key, header.epoch)
         return True
 
     async def _undo_reserve(self, error: BaseException) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
 from minutebook.history import Hold
+from minutebook.model.keys import ConversationKey
 from minutebook.stores.journal import JournalStore
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
 from minutebook.testing.conformance import samples
@@ -271,6 +273,60 @@ def test_d22_orphan_of_an_interrupt_is_continued_by_its_own_process(kind: str, t
             drive(turn(chat(journal, then.__name__)))
         drive(then(conversation))
         drive(turn(conversation))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("then", [turn, transact, append], ids=lambda method: method.__name__)
+def test_d22_orphan_that_two_tasks_find_is_recovered_once(kind: str, then: Method, tmp_path: Path) -> None:
+    """Two tasks that find the same orphan: whoever recovers it second goes on and meets no odd refusal."""
+
+    class RecoveredMeanwhile(FaultyJournal):
+        async def recover(self, *positional: Any, **named: Any) -> Any:
+            await super().recover(*positional, **named)
+            return await super().recover(*positional, **named)
+
+    conversation = chat(RecoveredMeanwhile(open_journal(kind, tmp_path)))
+    left = turn_that_waits(conversation)
+    left.send(None)
+    left.close()
+    drive(then(conversation))
+    drive(conversation.store.verify(conversation.key))
+
+
+@pytest.mark.timeout(3_600 if PROVE else 300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path) -> None:
+    """200 tenants at once on one journal, a fifth of the calls cancelled: nobody reads a foreign byte (I-19)."""
+    tenants, calls = 200, 100_000 if PROVE else 3_000
+    counts = {"read": 0, "cancelled": 0}
+
+    async def tenant(journal: Any, number: int) -> None:
+        chance = random.Random(number)
+        key = ConversationKey(f"tenant-{number}", "chat")
+        canary = samples.say(f"canary of {number}")
+        await samples.append(journal, key, "one", canary)
+        for call in range(calls // tenants):
+            if chance.random() < 0.5:
+                task: asyncio.Future[Any] = asyncio.ensure_future(samples.append(journal, key, f"{call}", canary))
+            else:
+                task = asyncio.ensure_future(samples.entries(journal, key))
+            if chance.random() < 0.2:
+                await asyncio.sleep(0)
+                counts["cancelled"] += task.cancel()
+            (found,) = await asyncio.gather(task, return_exceptions=True)
+            assert found is None or isinstance(found, (tuple, asyncio.CancelledError)), found
+            entries = await samples.entries(journal, key)
+            assert {entry.payload for entry in entries} == {canary.payload}
+            counts["read"] += len(entries)
+
+    async def everybody() -> None:
+        journal = SuspendingJournal(open_journal(kind, tmp_path, blocking=False))
+        await asyncio.gather(*(tenant(journal, number) for number in range(tenants)))
+        await journal.close()
+
+    asyncio.run(everybody())
+    assert counts["cancelled"] > calls / 20
+    print(f"{kind}: {calls:,} calls, {counts['cancelled']:,} cancelled, {counts['read']:,} entries, 0 foreign bytes")
 
 
 async def turn_that_waits(conversation: Conversation) -> None:

@@ -7,6 +7,7 @@ are still those it was read at, and a token only tells this process's own orphan
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections import OrderedDict
@@ -88,13 +89,12 @@ class Tokens:
     def __init__(self, prefix: str) -> None:
         """Take the unguessable prefix that marks this object's tokens."""
         self._prefix = prefix
-        self._count = 0
+        self._count = itertools.count(1)
         self._live: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()
 
     def issue(self, holder: object) -> str:
         """Return a fresh token that lives as long as `holder`, or until it is ended."""
-        self._count += 1
-        token = f"{self._prefix}-{self._count}-{id(holder):x}"
+        token = f"{self._prefix}-{next(self._count)}-{id(holder):x}"
         self._live[token] = holder
         return token
 

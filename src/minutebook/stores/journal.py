@@ -181,7 +181,7 @@ class JournalStore:
             header = await self.journal.header(key)
             if header is None or not self.tokens.is_orphan(header.token):
                 raise
-        with contextlib.suppress(DecisionHistoryNotReserved):  # another task of this process was first
+        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
             await self.journal.recover(key, header.epoch)
         return await self.journal.reserve(key, token, format=format)
 
