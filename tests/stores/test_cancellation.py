@@ -295,7 +295,7 @@ def test_d22_orphan_that_two_tasks_find_is_recovered_once(kind: str, then: Metho
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path) -> None:
+def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """200 tenants at once on one journal, a fifth of the calls cancelled: nobody reads a foreign byte (I-19)."""
     tenants, calls = 200, 100_000 if PROVE else 3_000
     counts = {"read": 0, "cancelled": 0}
@@ -326,7 +326,7 @@ def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path) -> None:
 
     asyncio.run(everybody())
     assert counts["cancelled"] > calls / 20
-    print(f"{kind}: {calls:,} calls, {counts['cancelled']:,} cancelled, {counts['read']:,} entries, 0 foreign bytes")
+    figure(f"{kind}: {calls:,} calls, {counts['cancelled']:,} cancelled, {counts['read']:,} entries, 0 foreign bytes")
 
 
 async def turn_that_waits(conversation: Conversation) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
-def test_i21_all_stores_give_the_same_answers(path: Path) -> None:
+def test_i21_all_stores_give_the_same_answers(path: Path, figure: Callable[[str], None]) -> None:
     """The same operations give the same answers, refusals and digests on RAM, SQLite and a hosted journal (I-21)."""
     seen: list[int] = []
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -244,7 +244,7 @@ def test_i21_all_stores_give_the_same_answers(path: Path) -> None:
             print_blob=True,
         ),
     )
-    print(f"{len(seen):,} sequences told to RAM, SQLite and a hosted journal, 0 differences")
+    figure(f"{len(seen):,} sequences told to RAM, SQLite and a hosted journal, 0 differences")
     assert len(seen) >= SEQUENCES
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 import sqlite3
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def told_by_threads(journal: Any, names: list[str]) -> list[Held | Refused]:
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_i10_one_live_decision_per_conversation(kind: str, tmp_path: Path) -> None:
+def test_i10_one_live_decision_per_conversation(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """16 threads on 4 conversations: no two holds overlap, every Busy has a holder, entries follow in order (I-10)."""
     journal = open_journal(kind, tmp_path)
     names = ["a", "A", "b:c", "\u00e9"]
@@ -126,7 +127,7 @@ def test_i10_one_live_decision_per_conversation(kind: str, tmp_path: Path) -> No
     for name in names:
         entries = drive(samples.entries(journal, ConversationKey("lab", name)))
         assert len(entries) == 2 * sum(held.conversation == name for held in holds)
-    print(f"{kind}: {len(history):,} attempts, {len(holds):,} holds, 0 violations")
+    figure(f"{kind}: {len(history):,} attempts, {len(holds):,} holds, 0 violations")
 
 
 def test_i10_checker_finds_a_store_without_exclusion() -> None:
@@ -241,7 +242,7 @@ def fenced_schedule(journal: Any, key: ConversationKey, done: int, then: str, la
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_i13_old_holder_writes_nothing_after_recover(kind: str, tmp_path: Path) -> None:
+def test_i13_old_holder_writes_nothing_after_recover(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """A holder that wakes after `recover`, at any point and with any commit, is fenced and changes nothing (I-13)."""
     journal = open_journal(kind, tmp_path)
     schedules = list(itertools.product(range(4), AFTER, range(5)))
@@ -250,7 +251,7 @@ def test_i13_old_holder_writes_nothing_after_recover(kind: str, tmp_path: Path) 
     for number, (done, then, late) in enumerate(schedules):
         fenced_schedule(journal, ConversationKey("lab", f"{number}"), done, then, late)
     assert len(schedules) >= 100
-    print(f"{kind}: {len(schedules):,} schedules, 0 old writes")
+    figure(f"{kind}: {len(schedules):,} schedules, 0 old writes")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ import random
 import string
 import time
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def close_to(pair: tuple[str, str], chance: random.Random) -> tuple[str, str]:
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_i32_pairs_of_ids_never_meet(kind: str, tmp_path: Path) -> None:
+def test_i32_pairs_of_ids_never_meet(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Pairs made to collide stay apart: each holds its own text, and its namespace lists it alone (I-32, I-33)."""
     journal = open_journal(kind, tmp_path)
     chance = random.Random(32)
@@ -209,7 +210,7 @@ def test_i32_pairs_of_ids_never_meet(kind: str, tmp_path: Path) -> None:
     for namespace, names in by_namespace.items():
         listed = [listing.key.id for listing in drive(journal.list(namespace, "", 10**6))]
         assert listed == sorted(names)
-    print(f"{kind}: {PAIRS:,} pairs, {len(distinct):,} distinct ids, 0 met")
+    figure(f"{kind}: {PAIRS:,} pairs, {len(distinct):,} distinct ids, 0 met")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ import itertools
 import os
 import sqlite3
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +208,13 @@ def _size(kind: str, path: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["RAM", "SQLite"])
-def test_o49_storage_grows_with_the_length(kind: str, tmp_path: Path) -> None:
+def test_o49_storage_grows_with_the_length(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Twice the turns take at most 2.2 times the bytes, and an append costs the same at any length (O-49)."""
     small, _ = _stored(kind, tmp_path, 1_000)
     large, (first, last) = _stored(kind, tmp_path, 2_000)
     assert large <= 2.2 * small
     assert last <= 1.3 * first
-    print(f"{kind}: size(2,000) = {large / small:.2f} × size(1,000); bytes per append {first:,.0f} then {last:,.0f}")
+    figure(f"{kind}: size(2,000) = {large / small:.2f} × size(1,000); bytes per append {first:,.0f} then {last:,.0f}")
 
 
 def test_o49_appending_does_not_read_the_record(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,14 @@ def race(journal: Any, namespace: str, bounds: StoreBounds) -> None:
 @pytest.mark.timeout(3_600 if PROVE else 300)
 @pytest.mark.parametrize("bounds", [StoreBounds(max_sessions=2), StoreBounds(max_bytes=2 * SIZE)], ids=["slot", "byte"])
 @pytest.mark.parametrize("kind", BOUNDED)
-def test_i29_last_place_has_one_winner(kind: str, bounds: StoreBounds, tmp_path: Path) -> None:
+def test_i29_last_place_has_one_winner(
+    kind: str, bounds: StoreBounds, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
     """32 writers race for the last slot or byte: one wins, the bound is never passed by one byte (I-29)."""
     journal = open_journal(kind, tmp_path, bounds)
     for number in range(ROUNDS):
         race(journal, f"round-{number}", bounds)
-    print(f"{kind}: {ROUNDS:,} rounds of 32 writers, one winner each")
+    figure(f"{kind}: {ROUNDS:,} rounds of 32 writers, one winner each")
 
 
 def test_i29_a_bound_that_is_checked_too_early_would_be_found(tmp_path: Path) -> None:
@@ -245,7 +248,7 @@ def test_i31_replay_does_not_reorder_expiry(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BOUNDED)
-def test_i31_purge_is_bounded(kind: str, tmp_path: Path) -> None:
+def test_i31_purge_is_bounded(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Thousands of expired conversations stall no call: each write removes a few of them (I-31)."""
     clock = FrozenClock()
     journal = open_journal(kind, tmp_path, StoreBounds(ttl_ms=1_000), clock)
@@ -261,7 +264,7 @@ def test_i31_purge_is_bounded(kind: str, tmp_path: Path) -> None:
     assert slowest < 0.25
     left = drive(journal.totals("lab")).expired
     assert 0 < left < count - 60
-    print(f"{kind}: slowest write beside {count:,} expired conversations {slowest * 1000:.1f} ms")
+    figure(f"{kind}: slowest write beside {count:,} expired conversations {slowest * 1000:.1f} ms")
 
 
 # --- bad inputs ------------------------------------------------------------------------------------------------------
