@@ -1,0 +1,42 @@
+"""
+What all tests share: figures, and a word at the end on what was skipped and why.
+
+A test whose promise has a number says what it reached: `figure("1,989 states, 0 lost")`. The figures are printed at the
+end of a run, and `make prove` writes them, with the tests that gave them, to docs/reliability.md.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+FIGURES = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Note what a promise's test has reached in this run."""
+
+    def note(text: str) -> None:
+        request.config.stash[FIGURES].append((request.node.nodeid, text))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the figures, and name each skipped test's reason once with how many it kept from running."""
+    figures = config.stash[FIGURES]
+    if figures:
+        terminalreporter.section("figures")
+        for nodeid, text in figures:
+            terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
+    skipped: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped[reason] = skipped.get(reason, 0) + 1
+    terminalreporter.section(f"skipped: {sum(skipped.values())}")
+    for reason, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"{count} x {reason}")

@@ -1,0 +1,105 @@
+"""
+`make prove`: the long run of every promise, written to docs/reliability.md as promise, test, last figure.
+
+A test belongs to a promise by its name: `test_i13_…` to promise I-13, `test_d08_…` to row D8 of the specification,
+`test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_a05_…` to advisory A5.
+"""
+
+import os
+import re
+import sys
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.conftest import FIGURES
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "docs" / "reliability.md"
+NAME = re.compile(r"test_(bad_input|[icdeoab])_?(\d+)_")
+FAMILIES = {
+    "i": ("Promises", "I-"),
+    "c": ("Conversations", "C"),
+    "d": ("Decisions", "D"),
+    "o": ("Field cases", "O-"),
+    "bad_input": ("Bad inputs", ""),
+    "a": ("Advisories", "A"),
+    "b": ("Beyond", "B"),
+    "e": ("Engine", "E"),
+}
+
+
+class Collector:
+    """What ran, how it ended, and how long it took."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, tuple[str, float]] = {}
+        self.figures: dict[str, list[str]] = defaultdict(list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.skipped or report.failed:
+            self.ended[report.nodeid] = (report.outcome, report.duration)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        for nodeid, text in session.config.stash[FIGURES]:
+            self.figures[function_of(nodeid)].append(text)
+
+
+def function_of(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
+
+
+def promise_of(nodeid: str) -> tuple[str, int] | None:
+    found = NAME.search(nodeid.rpartition("::")[2] + "_")
+    return (found.group(1), int(found.group(2))) if found else None
+
+
+def table(collector: Collector) -> str:
+    """Return the document: one row for each test function, under the promise that its name gives."""
+    runs: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for nodeid, ended in collector.ended.items():
+        runs[function_of(nodeid)].append(ended)
+    lines = [
+        "# Reliability",
+        "",
+        "Written by `make prove`, which runs every promise at its full length. `make test` runs the same tests on a",
+        "budget of seconds each. A harness that can only pass has a planted fault that it must find, in the same file.",
+        "",
+        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
+    ]
+    for family, (title, prefix) in FAMILIES.items():
+        rows = sorted((key[1], name) for name in runs if (key := promise_of(name)) and key[0] == family)
+        if rows:
+            lines += [
+                "",
+                f"## {title}",
+                "",
+                "| promise | test | runs | outcome | last figure |",
+                "| --- | --- | --- | --- | --- |",
+            ]
+            lines += [
+                row(f"{prefix}{number}", name, runs[name], collector.figures.get(name, [])) for number, name in rows
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[str]) -> str:
+    path, _, function = name.partition("::")
+    outcomes = {outcome for outcome, _ in runs}
+    outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else "skipped"
+    shown = "; ".join(dict.fromkeys(figures)).replace("|", "/") or f"{sum(seconds for _, seconds in runs):.1f} s"
+    return f"| {promise} | `{path}` {function.removeprefix('test_')} | {len(runs)} | {outcome} | {shown} |"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the long budgets and write the table, also when something failed: then the table says so."""
+    os.environ["MINUTEBOOK_PROVE"] = "1"
+    collector = Collector()
+    code = pytest.main(["-q", "--timeout=7200", *arguments], plugins=[collector])
+    TABLE.write_text(table(collector))
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
