@@ -156,7 +156,6 @@ def test_o40_a_limit_returns_the_newest_in_order(kind: str, tmp_path: Path) -> N
     assert forth == numbers(drive(conversation.last(None)))
 
 
-@pytest.mark.xfail(strict=True, reason="a page before an exchange shows that exchange's input as unanswered")
 @pytest.mark.parametrize("kind", KINDS)
 def test_o40_paging_backwards_meets_each_exchange_once(kind: str, tmp_path: Path) -> None:
     """Pages before the first exchange of the last page meet every exchange once while others append (O-40)."""
