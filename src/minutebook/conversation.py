@@ -17,7 +17,7 @@ from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingVio
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_count
 from minutebook.model.codec import JSON, decode, reread
-from minutebook.model.entries import Call, Draft, Entry, Kind
+from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import check_id
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, Unit, with_entry
@@ -227,10 +227,10 @@ class Conversation:
         waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
         turn: list[Entry] = []
         async for entry in self.store.entries(self.key, after=after):
-            if entry.kind is Kind.INPUT and turn:
+            if entry.kind is INPUT and turn:
                 yield turn
                 turn = []
-            if entry.kind is Kind.ABANDONED:
+            if entry.kind is ABANDONED:
                 turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
             elif entry.seq != waiting:
                 turn.append(entry)
@@ -267,7 +267,7 @@ class Conversation:
             return []
         if after is not None:
             return await self._page_after(after, limit)
-        scan = Scan(header, below=before, reading=True)
+        scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
             entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
             if not entries:
@@ -275,6 +275,10 @@ class Conversation:
             scan.add(entries)
         positions = range(len(scan.units))[:limit]
         return [await self._read(scan, position, header) for position in reversed(positions)]
+
+    async def _turn_of(self, seq: int) -> int:
+        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+        return page[0].turn if page and page[0].seq == seq else 0
 
     async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
         found: list[Exchange] = []
@@ -290,7 +294,7 @@ class Conversation:
         inputs = reversed(scan.inputs.get(unit.turn, ())) if unit.turn != older else ()
         messages = [entry.fragment for entry in inputs] + unit_fragments(unit, self._wire)
         response = unit.entries[0] if unit.entries else None
-        results = sum(entry.kind is Kind.RESULT for entry in unit.entries)
+        results = sum(entry.kind is RESULT for entry in unit.entries)
         return Exchange(
             seq=unit.key,
             turn=unit.turn,
@@ -302,7 +306,7 @@ class Conversation:
     async def _with_late_results(self, unit: Unit, header: Header) -> Unit:
         """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
         calls = len(unit.entries[0].calls) if unit.entries else 0
-        here = {entry.call for entry in unit.entries if entry.kind is Kind.RESULT}
+        here = {entry.call for entry in unit.entries if entry.kind is RESULT}
         if len(here) == calls:
             return unit
         waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
@@ -310,7 +314,7 @@ class Conversation:
         if not missing:
             return unit
         async for entry in self.entries(after=unit.entries[-1].seq):
-            if entry.kind is Kind.RESULT and entry.exchange == unit.key and entry.call in missing:
+            if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
                 unit = with_entry(unit, entry)
                 missing.discard(entry.call)
             if not missing:
@@ -469,7 +473,7 @@ def _check_answered(header: Header, what: str) -> None:
 
 def _is_same(draft: Draft, entry: Entry) -> bool:
     """Return whether a client's message says what is recorded: of a raw response, the part that is sent back."""
-    if draft.kind is not entry.kind or (draft.kind is Kind.RESULT and draft.call != entry.call):
+    if draft.kind is not entry.kind or (draft.kind is RESULT and draft.call != entry.call):
         return False
     if draft.payload == entry.payload:
         return True

@@ -29,10 +29,15 @@ from minutebook.errors import (
     PairingViolation,
 )
 from minutebook.model.entries import (
+    ABANDONED,
+    INJECTION,
+    INPUT,
+    INSTRUCTIONS,
+    RESPONSE,
+    RESULT,
     Call,
     Draft,
     Entry,
-    Kind,
     chain_digest,
     encode_calls,
     first_digest,
@@ -299,9 +304,7 @@ class _Growth:
         if self.attempt is not None:
             raise InvalidOption("a turn is already open in this reservation; settle or abandon it first")
         inputs = [
-            (draft, content)
-            for draft, content in zip(self.delta.drafts, contents, strict=True)
-            if draft.kind is Kind.INPUT
+            (draft, content) for draft, content in zip(self.delta.drafts, contents, strict=True) if draft.kind is INPUT
         ]
         if not inputs:
             self._begin_attempt()
@@ -317,24 +320,24 @@ class _Growth:
         """Apply one draft by the rule of its kind."""
         if draft is self.repeated:
             return
-        if self.attempt is None and self.state.unanswered and draft.kind is not Kind.RESULT:
+        if self.attempt is None and self.state.unanswered and draft.kind is not RESULT:
             self._drop_unanswered(self.state.unanswered)
         self._apply(draft, content)
 
     def _apply(self, draft: Draft, content: bytes) -> None:
-        match draft.kind:
-            case Kind.INPUT:
-                self._add_input(draft, content)
-            case Kind.RESPONSE:
-                self._add_response(draft, content)
-            case Kind.RESULT:
-                self._add_result(draft, content)
-            case Kind.INJECTION:
-                self._add_injection(draft, content)
-            case Kind.INSTRUCTIONS:
-                self._add_instructions(draft, content)
-            case Kind.ABANDONED:
-                self._add_mark(draft, content)
+        kind = draft.kind
+        if kind is INPUT:
+            self._add_input(draft, content)
+        elif kind is RESPONSE:
+            self._add_response(draft, content)
+        elif kind is RESULT:
+            self._add_result(draft, content)
+        elif kind is INJECTION:
+            self._add_injection(draft, content)
+        elif kind is INSTRUCTIONS:
+            self._add_instructions(draft, content)
+        else:
+            self._add_mark(draft, content)
 
     def _add_mark(self, draft: Draft, content: bytes) -> None:  # noqa: ARG002 - an import's rule needs them
         raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
@@ -354,7 +357,7 @@ class _Growth:
         )
 
     def _add_instructions(self, draft: Draft, content: bytes) -> None:
-        if self.seq > len(self.added) or any(entry.kind is not Kind.INSTRUCTIONS for entry in self.added):
+        if self.seq > len(self.added) or any(entry.kind is not INSTRUCTIONS for entry in self.added):
             raise InvalidMessage(
                 "instructions may only stand at the head of a conversation; send them with the request instead",
                 path="$",
@@ -439,7 +442,7 @@ class _Growth:
 
     def _mark(self, reason: str, *, first: int, last: int) -> None:
         payload = b'{"reason":"%s"}' % reason.encode()
-        self._append(Draft(kind=Kind.ABANDONED, payload=payload, call=last), payload_digest(payload), exchange=first)
+        self._append(Draft(kind=ABANDONED, payload=payload, call=last), payload_digest(payload), exchange=first)
 
     def _set(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -450,7 +453,7 @@ class _Growth:
     def _append(self, draft: Draft, content: bytes, *, exchange: int, call: int | None = None) -> None:
         self.seq += 1
         call = draft.call if call is None else call
-        if draft.kind is not Kind.ABANDONED:  # a mark must always find room, or a refusal could not be told
+        if draft.kind is not ABANDONED:  # a mark must always find room, or a refusal could not be told
             self.bytes += len(draft.payload)
         wall = self._wall(draft)
         self.digest = chain_digest(
@@ -512,7 +515,7 @@ class _Import(_Growth):
 
     def add(self, draft: Draft, content: bytes) -> None:
         self.passed.append(self.state)
-        if draft.kind is Kind.INPUT:
+        if draft.kind is INPUT:
             self.inputs[self.seq + 1] = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
             self._set(unanswered=None)
         self._apply(draft, content)

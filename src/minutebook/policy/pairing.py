@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryCorrupt
-from minutebook.model.entries import Kind
+from minutebook.model.entries import RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def check_units(units: Iterable[Unit]) -> None:
     """
     for unit in units:
         calls = len(unit.entries[0].calls) if unit.is_exchange else 0
-        answered = sorted([entry.call for entry in unit.entries if entry.kind is Kind.RESULT])
+        answered = sorted([entry.call for entry in unit.entries if entry.kind is RESULT])
         if (answered or calls) and answered != list(range(calls)):
             raise DecisionHistoryCorrupt(
                 f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minutebook.model.entries import Entry, Kind
+from minutebook.model.entries import RESPONSE, RESULT, Entry
 from minutebook.policy.pairing import Renaming, check_units, repeated_ids
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
         fragment = entry.fragment
         if not fragment:
             continue
-        if entry.kind is Kind.RESPONSE:
+        if entry.kind is RESPONSE:
             before, after = wire.response_wrap
             fragments.append(before + (wire.rename(fragment, names) if names else fragment) + after)
-        elif entry.kind is Kind.RESULT:
+        elif entry.kind is RESULT:
             results.append(wire.rename(fragment, _answered(entry, unit, names)) if names else fragment)
         else:
             said.append(fragment)
@@ -61,5 +61,5 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
 
 def _answered(entry: Entry, unit: Unit, names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The renamed calls that one result entry answers: its own, and those of later entries that it stands for."""
-    empty = [other.call for other in unit.entries if other.kind is Kind.RESULT and not other.fragment]
+    empty = [other.call for other in unit.entries if other.kind is RESULT and not other.fragment]
     return (names[entry.call], *(names[call] for call in empty if call > entry.call))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded
-from minutebook.model.entries import Entry, Kind
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class Unit(msgspec.Struct, kw_only=True):
     @property
     def is_exchange(self) -> bool:
         """Whether it holds a response."""
-        return bool(self.entries) and self.entries[0].kind is Kind.RESPONSE
+        return bool(self.entries) and self.entries[0].kind is RESPONSE
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +69,10 @@ class Scan:
     What comes out does not depend on how much is read at once.
     """
 
-    def __init__(self, header: Header, *, below: int = 0, reading: bool = False) -> None:
+    def __init__(self, header: Header, *, below: int = 0, answered: int = 0, reading: bool = False) -> None:
         """
-        Begin at the end of the record that `header` describes, or right below the unit whose key is `below`.
+        Begin at the end of the record that `header` describes, or right below the unit whose key is `below`; that one
+        answers the turn `answered`, whose input is then no unit of its own.
 
         A scan for `reading` takes parked exchanges and answers without an input too; no window shows those.
         """
@@ -84,7 +85,7 @@ class Scan:
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
         self._waiting_turns: set[int] = set()
-        self._answered: set[int] = set()
+        self._answered: set[int] = {answered}
         self.inputs: dict[int, list[Entry]] = {}
         self.next_seq = self._below - 1
         """The `seq` to read on from, downwards; what lies in an abandoned attempt is not read at all."""
@@ -100,16 +101,16 @@ class Scan:
         self.next_seq = min(self.next_seq, self._below - 1)
 
     def _take(self, entry: Entry) -> None:
-        if entry.kind is Kind.ABANDONED:
+        if entry.kind is ABANDONED:
             self._pass_over(entry)
-        elif entry.kind is Kind.INPUT:
+        elif entry.kind is INPUT:
             if entry.seq not in self._superseded:
                 self._take_input(entry)
-        elif entry.kind is Kind.INJECTION and not entry.exchange:
+        elif entry.kind is INJECTION and not entry.exchange:
             self.inputs.setdefault(entry.turn, []).append(entry)
         elif entry.exchange in self._open:
             self._take_waiting(entry)
-        elif entry.kind is not Kind.INSTRUCTIONS:
+        elif entry.kind is not INSTRUCTIONS:
             self._take_part(entry)
 
     def _pass_over(self, mark: Entry) -> None:
@@ -132,13 +133,13 @@ class Scan:
 
     def _take_waiting(self, entry: Entry) -> None:
         """Pass over an exchange that waits; what was said meanwhile is shown without it."""
-        if entry.kind is not Kind.RESULT:  # a late one stands in a later turn
+        if entry.kind is not RESULT:  # a late one stands in a later turn
             self._waiting_turns.add(entry.turn)
-        if entry.kind is Kind.INJECTION and entry.turn:
+        if entry.kind is INJECTION and entry.turn:
             self._find(_unit(entry.seq, entry.turn, [entry]))
 
     def _take_part(self, entry: Entry) -> None:
-        if entry.kind is not Kind.RESPONSE:
+        if entry.kind is not RESPONSE:
             self._parts.setdefault(entry.exchange, []).append(entry)
         elif entry.turn or self._reading:
             parts = sorted(self._parts.pop(entry.exchange, ()), key=_shown_order)
@@ -180,7 +181,7 @@ class Scan:
         With it comes the `seq` of the newest message said beside it, 0 when it stands alone.
         """
         oldest = self._found[-1] if self._found else None
-        if oldest is None or any(entry.kind is Kind.INPUT for entry in self.inputs.get(oldest.turn, ())):
+        if oldest is None or any(entry.kind is INPUT for entry in self.inputs.get(oldest.turn, ())):
             return 0, 0
         return oldest.turn, oldest.entries[0].call
 
@@ -190,9 +191,9 @@ class Scan:
         turn = 0
         for entry in entries:
             turn = turn or entry.turn
-            if entry.kind is Kind.ABANDONED:
+            if entry.kind is ABANDONED:
                 standing = {seq: said for seq, said in standing.items() if not entry.exchange <= seq <= entry.call}
-            elif entry.kind in (Kind.INPUT, Kind.INJECTION) and not entry.exchange and entry.turn == turn:
+            elif entry.kind in (INPUT, INJECTION) and not entry.exchange and entry.turn == turn:
                 standing[entry.seq] = entry
         standing.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
         self.inputs[turn] = [standing[seq] for seq in sorted(standing, reverse=True)]
@@ -324,6 +325,6 @@ def _unit(key: int, turn: int, entries: list[Entry]) -> Unit:
 
 def _shown_order(entry: Entry) -> tuple[int, int]:
     """A response, then its results in call order whatever order they came in, then what was said meanwhile."""
-    if entry.kind is Kind.RESPONSE:
+    if entry.kind is RESPONSE:
         return (0, 0)
-    return (1, entry.call) if entry.kind is Kind.RESULT else (2, entry.seq)
+    return (1, entry.call) if entry.kind is RESULT else (2, entry.seq)
