@@ -399,7 +399,7 @@ def test_bad_input_60_second_decision_in_the_same_task(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_inputs_67_68_delete_and_read_while_reserved(kind: str, tmp_path: Path) -> None:
+def test_bad_input_67_and_68_delete_and_read_while_reserved(kind: str, tmp_path: Path) -> None:
     """A conversation in use is neither deleted nor read as a snapshot: Busy (SPEC D23, bad inputs 67 and 68)."""
     journal = open_journal(kind, tmp_path)
     held, other = chat(journal), chat(journal)

@@ -335,7 +335,7 @@ class _Broken:
     ids=["57-raises", "None", "str", "float", "57-nan", "bool", "58-before-1970", "58-beyond", "58-2**63"],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_inputs_57_58_clock_that_lies(kind: str, answer: Any, tmp_path: Path) -> None:
+def test_bad_input_57_and_58_clock_that_lies(kind: str, answer: Any, tmp_path: Path) -> None:
     """A clock that raises, or gives no time that can be stored, is refused by name, and nothing is lost (57, 58)."""
     clock = _Broken()
     journal = open_journal(kind, tmp_path, StoreBounds(ttl_ms=HOUR) if kind in BOUNDED else None, clock)
