@@ -6,11 +6,11 @@ import json
 
 import msgspec
 import pytest
+from tests.policy.histories import SHAPES, Both, real_window
 
 from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.model.entries import Kind
 from minutebook.policy.pairing import check_units, repeated_ids
-from tests.policy.histories import SHAPES, Both, real_window
 
 HUGE = 2**40
 
