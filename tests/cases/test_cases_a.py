@@ -1,4 +1,4 @@
-"""Field cases O-01 to O-09, trimming and pairing: each with its own input, through `Conversation`, on RAM and SQLite."""
+"""Field cases O-01 to O-09, trimming and pairing: each with its input, through `Conversation`, on RAM and SQLite."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_o17_instructions_are_no_history(place, role):
 
 @lasting
 async def test_o18_a_client_that_sends_everything_each_time(place):
-    """After three turns six items, each once in the window; a contradiction stores nothing; equal sentences are kept."""
+    """After three turns six items, each once in the window; a contradiction stores nothing; equal sentences stay."""
     store = place.open()
     conversation = chat(store)
     client = []

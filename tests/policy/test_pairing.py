@@ -42,7 +42,7 @@ def test_i22_a_missing_or_a_doubled_stored_result_is_refused_with_its_seq():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_o09_the_same_id_in_twenty_turns_is_unique_in_the_window_and_kept_in_the_record(name):
-    """Twenty results, twenty ids; call and result agree; ids have at most 40 plain characters; the record is as it came."""
+    """Twenty results, twenty ids; call and result agree; at most 40 plain characters; the record is as it came."""
     both = Both(name)
     for turn in range(20):
         exchange(both, turn, ["call_0"])
