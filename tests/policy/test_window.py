@@ -123,10 +123,10 @@ def built_windows(count, seed=20261129):
 
 
 @pytest.mark.timeout(14_400 if PROVE else 120)
-def test_i22_windows_over_random_histories():
+def test_i22_windows_over_random_histories(figure):
     """I-22: a million windows in the long run, every provider format, no violation."""
     done, cut, refused = built_windows(WINDOWS)
-    print(f"\nI-22: {done:,} windows, {cut:,} cut, {refused:,} refused, 0 violations")
+    figure(f"{done:,} windows, {cut:,} cut, {refused:,} refused, 0 violations")
     assert done >= WINDOWS
     assert cut > done // 10
     assert refused > done // 100
@@ -162,7 +162,7 @@ def test_i22_i23_i26_a_planted_fault_is_found(fault, monkeypatch):
 
 
 @pytest.mark.timeout(14_400 if PROVE else 120)
-def test_i26_sizes_are_exact_to_the_byte():
+def test_i26_sizes_are_exact_to_the_byte(figure):
     """I-26: the planned size is the length of what is sent, and of a naive encoding; the limit bites one byte below."""
     random = Random(26)
     counted = 0
@@ -177,7 +177,7 @@ def test_i26_sizes_are_exact_to_the_byte():
         assert compare(both, HUGE, size).json == built.json
         shorter = compare(both, HUGE, size - 1)
         assert shorter is None or len(shorter.json) < size
-    print(f"\nI-26: {counted:,} counts, 0 bytes of difference")
+    figure(f"{counted:,} counts, 0 bytes of difference")
 
 
 def test_i26_a_planted_miscount_is_found(monkeypatch):
