@@ -75,6 +75,6 @@ def in_threads(works: Iterable[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(1_200 if PROVE else 60)
         assert not thread.is_alive(), "a worker never came back: a lock is held"
     return answers

@@ -84,10 +84,10 @@ def violations(history: list[Held | Refused]) -> list[str]:
     return found
 
 
-def work(journal: Any, seed: int, names: list[str]) -> list[Held | Refused]:
+def work(journal: Any, seed: int, names: list[str], attempts: int) -> list[Held | Refused]:
     """Take, write and give back as often as it works, and keep a diary."""
     chance, diary, now = random.Random(seed), list[Held | Refused](), time.perf_counter_ns
-    for number in range(ATTEMPTS):
+    for number in range(attempts):
         name = chance.choice(names)
         key, token = ConversationKey("lab", name), f"{seed}-{number}"
         asked = now()
@@ -106,8 +106,8 @@ def work(journal: Any, seed: int, names: list[str]) -> list[Held | Refused]:
     return diary
 
 
-def told_by_threads(journal: Any, names: list[str]) -> list[Held | Refused]:
-    diaries = in_threads([lambda seed=seed: work(journal, seed, names) for seed in range(16)])
+def told_by_threads(journal: Any, names: list[str], attempts: int = 100) -> list[Held | Refused]:
+    diaries = in_threads([lambda seed=seed: work(journal, seed, names, attempts) for seed in range(16)])
     failed = [diary for diary in diaries if isinstance(diary, BaseException)]
     assert not failed, failed
     return [event for diary in diaries for event in diary]
@@ -119,10 +119,11 @@ def test_i10_one_live_decision_per_conversation(kind: str, tmp_path: Path, figur
     """16 threads on 4 conversations: no two holds overlap, every Busy has a holder, entries follow in order (I-10)."""
     journal = open_journal(kind, tmp_path)
     names = ["a", "A", "b:c", "\u00e9"]
-    history = told_by_threads(journal, names)
+    attempts = min(ATTEMPTS, 200) if kind == "hosted" else ATTEMPTS  # its writes cost the whole record
+    history = told_by_threads(journal, names, attempts)
     assert violations(history) == []
     holds = [event for event in history if isinstance(event, Held)]
-    assert len(holds) > ATTEMPTS
+    assert len(holds) > attempts
     assert len(holds) < len(history), "nobody was ever refused: the run proves nothing"
     for name in names:
         entries = drive(samples.entries(journal, ConversationKey("lab", name)))
