@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     )
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.keys import ConversationKey
+    from minutebook.programs import Runtime
+    from minutebook.runtime import Program, capability
     from minutebook.stores.opening import MemoryStore, SQLiteStore, create_sqlite_decision_history_store, open_store
 
 __all__ = [
@@ -82,14 +84,17 @@ __all__ = [
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
     "PairingViolation",
+    "Program",
     "ProviderContextCountUnavailable",
     "ProviderContextWindowExceeded",
     "ProviderError",
+    "Runtime",
     "SQLiteStore",
     "StorageError",
     "StoreClosed",
     "WindowLimits",
     "__version__",
+    "capability",
     "create_sqlite_decision_history_store",
     "open_store",
 ]
@@ -102,8 +107,11 @@ _HOMES = {
     "MemoryStore": "minutebook.stores.opening",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
     "OpenAIDecisionProvider": "minutebook.decisions",
+    "Program": "minutebook.runtime",
+    "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
     "WindowLimits": "minutebook.model.bounds",
+    "capability": "minutebook.runtime",
     "create_sqlite_decision_history_store": "minutebook.stores.opening",
     "open_store": "minutebook.stores.opening",
 }

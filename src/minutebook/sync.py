@@ -10,11 +10,12 @@ compares them.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from minutebook import conversation as asynchronous
-from minutebook import decisions
+from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch, InvalidOption
 from minutebook.model.clock import system_clock
 from minutebook.stores.journal import JournalStore
@@ -31,17 +32,19 @@ from minutebook.stores.opening import (
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
     from types import TracebackType
     from typing import NoReturn, Self
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
+    from minutebook.model.decisions import Decision, DecisionRequest, Observation
     from minutebook.model.keys import ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
-    from minutebook.ports import Observer
+    from minutebook.ports import Observer, Random
+    from minutebook.runtime import Outcome, Program
 
 __all__ = [
     "Conversation",
@@ -49,6 +52,7 @@ __all__ = [
     "MemoryStore",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
+    "Runtime",
     "SQLiteStore",
     "Turn",
     "create_sqlite_decision_history_store",
@@ -58,6 +62,7 @@ __all__ = [
 P = ParamSpec("P")
 Core = TypeVar("Core")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 # --- driving ---------------------------------------------------------------------------------------------------------
@@ -445,6 +450,62 @@ class OpenAIChatDecisionProvider(_Over[decisions.OpenAIChatDecisionProvider]):
 
     key = _plain(decisions.OpenAIChatDecisionProvider.key)
     decide = _blocking(decisions.OpenAIChatDecisionProvider.decide)
+
+
+class DecisionProvider(Protocol):
+    """Who makes the decisions of an invocation, for blocking callers."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        """Return the next decision: see `minutebook.ports.DecisionProvider.decide`."""
+        ...
+
+
+class _Awaitable:
+    """A blocking provider in the form that the runtime awaits."""
+
+    def __init__(self, provider: DecisionProvider) -> None:
+        self._provider = provider
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        decision: object = self._provider.decide(request)
+        if isinstance(decision, Coroutine):
+            decision.close()
+            raise BlockingMismatch("an asynchronous provider was given to a blocking runtime")
+        return decision  # type: ignore[return-value]
+
+
+class Runtime(Generic[T]):
+    """Runs a program with the decisions of a blocking provider: see `minutebook.Runtime`."""
+
+    def __init__(
+        self,
+        program: Program[T],
+        provider: DecisionProvider,
+        *,
+        fresh_id: Random = programs.fresh_id,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._core = programs.Runtime(program, _Awaitable(provider), fresh_id=fresh_id, monotonic_ns=monotonic_ns)
+
+    def run(
+        self,
+        task: str,
+        *,
+        run_id: str | None = None,
+        invocation_id: str | None = None,
+        observations: Sequence[Observation] = (),
+        on_observation: Callable[[Observation], None] | None = None,
+    ) -> Outcome[T]:
+        """Return what the program came to on `task`: see `minutebook.Runtime.run`."""
+        return _drive(
+            self._core.run(
+                task,
+                run_id=run_id,
+                invocation_id=invocation_id,
+                observations=observations,
+                on_observation=on_observation,
+            )
+        )
 
 
 def _client_options(client: object, base_url: str | None, api_key: str | None) -> dict[str, Any]:

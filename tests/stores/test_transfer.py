@@ -276,7 +276,7 @@ def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
     assert lines[-1]["end"] == len(lines) - 2
 
 
-def test_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: Path) -> None:
+def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: Path) -> None:
     """Without `force` the older file stays as it is."""
     told, path = exported(store, folder)
     path.write_text("mine")
@@ -288,7 +288,7 @@ def test_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: 
     assert path.read_text() != "mine"
 
 
-def test_116_a_link_is_never_followed(store: Store, folder: Path) -> None:
+def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> None:
     """Not even with `force`: what it points to stays untouched."""
     told, _ = exported(store, folder)
     (folder / "target").write_text("mine")
@@ -581,7 +581,7 @@ def test_forged_control_a_lawful_one_is_taken(folder: Path) -> None:
     assert store.import_(store.key("x"), path).entries == 3
 
 
-def test_115_a_line_of_100_mib_is_refused_in_bounded_memory(folder: Path) -> None:
+def test_bad_input_115_a_line_of_100_mib_is_refused_in_bounded_memory(folder: Path) -> None:
     """No more than one longest line is ever in memory."""
     path = folder / "long.jsonl"
     with path.open("wb") as file:
@@ -600,7 +600,7 @@ def test_115_a_line_of_100_mib_is_refused_in_bounded_memory(folder: Path) -> Non
     assert peak < 2.2 * MAX_LINE_BYTES
 
 
-def test_115_the_largest_payload_fits_a_line(folder: Path) -> None:
+def test_bad_input_115_the_largest_payload_fits_a_line(folder: Path) -> None:
     """What is exported can be imported, whatever its bytes: here each would take six as a JSON string."""
     from minutebook.model.codec import MAX_PAYLOAD_BYTES
     from minutebook.model.entries import Entry
@@ -616,7 +616,7 @@ def test_115_the_largest_payload_fits_a_line(folder: Path) -> None:
 # --- recording it ----------------------------------------------------------------------------------------------------
 
 
-def test_114_the_same_file_twice_is_recorded_once(store: Store, folder: Path) -> None:
+def test_bad_input_114_the_same_file_twice_is_recorded_once(store: Store, folder: Path) -> None:
     """The first receipt comes back, also after the conversation went on."""
     _, path = exported(store, folder)
     again = conversation(store, "second")
@@ -672,7 +672,7 @@ def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Pat
         store.import_(told.key, path)
 
 
-def test_113_an_interrupt_in_an_import_records_nothing(store: Store, folder: Path) -> None:
+def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: Store, folder: Path) -> None:
     """SIGINT while the file is read: all or nothing, and the same call again does it."""
     _, path = exported(store, folder)
     key = store.key("second")

@@ -1,0 +1,76 @@
+"""The public names: what `from minutebook import …` offers, and what importing it does not load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import minutebook
+import minutebook.sync
+from minutebook import errors
+
+HEAVY = {"sqlite3", "asyncio", "openai", "anthropic", "httpx2", "typer", "rich", "ssl", "msgspec"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `code`."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+def test_all_is_the_namespace() -> None:
+    """Every listed name is there, and nothing public is there that is not listed."""
+    for name in minutebook.__all__:
+        assert getattr(minutebook, name) is not None
+    modules = {name for name in vars(minutebook) if f"minutebook.{name}" in sys.modules}
+    public = {name for name in dir(minutebook) if not name.startswith("_")} - modules
+    assert public - {"TYPE_CHECKING", "annotations"} == set(minutebook.__all__) - {"__version__"}
+    assert minutebook.__all__ == sorted(minutebook.__all__)
+
+
+def test_every_error_is_public() -> None:
+    """The whole tree, under the names that people search for."""
+    assert set(errors.__all__) <= set(minutebook.__all__)
+    assert all(getattr(minutebook, name) is getattr(errors, name) for name in errors.__all__)
+
+
+def test_a_type_checker_sees_the_same_names() -> None:
+    """What is imported for checkers, what is listed and what is loaded name the same objects of the same modules."""
+    tree = ast.parse(Path(minutebook.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(seen) | {"__version__"} == set(minutebook.__all__)
+    for name, module in seen.items():
+        assert getattr(sys.modules[module or ""], name) is getattr(minutebook, name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """So that `hasattr` and typos behave as in any module."""
+    assert not hasattr(minutebook, "PostgresStore")
+
+
+def test_b11_importing_the_package_loads_nothing() -> None:
+    """No driver, SDK or framework; not even what the first conversation needs."""
+    assert not loaded_by("import minutebook") & HEAVY
+
+
+def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
+    """A name loads what it needs itself, and no more."""
+    loaded = loaded_by(
+        "from minutebook import Conversation, MemoryStore; Conversation(MemoryStore(), 'x', format='anthropic')"
+    )
+    assert not loaded & (HEAVY - {"msgspec"})
+    assert not loaded_by("import minutebook.sync") & (HEAVY - {"msgspec"})
+
+
+def test_b11_sync_has_the_same_names() -> None:
+    """Whatever holds or drives coroutines has a blocking twin; values and errors are the same for both."""
+    assert set(minutebook.sync.__all__) - {"Turn"} <= set(minutebook.__all__)
+    values = {"ConversationKey", "Program", "WindowLimits", "__version__", "capability"}
+    assert set(minutebook.__all__) - set(minutebook.sync.__all__) == values | set(errors.__all__)
+    for name in minutebook.sync.__all__:
+        assert getattr(minutebook.sync, name).__module__ == "minutebook.sync"

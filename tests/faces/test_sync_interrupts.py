@@ -1,0 +1,151 @@
+"""Ctrl-C at any line of a blocking call: the record old or new, and the conversation usable in the same process."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import minutebook
+from minutebook.sync import Conversation, MemoryStore, SQLiteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from minutebook.sync import Store
+
+PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
+PACKAGE = str(Path(minutebook.__file__).parent)
+
+
+class Interrupt:
+    """
+    Raises `KeyboardInterrupt` at the n-th line that runs inside the package.
+
+    A `with` line that is met again as its block ends is passed over: there a tracer could raise between the block and
+    the release of its lock, where the interpreter never looks for signals.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.lines = 0
+        self.at = ""
+
+    def __enter__(self) -> Interrupt:
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter_frame(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        entered: set[int] = set()
+
+        def count(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "line" and not leaves_block(frame, entered):
+                self.lines += 1
+                if self.lines == self.line:
+                    self.at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                    raise KeyboardInterrupt
+            return count
+
+        return count
+
+
+def leaves_block(frame: FrameType, entered: set[int]) -> bool:
+    """Whether a `with` line is met for the second time."""
+    if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+        return False
+    again = frame.f_lineno in entered
+    entered ^= {frame.f_lineno}
+    return again
+
+
+def answer(text: str, *calls: str) -> dict[str, Any]:
+    called = [{"id": call, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call in calls]
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    return {"choices": [{"message": message | ({"tool_calls": called} if called else {})}]}
+
+
+def take_a_turn(told: Conversation) -> None:
+    with told.turn("two") as turn:
+        turn.window()
+        (call,) = turn.respond(answer("", "a"))
+        turn.result(call, "ok")
+        turn.respond(answer("second"))
+
+
+def append(told: Conversation) -> None:
+    told.append([{"role": "user", "content": "two"}, {"role": "assistant", "content": "second"}], id="two")
+
+
+def transact(told: Conversation) -> None:
+    told.store.transact(told.key, lambda record: (record, None))
+
+
+def read(told: Conversation) -> None:
+    told.last(1)
+    told.window()
+    for _ in told.entries():
+        break
+
+
+def open_store(kind: str, folder: Path) -> Store:
+    if kind == "memory":
+        return MemoryStore("n")
+    return SQLiteStore(folder / "n.sqlite", namespace="n")
+
+
+def interrupt_at(line: int, kind: str, folder: Path, act: Callable[[Conversation], None], number: int) -> bool:
+    """Interrupt `act` at one line, see what is left, and go on; return whether it lived that long."""
+    store = open_store(kind, folder)
+    told = Conversation(store, f"conversation-{number}", format="openai-chat")
+    with told.turn("one") as turn:
+        turn.respond(answer("first"))
+    before = list(store.entries(told.key))
+    strike = Interrupt(line)
+    try:
+        with strike:
+            act(told)
+    except KeyboardInterrupt:
+        pass
+    where = f"line {line}, {strike.at}"
+    assert list(store.entries(told.key))[:2] == before, where
+    store.verify(told.key)
+    try:
+        take_a_turn(told)
+    except minutebook.MinutebookError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    header = store.verify(told.key)
+    assert not header.token, where
+    assert header.attempt is None, where
+    assert [message["content"] for message in told.window().messages][-4:] == ["two", "", "ok", "second"], where
+    sizes = sum(len(entry.payload) for entry in store.entries(told.key) if entry.kind is not entry.kind.ABANDONED)
+    assert header.bytes == sizes, where
+    store.close()
+    return bool(strike.at)
+
+
+# Whoever records warnings keeps the coroutine that was interrupted before it began, and with it the turn's holder.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.prove
+@pytest.mark.parametrize("act", [take_a_turn, append, transact, read], ids=lambda act: act.__name__)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_b11_an_interrupt_at_any_line_leaves_old_or_new(
+    kind: str, act: Callable[[Conversation], None], tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """Line by line through the package, with steps that have no common measure with its loops; all lines to prove."""
+    tmp_path.chmod(0o700)
+    step = 1 if PROVE else 7 if kind == "memory" else 53
+    line = 1
+    while interrupt_at(line, kind, tmp_path, act, line):
+        line += step
+    assert line > 20
+    figure(f"{act.__name__} over {kind}: interrupted at {line // step:,} of about {line:,} lines")

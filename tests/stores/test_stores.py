@@ -1,0 +1,243 @@
+"""The stores that hosts open by name: their defaults, files, namespaces and what they close (SPEC D19 to D23)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import stat
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import minutebook
+import minutebook.sync
+from minutebook import (
+    Conversation,
+    DecisionHistoryStorageUnsafe,
+    DecisionHistoryStoreFull,
+    InvalidId,
+    InvalidOption,
+    MemoryStore,
+    SQLiteStore,
+    StoreClosed,
+    create_sqlite_decision_history_store,
+    open_store,
+)
+from minutebook.testing import FrozenClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGE = {"role": "user", "content": "x"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def bounds(store: Any) -> Any:
+    return getattr(store, "_core", store).journal._bounds
+
+
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync], ids=["async", "sync"])
+def test_d19_a_decision_history_in_sqlite_has_the_published_bounds(faces: Any, folder: Path) -> None:
+    """128 conversations, 32 MiB, 24 hours; each may be given, and `None` takes it away."""
+    store = faces.create_sqlite_decision_history_store(folder / "d.sqlite", namespace="n")
+    assert (bounds(store).max_sessions, bounds(store).max_bytes) == (128, 32 * 1024 * 1024)
+    assert (bounds(store).ttl_ms, bounds(store).max_retained_bytes) == (24 * 60 * 60 * 1000, None)
+    own = faces.create_sqlite_decision_history_store(
+        folder / "d.sqlite", namespace="n", max_sessions=2, max_bytes=None, ttl=timedelta(minutes=1)
+    )
+    assert (bounds(own).max_sessions, bounds(own).max_bytes, bounds(own).ttl_ms) == (2, None, 60_000)
+
+
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync], ids=["async", "sync"])
+def test_d19_the_stores_have_no_bounds_unless_given(faces: Any, folder: Path) -> None:
+    """A chat kept on a plain store never expires by surprise."""
+    for store in (faces.MemoryStore(), faces.SQLiteStore(folder / "n.sqlite", namespace="n")):
+        given = bounds(store)
+        assert (given.max_sessions, given.max_bytes, given.max_retained_bytes, given.ttl_ms) == (None,) * 4
+
+
+def test_d19_bounds_reach_the_journal(folder: Path) -> None:
+    """A full store refuses, and a conversation expires by the given clock."""
+    clock = FrozenClock()
+    for store in (
+        minutebook.sync.MemoryStore("n", max_sessions=1, ttl=60, clock=clock),
+        minutebook.sync.SQLiteStore(folder / "n.sqlite", namespace="n", max_sessions=1, ttl=60, clock=clock),
+    ):
+        first = minutebook.sync.Conversation(store, "first", format="openai-chat")
+        second = minutebook.sync.Conversation(store, "second", format="openai-chat")
+        first.append([MESSAGE])
+        with pytest.raises(DecisionHistoryStoreFull):
+            second.append([MESSAGE])
+        clock.advance(60_001)
+        second.append([MESSAGE])
+        assert store.read(first.key) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_sessions": 0}, {"max_bytes": -1}, {"ttl": 0}, {"ttl": "1h"}, {"max_bytes": 1, "max_retained_bytes": 2}],
+    ids=str,
+)
+def test_d07_a_bound_that_is_none_is_refused_at_construction(folder: Path, options: dict[str, Any]) -> None:
+    """Before a file is created."""
+    with pytest.raises(InvalidOption):
+        MemoryStore("n", **options)
+    with pytest.raises(InvalidOption):
+        SQLiteStore(folder / "n.sqlite", namespace="n", **options)
+    assert not (folder / "n.sqlite").exists()
+
+
+def test_d20_the_database_and_its_sidecars_are_private(folder: Path) -> None:
+    """Mode 0600 while it is used, under any umask."""
+    before = os.umask(0)
+    try:
+        with minutebook.sync.SQLiteStore(folder / "n.sqlite", namespace="n") as store:
+            minutebook.sync.Conversation(store, "x", format="openai-chat").append([MESSAGE])
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"n.sqlite", "n.sqlite-wal"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
+def test_d20_an_open_mode_is_restored_and_a_link_refused(folder: Path) -> None:
+    """The file is made private before it is opened; what is no file of ours is left alone."""
+    SQLiteStore(folder / "n.sqlite", namespace="n")
+    (folder / "old.sqlite").touch(mode=0o644)
+    SQLiteStore(folder / "old.sqlite", namespace="n")
+    assert stat.S_IMODE((folder / "old.sqlite").stat().st_mode) == 0o600
+    (folder / "link.sqlite").symlink_to(folder / "n.sqlite")
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        SQLiteStore(folder / "link.sqlite", namespace="n")
+
+
+def test_d21_only_the_ram_store_has_a_namespace_of_its_own(folder: Path) -> None:
+    """Without one, on the store or in the options, no conversation is reachable."""
+    assert MemoryStore().namespace == "memory"
+    nameless = SQLiteStore(folder / "n.sqlite")
+    assert not nameless.has_namespace
+    with pytest.raises(InvalidOption, match="namespace"):
+        Conversation(nameless, "x", format="openai-chat")
+    assert Conversation(nameless.within("n"), "x", format="openai-chat").key.namespace == "n"
+
+
+def test_d21_two_namespaces_that_differ_are_an_error(folder: Path) -> None:
+    """The same one twice is none."""
+    store = SQLiteStore(folder / "n.sqlite", namespace="n")
+    assert store.within("n").namespace == "n"
+    with pytest.raises(InvalidOption, match="two different"):
+        store.within("m")
+
+
+@pytest.mark.parametrize("namespace", ["", " ", "a\0b", "x" * 513, "\ud800", 3])
+def test_d21_a_namespace_that_no_store_holds_is_refused_before_a_file_is_made(folder: Path, namespace: Any) -> None:
+    """And nothing is left open that nobody would close."""
+    for make in (minutebook.SQLiteStore, minutebook.sync.SQLiteStore):
+        with pytest.raises(InvalidId):
+            make(folder / "n.sqlite", namespace=namespace)
+    with pytest.raises(InvalidId):
+        MemoryStore(namespace)
+    assert list(folder.iterdir()) == []
+
+
+def test_d21_nothing_of_one_namespace_is_reachable_through_another(folder: Path) -> None:
+    """Neither by id, nor by a key, nor in a listing."""
+    one = minutebook.sync.SQLiteStore(folder / "n.sqlite", namespace="one")
+    other = minutebook.sync.SQLiteStore(folder / "n.sqlite", namespace="other")
+    told = minutebook.sync.Conversation(one, "x", format="openai-chat")
+    told.append([MESSAGE])
+    assert other.read(other.key("x")) is None
+    assert other.list() == ()
+    assert other.totals().conversations == 0
+    with pytest.raises(InvalidOption, match="another namespace"):
+        other.read(told.key)
+    one.close()
+    other.close()
+
+
+def test_d19_a_file_or_a_connection_but_not_both(folder: Path) -> None:
+    """And not neither."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        for given in ({}, {"filename": folder / "n.sqlite", "database": database}):
+            with pytest.raises(InvalidOption, match="one of the two"):
+                SQLiteStore(**given, namespace="n")
+    assert list(folder.iterdir()) == []
+
+
+def test_d23_close_leaves_the_hosts_connection_open() -> None:
+    """The store refuses from then on; the host goes on with its connection, our rows in it."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        store = minutebook.sync.SQLiteStore(database=database, namespace="n")
+        told = minutebook.sync.Conversation(store, "x", format="openai-chat")
+        told.append([MESSAGE])
+        store.close()
+        store.close()
+        with pytest.raises(StoreClosed):
+            store.read(told.key)
+        assert database.execute("select 1").fetchone() == (1,)
+        again = minutebook.sync.SQLiteStore(database=database, namespace="n")
+        assert len(list(again.entries(told.key))) == 1
+
+
+def test_d23_the_hosts_connection_serves_async_callers_too() -> None:
+    """In the loop's own thread, where the connection belongs."""
+
+    async def run(database: sqlite3.Connection) -> int:
+        async with create_sqlite_decision_history_store(database=database, namespace="n") as store:
+            await Conversation(store, "x", format="openai-chat").append([MESSAGE])
+            return (await store.totals()).conversations
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        assert asyncio.run(run(database)) == 1
+
+
+# --- by URL ----------------------------------------------------------------------------------------------------------
+
+
+def test_open_store_in_ram() -> None:
+    """With its own namespace, or with the given one."""
+    assert open_store("memory:").namespace == "memory"
+    assert open_store("memory:", namespace="n").namespace == "n"
+    assert type(open_store("memory:")) is MemoryStore
+
+
+@pytest.mark.parametrize("name", ["a.sqlite", "a?mode=ro", "a#b", "a%20b", "a&b=c", "a\nb", "file:a", "ä b"])
+def test_open_store_takes_the_files_name_as_it_stands(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No letter of it is a parameter, a fragment or an escape: relative after three slashes, absolute after four."""
+    monkeypatch.chdir(folder)
+    for url in (f"sqlite:///{name}", f"sqlite:///{folder}/{name}"):
+        store = minutebook.sync.open_store(url, namespace="n")
+        assert type(store) is minutebook.sync.SQLiteStore
+        assert name in os.listdir(folder)
+        store.close()
+    assert type(open_store(f"sqlite:///{name}", namespace="n")) is SQLiteStore
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://user:s3cret@host/db", "redis://:s3cret@host", "sqlite:", "sqlite://s3cret", "memory:s3cret",
+     "memory", "s3cret", "", None, 3, b"memory:", "SQLITE:///s3cret"],
+    ids=str,
+)  # fmt: skip
+def test_open_store_names_what_exists_and_no_password(url: Any) -> None:
+    """An unknown scheme is refused by its name alone: the rest of a URL may be a secret (promise I-37)."""
+    with pytest.raises(InvalidOption) as refused:
+        open_store(url)
+    assert "sqlite:///" in str(refused.value)
+    assert "memory:" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///", "sqlite:///:memory:", "sqlite:///nul\0", "sqlite:////"])
+def test_open_store_refuses_what_names_no_file(url: str) -> None:
+    """Nothing is opened in RAM by surprise."""
+    with pytest.raises(InvalidOption):
+        open_store(url, namespace="n")
