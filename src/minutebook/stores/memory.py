@@ -55,30 +55,54 @@ class _Log:
     def unpacked(self, idempotency: str) -> Receipt:
         return _unpack_receipt(self.receipts[idempotency])
 
+    def forget_unrecorded(self) -> None:
+        """Drop rows and receipts beyond what the header counts."""
+        del self.rows[self.header.entries :]
+        for name in [name for name in self.receipts if self.unpacked(name).version > self.header.version]:
+            del self.receipts[name]
+
 
 class _Namespace:
     """One namespace: its conversations by the time of their last write, oldest first, and their bytes in all."""
 
-    __slots__ = ("bytes", "logs")
+    __slots__ = ("bytes", "changing", "logs")
 
     def __init__(self) -> None:
         self.logs: OrderedDict[str, _Log] = OrderedDict()
         self.bytes = 0
+        self.changing = False
+        """Whether a change is under way; found so under the lock, an interrupt has cut one short."""
+
+    def mended(self) -> _Namespace:
+        """Return this namespace without what an interrupted change left: a header alone says what is recorded."""
+        if self.changing:
+            for log in self.logs.values():
+                log.forget_unrecorded()
+            self.bytes = sum(log.header.bytes for log in self.logs.values())
+            self.changing = False
+        return self
 
     def store(self, name: str, log: _Log, grown: Extension | None, held: Header, *, release: bool) -> tuple[Entry, ...]:
         after = grown.header if grown else held
+        size = self.bytes + (grown.header.bytes - held.bytes if grown else 0)
+        self.changing = True
+        if grown is not None:
+            log.rows.extend(map(_packed, grown.entries))
+            log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
         log.header = free(after) if release else after
         self.logs[name] = log
-        if grown is None:
-            return ()
-        self.logs.move_to_end(name)
-        log.rows.extend(map(_packed, grown.entries))
-        log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
-        self.bytes += grown.header.bytes - held.bytes
-        return grown.entries
+        if grown is not None:  # a replay or a bare reservation renews nothing, so it keeps its place in the order
+            self.logs.move_to_end(name)
+        self.bytes = size
+        self.changing = False
+        return grown.entries if grown else ()
 
     def remove(self, name: str) -> None:
-        self.bytes -= self.logs.pop(name).header.bytes
+        size = self.bytes - self.logs[name].header.bytes
+        self.changing = True
+        del self.logs[name]
+        self.bytes = size
+        self.changing = False
 
 
 class MemoryJournal:
@@ -113,8 +137,9 @@ class MemoryJournal:
             raise InvalidOption("a reservation needs a token", option="token")
         if opening is not None:
             check_id(opening.idempotency, "idempotency id")
-        with self._locked() as wall:
-            space = self._namespaces.setdefault(key.namespace, _Namespace())
+        wall = self._access()
+        with self._lock:
+            space = self._namespaces.setdefault(key.namespace, _Namespace()).mended()
             self._purge(space, key.id, wall)
             log = space.logs.get(key.id) or _Log(new_header(key, format, wall))
             held = take(log.header, token, format, wall)
@@ -134,7 +159,8 @@ class MemoryJournal:
     ) -> Committed:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             space, log = self._find(key)
             held = check_owner(log.header if log else None, token, epoch)
             assert log is not None
@@ -145,7 +171,8 @@ class MemoryJournal:
 
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             space, log = self._live(key, wall)
             if log is None:
                 raise DecisionHistoryAbsent("no such conversation to recover")
@@ -155,7 +182,8 @@ class MemoryJournal:
 
     async def delete(self, key: ConversationKey) -> bool:
         """See `Journal.delete`. Always `False`: Python's memory is freed, not overwritten."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             space, log = self._live(key, wall)
             if log is None:
                 raise DecisionHistoryAbsent("no such conversation to delete")
@@ -173,26 +201,30 @@ class MemoryJournal:
 
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             log = self._live(key, wall)[1]
             return log.header if log else None
 
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             log = self._live(key, wall)[1]
             return _newest(log, before, page) if log else ()
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             log = self._live(key, wall)[1]
             rows = log.rows[max(0, after) : max(0, after) + max(0, page.rows)] if log else ()
             return _paged(map(_entry, rows), page)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             log = self._live(key, wall)[1]
             found = (_unpack_receipt(packed) for packed in (log.receipts.values() if log else ()))
             return tuple(heapq.nsmallest(rows, (r for r in found if r.version > after), key=lambda r: r.version))
@@ -200,7 +232,8 @@ class MemoryJournal:
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
         check_id(idempotency, "idempotency id")
-        with self._locked() as wall:
+        wall = self._access()
+        with self._lock:
             log = self._live(key, wall)[1]
             packed = log.receipts.get(idempotency) if log else None
             return _unpack_receipt(packed) if packed else None
@@ -208,8 +241,9 @@ class MemoryJournal:
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
         """See `Journal.list`."""
         check_id(namespace, "namespace")
-        with self._locked() as wall:
-            space = self._namespaces.get(namespace) or _Namespace()
+        wall = self._access()
+        with self._lock:
+            space = self._space(namespace)
             above = [name for name, log in space.logs.items() if name > after and not self._expired(log.header, wall)]
             return tuple(
                 Listing(key=ConversationKey(namespace, name), header=space.logs[name].header)
@@ -219,8 +253,9 @@ class MemoryJournal:
     async def totals(self, namespace: str) -> Totals:
         """See `Journal.totals`."""
         check_id(namespace, "namespace")
-        with self._locked() as wall:
-            space = self._namespaces.get(namespace) or _Namespace()
+        wall = self._access()
+        with self._lock:
+            space = self._space(namespace)
             headers = [log.header for log in space.logs.values()]
             expired = [header for header in headers if self._expired(header, wall)]
             return Totals(
@@ -232,16 +267,21 @@ class MemoryJournal:
 
     # --- the parts ---------------------------------------------------------------------------------------------------
 
-    def _locked(self) -> _Locked:
+    def _access(self) -> int:
+        """Return the time of an access, once the store may be used. Whoever asks takes the lock right after."""
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open one in this process")
         if self._closed:
             raise StoreClosed("the store is closed")
-        return _Locked(self._lock, read_clock(self._clock))
+        return read_clock(self._clock)
 
     def _find(self, key: ConversationKey) -> tuple[_Namespace, _Log | None]:
-        space = self._namespaces.get(key.namespace) or _Namespace()
+        space = self._space(key.namespace)
         return space, space.logs.get(key.id)
+
+    def _space(self, namespace: str) -> _Namespace:
+        """Return a namespace as it stands, or an empty one."""
+        return (self._namespaces.get(namespace) or _Namespace()).mended()
 
     def _live(self, key: ConversationKey, wall: int) -> tuple[_Namespace, _Log | None]:
         """Return the log unless it has expired: the access that finds it so removes it (SPEC D6)."""
@@ -293,23 +333,6 @@ class MemoryJournal:
         return (bounds.max_sessions is not None and sessions > bounds.max_sessions) or (
             bounds.max_bytes is not None and size > bounds.max_bytes
         )
-
-
-class _Locked:
-    """The journal's lock with the time of the access: `with` gives the wall time."""
-
-    __slots__ = ("_lock", "_wall")
-
-    def __init__(self, lock: threading.Lock, wall: int) -> None:
-        self._lock = lock
-        self._wall = wall
-
-    def __enter__(self) -> int:
-        self._lock.acquire()
-        return self._wall
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def _packed(entry: Entry) -> bytes:

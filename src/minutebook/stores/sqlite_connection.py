@@ -298,9 +298,13 @@ def checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, No
 def read_snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Cursor], T]) -> T:
     cursor = connection.cursor()
     cursor.row_factory = None
-    cursor.execute(sql.BEGIN_READ)
     try:
+        # Ctrl-C may have ended the last read between any two lines, its own rollback included.
+        if connection.in_transaction:
+            cursor.execute(sql.ROLLBACK)
+        cursor.execute(sql.BEGIN_READ)
         return work(cursor)
     finally:
-        cursor.execute(sql.ROLLBACK)
+        if connection.in_transaction:
+            cursor.execute(sql.ROLLBACK)
         cursor.close()
