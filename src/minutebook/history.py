@@ -84,7 +84,8 @@ class Window(Sequence["dict[str, JSON]"]):
         return iter(self.messages)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.messages[index]
+        messages: Any = self.messages
+        return messages[index]
 
     def __repr__(self) -> str:
         return f"Window({self.sent.messages} messages, {self.sent.bytes:,} bytes)"

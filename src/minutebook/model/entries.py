@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     call: int
     """
     RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. RESPONSE, INJECTION:
-    the `seq` of the newest message said beside the turn's input, so that a window finds it; 0 if the input stands alone.
+    the `seq` of the newest message said beside the turn's input, so that a window finds it; 0 if there is none.
     """
     messages: int
     size: int
