@@ -339,6 +339,42 @@ def test_b3_hysteresis_equals_the_naive_model_over_random_histories(history, nam
             both.header = msgspec.structs.replace(both.header, attempt=attempt)
 
 
+def with_start(header, plan, limits):
+    """Return the header as a commit leaves it after this window, in an attempt's way back too."""
+    kept = {"window_from": plan.window_from, "window_limits": limits}
+    header = msgspec.structs.replace(header, state=msgspec.structs.replace(header.state, **kept))
+    if header.attempt is None:
+        return header
+    back = msgspec.structs.replace(header.attempt.state, **kept)
+    return msgspec.structs.replace(header, attempt=msgspec.structs.replace(header.attempt, state=back))
+
+
+@pytest.mark.timeout(3_600 if PROVE else 120)
+def test_b3_hysteresis_over_long_random_histories(figure):
+    """The same over histories of up to seventy steps, bounds by messages and by bytes, any page and any known tail."""
+    random, done, cut = Random(50), 0, 0
+    while done < (200_000 if PROVE else 4_000):
+        both, start = Both(FORMATS[done % len(FORMATS)]), None
+        low = random.choice((0.2, 0.5, 0.65, 0.9))
+        limits = random.choice(((9, HUGE), (6, HUGE), (HUGE, 700), (12, 1_200)))
+        for step in random_steps(random, random.randint(20, 70)):
+            both.run([step])
+            done += 1
+            told = both.story.window(*limits, start=start, low=low)
+            tail = random.randint(0, len(both.entries))
+            real = real_window(both, *limits, rows=random.randint(1, 15), low=low, tail=tail)
+            if REFUSED in (told, real):
+                assert told == real == REFUSED
+                continue
+            plan, built = real
+            assert built.json.decode() == told[0]
+            assert plan.trimmed == (len(told[1]) < len(both.story.units()))
+            cut += plan.trimmed
+            both.header, start = with_start(both.header, plan, limits), plan.window_from or None
+    figure(f"{done:,} windows with a kept start, {cut:,} cut")
+    assert cut > done // 10
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
