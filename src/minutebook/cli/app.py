@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,12 +15,23 @@ import typer
 from minutebook import open_store
 from minutebook._version import __version__
 from minutebook.cli import doctor as doctor_checks
-from minutebook.cli.terminal import EXIT_FAILED, fail, print_json, print_table, say, shown
+from minutebook.cli.terminal import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    allow_any_encoding,
+    fail,
+    leave_pipe,
+    print_json,
+    print_table,
+    say,
+    shown,
+)
 from minutebook.cli.view import exchange_rows, exchange_text, sent_rows
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, MinutebookError
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, MinutebookError
+from minutebook.stores.opening import store_url
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from minutebook.model.record import Header
     from minutebook.ports import Listing
@@ -40,10 +54,17 @@ Namespace = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Id = Annotated[str, typer.Argument(help="The conversation's id.")]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", help="A server that speaks Chat Completions; needs --model.")
+]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Your own model, instead of the local one; OPENAI_API_KEY is its key.")
+]
 
 
 def run() -> None:
     """Run the command line."""
+    allow_any_encoding()
     app()
 
 
@@ -139,6 +160,9 @@ def delete(
 ) -> None:
     """Erase an idle conversation with everything that belongs to it."""
     if not yes:
+        if not sys.stdin.isatty():
+            sys.stderr.write("Nobody is here to be asked; say --yes to erase it.\n")
+            raise SystemExit(EXIT_USAGE)
         typer.confirm(f"Erase {shown(id)} for good?", abort=True)
 
     async def work(opened: JournalStore) -> None:
@@ -202,6 +226,41 @@ def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
     _with_store(store, namespace, work, as_json=json)
 
 
+@app.command()
+def demo(
+    base_url: BaseUrl = None,
+    model: Model = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the records in this private directory.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show on a real model what is remembered, recovered, limited and counted; every claim is checked."""
+    # Imported here, like the chat: only these two need a model's packages.
+    from minutebook.cli.demo import perform
+    from minutebook.cli.report import Report
+
+    def work() -> None:
+        raise SystemExit(perform(Report(as_json=json), base_url=base_url, model=model, keep=keep))
+
+    _reported(work, as_json=json)
+
+
+@app.command()
+def chat(
+    session: Annotated[str, typer.Option("--session", help="Which conversation; it goes on where it was left.")] = "1",
+    store: Annotated[
+        str | None, typer.Option("--store", envvar="MINUTEBOOK_STORE", help="Where it is kept, if not in your home.")
+    ] = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+) -> None:
+    """Talk to the demo's agent; the history is kept between runs."""
+    from minutebook.cli.chat import talk
+
+    _reported(lambda: talk(session, store, base_url=base_url, model=model), as_json=False)
+
+
 def _with_store(url: str, namespace: str, work: Callable[[JournalStore], Awaitable[None]], *, as_json: bool) -> None:
     """Open the store, do one thing with it, close it; an error of ours becomes its exit code."""
 
@@ -209,12 +268,29 @@ def _with_store(url: str, namespace: str, work: Callable[[JournalStore], Awaitab
         async with open_store(url, namespace=namespace) as opened:
             await work(opened)
 
-    try:
+    def run() -> None:
+        _check_exists(url)
         asyncio.run(inside())
+        sys.stdout.flush()
+
+    _reported(run, as_json=as_json)
+
+
+def _reported(work: Callable[[], None], *, as_json: bool) -> None:
+    """Do something; an error of ours becomes its exit code."""
+    try:
+        work()
     except MinutebookError as error:
         fail(error, as_json=as_json)
     except BrokenPipeError:
-        raise SystemExit(EXIT_FAILED) from None
+        leave_pipe()
+
+
+def _check_exists(url: str) -> None:
+    """Refuse a database that is not there: a slip in a name must not make an empty one that looks sound."""
+    name = store_url(url)
+    if name is not None and not os.path.lexists(name):
+        raise InvalidOption("there is no database of this name; see --store", option="store")
 
 
 async def _header(opened: JournalStore, id: str) -> Header:  # noqa: A002
@@ -224,7 +300,7 @@ async def _header(opened: JournalStore, id: str) -> Header:  # noqa: A002
     return header
 
 
-async def _ids(opened: JournalStore, only: str | None) -> Any:
+async def _ids(opened: JournalStore, only: str | None) -> AsyncIterator[str]:
     if only is not None:
         yield only
         return

@@ -21,7 +21,8 @@ async def exchange_rows(store: JournalStore, id: str, header: Header, last: int)
     """Return the newest `last` exchanges, oldest first, with whether the last request held them."""
     sent = await last_sent(store, id)
     waiting = {waits.exchange for waits in header.state.open}
-    marks, rows = [], {}
+    marks: list[Entry] = []
+    rows: dict[int, dict[str, Any]] = {}
     async for entry in store.entries(store.key(id)):
         if entry.kind is Kind.ABANDONED:
             marks.append(entry)

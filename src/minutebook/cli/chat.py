@@ -1,0 +1,190 @@
+"""
+The demo's agent for a person at a terminal; its conversation is kept between runs.
+
+Ctrl-C in a turn stops the turn and comes back to the prompt; at the prompt it ends the chat. Nothing that was recorded
+is lost, and what was asked stays asked: the record tells which question has no answer yet and which call has no result,
+and the next turn begins with those. Both capabilities only read, so a call whose result was lost is carried out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from minutebook.cli import agent
+from minutebook.cli.terminal import paragraph, shown
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
+from minutebook.errors import DecisionHistoryBusy, MinutebookError
+from minutebook.model.decisions import CallReference, Observation
+from minutebook.programs import Runtime
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.structured import StructuredWire
+from minutebook.providers.wire import wire_format
+from minutebook.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.stores.journal import JournalStore
+
+NAMESPACE = "chat"
+RUN_ID = "chat"
+
+_BY_NAME = {each.name: each for each in agent.CAPABILITIES}
+_WIRE = StructuredWire(wire_format(CHAT.name), CHAT)
+
+
+def talk(session: str, store: str | None, *, base_url: str | None, model: str | None) -> None:
+    """
+    Talk until the person ends it.
+
+    Raises:
+        MinutebookError: the chat could not begin.
+    """
+    with agent.endpoint(base_url, model) as endpoint, asyncio.Runner() as runner:
+        chat = runner.run(_opened(endpoint, store or _home_store(), session))
+        try:
+            _converse(runner, chat)
+        finally:
+            runner.run(chat.close())
+
+
+def _home_store() -> str:
+    """Return the URL of the person's own database, in a private directory."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    folder = Path(base, "minutebook")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"sqlite:///{folder / 'chat.sqlite'}"
+
+
+async def _opened(endpoint: agent.Endpoint, url: str, session: str) -> Chat:
+    store = open_store(url, namespace=NAMESPACE)
+    try:
+        return Chat(endpoint, store, session)
+    except BaseException:
+        await store.close()
+        raise
+
+
+class Chat:
+    """One session: the agent, where its conversation is kept, and how a turn is taken."""
+
+    def __init__(self, endpoint: agent.Endpoint, store: JournalStore, session: str) -> None:
+        """Prepare; nothing is read or written yet."""
+        self.endpoint = endpoint
+        self.store = store
+        self.session = session
+        self.client: Any = agent.client(endpoint)
+        self.provider: OpenAIChatDecisionProvider = agent.provider(endpoint, HistoryOptions(store=store), self.client)
+        self.key: ConversationKey = agent.conversation_key(self.provider, RUN_ID, session)
+
+    async def header(self) -> Header | None:
+        """Return where the conversation stands."""
+        return await self.store.header(self.key)
+
+    async def recover(self) -> None:
+        """End the reservation of a worker that the person knows to be stopped."""
+        await self.store.recover(self.key, worker_stopped=True)
+
+    async def say(self, task: str, observations: tuple[Observation, ...] = ()) -> str:
+        """Return the agent's answer to a message, or to one that it was working on."""
+        outcome = await Runtime[agent.Answer](agent.chatting(self.endpoint), self.provider).run(
+            task, run_id=RUN_ID, invocation_id=self.session, observations=observations
+        )
+        return outcome.output.text if outcome.output else f"(stopped: the budget of {outcome.budget} is spent)"
+
+    async def unfinished(self) -> tuple[str, tuple[Observation, ...]] | None:
+        """Return the message that has no answer yet, with the results of the calls that wait; `None` if none has."""
+        header = await self.header()
+        if header is None or not (header.state.open or header.state.unanswered):
+            return None
+        text, observations = "", list[Observation]()
+        async for entry in self.store.entries(self.key, after=header.state.turn - 1):
+            if entry.seq == header.state.turn:
+                text = str(msgspec.json.decode(entry.fragment)["content"])
+            for waits in header.state.open:
+                if entry.seq == waits.exchange:
+                    observations += [
+                        _carried_out(call.name, arguments, CallReference(entry.seq, position))
+                        for position, (call, arguments) in enumerate(_WIRE.calls(entry.fragment))
+                    ]
+        return text, tuple(observations)
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        await self.client.close()
+        await self.store.close()
+
+
+def _carried_out(name: str, arguments: Any, reference: CallReference) -> Observation:
+    found = _BY_NAME[name]
+    value = msgspec.to_builtins(found(**found.convert(arguments)))
+    return Observation(capability=name, arguments=arguments, value=value, reference=reference)
+
+
+def _converse(runner: asyncio.Runner, chat: Chat) -> None:
+    paragraph(f"{chat.endpoint.told}; session {chat.session!r}. Ctrl-C stops an answer, Ctrl-D ends the chat.")
+    header = runner.run(chat.header())
+    if header is not None:
+        paragraph(f"{header.state.turns:,} messages so far, {header.state.exchanges:,} decisions kept.")
+        if header.token and not _freed(runner, chat, header):
+            return
+    _go_on(runner, chat)
+    while (line := _ask("you> ")) is not None:
+        if line.strip() and _go_on(runner, chat):
+            _turn(runner, chat, line.strip())
+
+
+def _freed(runner: asyncio.Runner, chat: Chat, header: Header) -> bool:
+    """Let the person say whether the process that holds the session is gone; return whether it was recovered."""
+    paragraph(
+        f"Another process holds this session (epoch {header.epoch}). If it was killed or has crashed, it can be "
+        "recovered; if it still runs, use that one or another --session."
+    )
+    reply = _ask("Is it stopped for certain? Recover? [y/N] ")
+    if reply is None or reply.strip().lower() not in ("y", "yes"):
+        raise DecisionHistoryBusy(
+            "the session is held by another process; once that is stopped, run `minutebook chat` again and say yes, or "
+            "take another --session",
+            epoch=header.epoch,
+        )
+    runner.run(chat.recover())
+    paragraph("Recovered; what was recorded is all there.")
+    return True
+
+
+def _go_on(runner: asyncio.Runner, chat: Chat) -> bool:
+    """Answer first what was asked before and has no answer; return whether the conversation can go on."""
+    unfinished = runner.run(chat.unfinished())
+    if unfinished is None:
+        return True
+    paragraph(f"Going on with: {unfinished[0]}")
+    return _turn(runner, chat, *unfinished)
+
+
+def _turn(runner: asyncio.Runner, chat: Chat, task: str, observations: tuple[Observation, ...] = ()) -> bool:
+    """Take one turn and show its answer; return whether there was one."""
+    try:
+        answer = runner.run(chat.say(task, observations))
+    except KeyboardInterrupt:
+        paragraph("Stopped. Your message is kept, and is answered first when you write again.")
+        return False
+    except MinutebookError as error:
+        paragraph(f"{error.code}: {error}", style="red")
+        return False
+    paragraph(f"agent> {answer}")
+    return True
+
+
+def _ask(prompt: str) -> str | None:
+    """Return a line of the person's, or `None` when there are no more."""
+    try:
+        return input(shown(prompt))
+    except (EOFError, KeyboardInterrupt):
+        sys.stdout.write("\n")
+        return None
