@@ -19,6 +19,7 @@ from minutebook.model.bounds import WindowLimits, check_count
 from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import check_id
+from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, Unit, with_entry
 from minutebook.ports import STREAM_PAGE, Page
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 LOW_WATER = 0.65
 """How far a conversation's window is cut when a limit bites, if its limits do not say otherwise (SPEC C4)."""
+
+
+READ_AT_ONCE = 64
+"""How many exchanges are read back before others get their turn."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,8 +278,13 @@ class Conversation:
             if not entries:
                 return []  # deleted or expired meanwhile
             scan.add(entries)
-        positions = range(len(scan.units))[:limit]
-        return [await self._read(scan, position, header) for position in reversed(positions)]
+            await pause()
+        found: list[Exchange] = []
+        for position in reversed(range(len(scan.units))[:limit]):
+            found.append(await self._read(scan, position, header))
+            if len(found) % READ_AT_ONCE == 0:
+                await pause()
+        return found
 
     async def _turn_of(self, seq: int) -> int:
         page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()

@@ -70,14 +70,15 @@ T = TypeVar("T")
 
 def _drive(awaitable: Awaitable[Result]) -> Result:
     """
-    Run a coroutine that never suspends, and return its result.
+    Run a coroutine that waits for nothing, and return its result; a bare pause is gone through.
 
     Raises:
         BlockingMismatch: it suspended, so something asynchronous was given where blocking code runs.
     """
     steps = awaitable.__await__()
     try:
-        next(steps)
+        while next(steps) is None:
+            pass
     except StopIteration as done:
         result: Result = done.value
         return result

@@ -16,6 +16,7 @@ import minutebook
 import minutebook.sync
 from minutebook import BlockingMismatch, MinutebookError, WindowLimits, conversation, decisions, programs
 from minutebook.model.entries import Draft, Kind
+from minutebook.model.pause import pause
 from minutebook.stores import opening
 from minutebook.stores.journal import JournalStore
 from minutebook.sync import _drive, _iterate
@@ -360,10 +361,10 @@ def test_b11_both_colours_tell_the_same_story(scenario: Scenario, kind: str, tmp
 
 
 class Suspending:
-    """An awaitable that waits for somebody."""
+    """An awaitable that waits for somebody: it gives its driver what it waits for."""
 
-    def __await__(self) -> Iterator[None]:
-        yield
+    def __await__(self) -> Iterator[object]:
+        yield self
 
 
 def test_b11_what_suspends_is_closed_and_named() -> None:
@@ -379,6 +380,17 @@ def test_b11_what_suspends_is_closed_and_named() -> None:
     with pytest.raises(BlockingMismatch, match=r"minutebook\.sync"):
         _drive(waits())
     assert closed == [True]
+
+
+def test_b11_a_pause_is_gone_through() -> None:
+    """Case O-38: the core pauses in long reads for the sake of a loop; without one it goes on at once."""
+
+    async def pauses() -> int:
+        for _ in range(3):
+            await pause()
+        return 3
+
+    assert _drive(pauses()) == 3
 
 
 def test_b11_a_generator_that_is_closed_closes_the_async_one() -> None:

@@ -41,7 +41,7 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that the runtime executed or refused, with what came of it; never anything that only was proposed."""
+    """An operation that the runtime executed or refused, with what came of it; never what was only proposed."""
 
     capability: str
     arguments: dict[str, JSON]

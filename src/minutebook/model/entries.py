@@ -126,7 +126,7 @@ def first_digest(key: ConversationKey) -> bytes:
 
 
 def encode_calls(calls: tuple[Call, ...]) -> bytes:
-    """Return the stored form of a response's calls: a JSON list of `[id, name, custom]`, or no bytes when there are none."""
+    """Return the stored form of a response's calls: a JSON list of `[id, name, custom]`, or no bytes for none."""
     return _encode_calls(calls) if calls else b""
 
 

@@ -24,6 +24,7 @@ from minutebook.model.bounds import check_count
 from minutebook.model.clock import system_clock
 from minutebook.model.entries import first_digest, recompute_digest
 from minutebook.model.keys import ConversationKey, check_id
+from minutebook.model.pause import pause
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.tails import Tails, Tokens
@@ -127,6 +128,7 @@ class JournalStore:
             for entry in page:
                 yield entry
             after = page[-1].seq
+            await pause()
 
     async def receipts(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Receipt]:
         """Stream the receipts of the versions above `after`, oldest first."""
@@ -135,6 +137,7 @@ class JournalStore:
             for receipt in page:
                 yield receipt
             after = page[-1].version
+            await pause()
 
     async def transact(
         self,
