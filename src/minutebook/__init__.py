@@ -41,24 +41,27 @@ if TYPE_CHECKING:
         MinutebookError,
         PairingViolation,
         ProviderContextCountUnavailable,
-        ProviderContextWindowExceeded,
         ProviderError,
         StorageError,
         StoreClosed,
     )
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.decisions import Decision, DecisionRequest, Observation
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
-    from minutebook.runtime import Program, capability
+    from minutebook.runtime import Budgets, CapabilityFailed, Program, capability
     from minutebook.stores.opening import MemoryStore, SQLiteStore, create_sqlite_decision_history_store, open_store
 
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
     "BlockingMismatch",
+    "Budgets",
     "CallerError",
+    "CapabilityFailed",
     "Conversation",
     "ConversationKey",
+    "Decision",
     "DecisionHistoryAbsent",
     "DecisionHistoryBusy",
     "DecisionHistoryConflict",
@@ -73,6 +76,7 @@ __all__ = [
     "DecisionHistoryStorageLocked",
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
+    "DecisionRequest",
     "HistoryOptions",
     "ImportRefused",
     "InvalidId",
@@ -81,12 +85,12 @@ __all__ = [
     "InvalidValue",
     "MemoryStore",
     "MinutebookError",
+    "Observation",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
     "PairingViolation",
     "Program",
     "ProviderContextCountUnavailable",
-    "ProviderContextWindowExceeded",
     "ProviderError",
     "Runtime",
     "SQLiteStore",
@@ -101,10 +105,15 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "Budgets": "minutebook.runtime",
+    "CapabilityFailed": "minutebook.runtime",
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
+    "Decision": "minutebook.model.decisions",
+    "DecisionRequest": "minutebook.model.decisions",
     "HistoryOptions": "minutebook.decisions",
     "MemoryStore": "minutebook.stores.opening",
+    "Observation": "minutebook.model.decisions",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
     "OpenAIDecisionProvider": "minutebook.decisions",
     "Program": "minutebook.runtime",

@@ -29,7 +29,6 @@ Every error that minutebook raises, in one tree, split by who has to act.
     └── ProviderError                            the model's side, or the request made for it
         ├── AgentDecisionProviderUnavailable     transport or provider failure
         ├── AgentDecisionProviderSchemaViolation a response without a valid typed decision
-        ├── ProviderContextWindowExceeded        the counted minimum does not fit the context window
         └── ProviderContextCountUnavailable      no count could be had, so nothing was generated
 
 Each class has a stable `code`, which is its name: the published names are what people search for. Messages hold
@@ -67,7 +66,6 @@ __all__ = [
     "MinutebookError",
     "PairingViolation",
     "ProviderContextCountUnavailable",
-    "ProviderContextWindowExceeded",
     "ProviderError",
     "StorageError",
     "StoreClosed",
@@ -205,10 +203,6 @@ class AgentDecisionProviderUnavailable(ProviderError):
 
 class AgentDecisionProviderSchemaViolation(ProviderError):
     """The provider answered, but not with a valid typed decision (SPEC D9)."""
-
-
-class ProviderContextWindowExceeded(ProviderError):
-    """The counted minimum does not fit the context window; nothing was generated (SPEC D12)."""
 
 
 class ProviderContextCountUnavailable(ProviderError):

@@ -29,14 +29,6 @@ class HistoryTrimmed(Event, frozen=True, kw_only=True, tag="decision_history_tri
     """The `seq` of the newest response that left."""
 
 
-class HistoryResumed(Event, frozen=True, kw_only=True, tag="decision_history_resumed"):
-    """An invocation went on after another process; without messages when only observations were left (SPEC D25)."""
-
-    message_count: int
-    bytes: int
-    resumed_without_messages: bool
-
-
 class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_abandoned"):
     """An attempt failed or was stopped; its entries are in no window."""
 
@@ -45,13 +37,3 @@ class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_a
     first_abandoned: int
     reason: str
     """An enumerated reason: `failed`, `cancelled`, `refused` or `recovered`."""
-
-
-class ContextCounted(Event, frozen=True, kw_only=True, tag="provider_context_count"):
-    """A request was counted before it was sent (SPEC D16)."""
-
-    provider: str
-    count: int
-    reservation: int
-    window: int
-    fits: bool

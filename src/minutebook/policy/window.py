@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     trimmed: bool
     """Whether the record holds older units that this window leaves out."""
     left: tuple[int, int] = (0, 0)
-    """Where the last window began, and the key of the newest unit that left since; zeros when none did."""
+    """Where the last window began (1 before the first), and the key of the newest unit left out since; else zeros."""
 
 
 class Scan:
@@ -263,7 +263,7 @@ class Scan:
         said = [entry for part in inputs.values() for entry in part]
         messages = sum([unit.messages for unit in units]) + sum([entry.messages for entry in said])
         size = sum([unit.size for unit in units]) + sum([entry.size for entry in said])
-        left = [unit.key for unit in self._found[kept:] if unit.key >= self._state.window_from > 0]
+        left = [unit.key for unit in self._found[kept:] if unit.key >= self._state.window_from]
         return Plan(
             units=units,
             inputs=inputs,
