@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
+import minutebook
 from minutebook import conversation as asynchronous
 from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch, InvalidOption
@@ -58,6 +59,14 @@ __all__ = [
     "create_sqlite_decision_history_store",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Values and errors have no colour: they are those of `minutebook`."""
+    if name not in minutebook.__all__:
+        raise AttributeError(f"module 'minutebook.sync' has no attribute {name!r}")
+    return getattr(minutebook, name)
+
 
 P = ParamSpec("P")
 Core = TypeVar("Core")

@@ -70,7 +70,8 @@ def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
 def test_b11_sync_has_the_same_names() -> None:
     """Whatever holds or drives coroutines has a blocking twin; values and errors are the same for both."""
     assert set(minutebook.sync.__all__) - {"Turn"} <= set(minutebook.__all__)
-    values = {"ConversationKey", "Program", "WindowLimits", "__version__", "capability"}
-    assert set(minutebook.__all__) - set(minutebook.sync.__all__) == values | set(errors.__all__)
+    values = set(minutebook.__all__) - set(minutebook.sync.__all__)
+    assert not {name for name in values if hasattr(getattr(minutebook, name), "__aenter__")}
+    assert all(getattr(minutebook.sync, name) is getattr(minutebook, name) for name in values)
     for name in minutebook.sync.__all__:
         assert getattr(minutebook.sync, name).__module__ == "minutebook.sync"
