@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +25,7 @@ from minutebook.cli.terminal import (
     say,
     shown,
 )
-from minutebook.cli.view import exchange_rows, exchange_text, sent_rows
+from minutebook.cli.view import Request, Retained, cells, columns, exchange_text, moment, requests, retained
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, MinutebookError
 from minutebook.stores.opening import store_url
 
@@ -93,7 +92,7 @@ def list_conversations(
                 print_json(_listed(listing))
             return
         print_table(
-            ("conversation", "format", "turns", "exchanges", "bytes", "last write", "state"),
+            ("conversation", "turns", "exchanges", "bytes", "last write (UTC)", "state"),
             (_row(listing) for listing in found),
         )
 
@@ -113,16 +112,14 @@ def show(
 
     async def work(opened: JournalStore) -> None:
         header = await _header(opened, id)
-        rows = await exchange_rows(opened, id, header, last)
+        exchanges, sent = await retained(opened, id, header, last), await requests(opened, id, last)
         if json:
-            print_json({"id": id, **_counters(header), "exchanges": rows})
+            print_json({"id": id, **_counters(header), "retained": exchanges, "sent": sent})
             return
-        say(f"{shown(id)}: {_state(header)}, {header.state.exchanges:,} exchanges in {header.bytes:,} bytes")
-        columns = ("seq", "turn", "recorded", "calls", "messages", "bytes", "complete", "in last request")
-        print_table(columns, ([row[name] for name in columns] for row in rows), title="retained")
-        sent = await sent_rows(opened, id, last)
-        if sent:
-            print_table(tuple(sent[0]), (tuple(row.values()) for row in sent), title="sent")
+        say(f"{shown(id)}: {shown(header.format)}, {_state(header)}")
+        say(f"{header.state.exchanges:,} exchanges in {header.bytes:,} bytes")
+        print_table(columns(Retained), map(cells, exchanges), title="retained")
+        print_table(columns(Request), map(cells, sent), title="sent")
         if messages:
             for line in await exchange_text(opened, id, header, last):
                 say(line)
@@ -342,8 +339,7 @@ def _counters(header: Header) -> dict[str, Any]:
 def _row(listing: Listing) -> tuple[Any, ...]:
     header = listing.header
     state = header.state
-    written = datetime.fromtimestamp(header.touched / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return (listing.key.id, header.format, state.turns, state.exchanges, header.bytes, written, _state(header))
+    return (listing.key.id, state.turns, state.exchanges, header.bytes, moment(header.touched), _state(header))
 
 
 def _state(header: Header) -> str:

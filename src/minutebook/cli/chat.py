@@ -9,8 +9,10 @@ and the next turn begins with those. Both capabilities only read, so a call whos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +129,12 @@ def _carried_out(name: str, arguments: Any, reference: CallReference) -> Observa
     return Observation(capability=name, arguments=arguments, value=value, reference=reference)
 
 
+def _edit_lines() -> None:
+    """Let the arrow keys edit a line where Python has them."""
+    with contextlib.suppress(ImportError):
+        import_module("readline")
+
+
 def _converse(runner: asyncio.Runner, chat: Chat) -> None:
     paragraph(f"{chat.endpoint.told}; session {chat.session!r}. Ctrl-C stops an answer, Ctrl-D ends the chat.")
     header = runner.run(chat.header())
@@ -134,6 +142,7 @@ def _converse(runner: asyncio.Runner, chat: Chat) -> None:
         paragraph(f"{header.state.turns:,} messages so far, {header.state.exchanges:,} decisions kept.")
         if header.token and not _freed(runner, chat, header):
             return
+    _edit_lines()
     _go_on(runner, chat)
     while (line := _ask("you> ")) is not None:
         if line.strip() and _go_on(runner, chat):

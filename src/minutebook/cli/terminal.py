@@ -14,6 +14,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,12 +45,21 @@ _EXITS: tuple[tuple[type[MinutebookError], int], ...] = (
 )
 
 
+PIPE_WIDTH = 1000
+PROSE_WIDTH = 100
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         leave_pipe()
 
 
-console = _Console(highlight=False, emoji=False, markup=False)
+def _width() -> int | None:
+    """Return how wide to write where no terminal says it: a file or a pipe folds nothing."""
+    return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
+
+
+console = _Console(highlight=False, emoji=False, markup=False, width=_width())
 
 
 def leave_pipe() -> NoReturn:
@@ -87,7 +97,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     if not body:
         say(f"{title}: nothing to show" if title else "nothing to show")
         return
-    table = Table(title=Text(title, style="bold") if title else None, title_justify="left")
+    table = Table(
+        title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for position, name in enumerate(columns):
         numbers = any(type(row[position]) is int for row in body)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
@@ -104,7 +116,8 @@ def say(text: str) -> None:
 def paragraph(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
     """Print a paragraph for a person, made safe for the terminal; its further lines stand `hang` columns deeper."""
     margin = " " * indent
-    lines = textwrap.wrap(shown(text), console.width, initial_indent=margin, subsequent_indent=margin + " " * hang)
+    width = min(console.width, PROSE_WIDTH)
+    lines = textwrap.wrap(shown(text), width, initial_indent=margin, subsequent_indent=margin + " " * hang)
     console.print(Text("\n".join(lines), style=style))
 
 
