@@ -18,11 +18,12 @@ from tests.faults import workload
 from tests.faults.loopfs import cut_during, loop_disk, loop_problem
 from tests.faults.powercut import SOUND, Check, Outcome, Report, Verdict, rebuild
 from tests.faults.trace import Trace, strace_problem, trace_child
-from tests.faults.workload import NAME, Clock, Found, Plan, Run, Store, Story, finished
+from tests.faults.workload import NAME, Clock, Found, Plan, Run, Store, Story
 
 from minutebook.errors import DecisionHistoryFenced
 from minutebook.model.record import Delta
 from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing.drive import drive
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 STATES = 200_000 if PROVE else 3_200
@@ -141,20 +142,20 @@ def test_i12_a_lost_reservation_is_fenced_by_token_and_epoch(tmp_path: Path, fig
         with Found(plan, directory / NAME) as found:
             old, epoch = f"token {len(acknowledged)}", 1 + len(acknowledged)
             key, journal = found.store.key("talk"), found.journal
-            header = finished(journal.header(key))
+            header = drive(journal.header(key))
             if header is not None and header.token:
-                finished(found.store.recover(key, worker_stopped=True))
+                drive(found.store.recover(key, worker_stopped=True))
             else:
                 gone += 1
-            new = finished(journal.reserve(key, "new token", format="openai-chat"))
+            new = drive(journal.reserve(key, "new token", format="openai-chat"))
             try:
-                finished(journal.commit(key, old, epoch, Delta(idempotency="late")))
+                drive(journal.commit(key, old, epoch, Delta(idempotency="late")))
             except DecisionHistoryFenced:
                 pass
             else:
                 return Verdict(Outcome.OTHER, "a fenced holder wrote")
             again += new.header.epoch == epoch
-            finished(journal.commit(key, "new token", new.header.epoch, Delta(idempotency="x"), release=True))
+            drive(journal.commit(key, "new token", new.header.epoch, Delta(idempotency="x"), release=True))
             return SOUND
 
     report = cut_everywhere(plan, tmp_path, figure, check)
@@ -220,13 +221,13 @@ def test_i15_an_epoch_that_was_durable_never_goes_back(tmp_path: Path) -> None:
 
     def look(label: str) -> None:
         other = SQLiteJournal(tmp_path / NAME, clock=clock, blocking=True)
-        header = finished(other.header(Store(other).key("talk")))
-        finished(other.close())
+        header = drive(other.header(Store(other).key("talk")))
+        drive(other.close())
         assert header is not None
         seen.append((header.epoch, header.version))
 
     store = Store(SQLiteJournal(tmp_path / NAME, clock=clock, blocking=True))
-    finished(workload.recover(Run(plan, store, clock, look)))
-    finished(store.close())
+    drive(workload.recover(Run(plan, store, clock, look)))
+    drive(store.close())
     assert seen == sorted(seen)
     assert len(set(seen)) == len(seen)

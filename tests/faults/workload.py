@@ -19,17 +19,17 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryCorrupt, MinutebookError
-from minutebook.model.bounds import StoreBounds
+from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Page
 from minutebook.stores import sqlite_connection, sqlite_writer
@@ -37,8 +37,7 @@ from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
-
-T = TypeVar("T")
+from minutebook.testing.drive import drive
 
 NAME = "history.sqlite"
 NAMESPACE = "tenant"
@@ -92,17 +91,6 @@ class Store(JournalStore):
     def fresh_id(self) -> str:
         self.ids += 1
         return f"id-{self.ids}"
-
-
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine of the blocking colour, which never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    coroutine.close()
-    raise AssertionError("a blocking journal suspended")
 
 
 # --- what is written ------------------------------------------------------------------------------------------------
@@ -230,6 +218,19 @@ async def create(run: Run) -> None:
     await run.append(run.talk(), "only")
 
 
+async def compact(run: Run) -> None:
+    """Forty messages, then a turn whose window leaves most of them out."""
+    run.pass_time()
+    forty = [message for n in range(20) for message in pair(run.plan.seed, str(n))]
+    await run.talk().append(forty, id="forty")
+    run.acknowledge("forty")
+    async with run.talk().turn(run.text("asks")) as turn:
+        run.acknowledge("input")
+        await turn.window(WindowLimits(max_messages=6))
+        await turn.respond({"role": "assistant", "content": run.text("answers")})
+    run.acknowledge("settled")
+
+
 async def migrate(run: Run) -> None:
     """One more exchange, in a database that was just brought to a newer schema."""
     await run.append(run.talk(), "after the migration")
@@ -251,7 +252,8 @@ async def tasks(run: Run) -> None:
 
 
 SCRIPTS = {
-    script.__name__: script for script in (append, turns, delete, expire, recover, reserve, create, migrate, tasks)
+    script.__name__: script
+    for script in (append, turns, delete, expire, recover, reserve, create, compact, migrate, tasks)
 }
 
 
@@ -324,7 +326,7 @@ async def work_on_file(plan: Plan, database: Path, acknowledge: Callable[[str], 
 def run_plan(plan: Plan, database: Path, acknowledge: Callable[[str], None] = lambda label: None) -> None:
     """Run the plan's script in its colour."""
     coroutine = work_on_file(plan, database, acknowledge)
-    finished(coroutine) if plan.blocking else asyncio.run(coroutine)
+    drive(coroutine) if plan.blocking else asyncio.run(coroutine)
 
 
 async def _endure(plan: Plan, database: Path, acknowledge: Callable[[str], None]) -> None:
@@ -352,7 +354,7 @@ def endure(plan: Plan, database: Path, acknowledge: Callable[[str], None]) -> No
     """Run the plan's script; where it fails by name, say so and run it again on the same store, which may refuse."""
     with newer_schema() if plan.script == "migrate" else contextlib.nullcontext():
         coroutine = _endure(plan, database, acknowledge)
-        finished(coroutine) if plan.blocking else asyncio.run(coroutine)
+        drive(coroutine) if plan.blocking else asyncio.run(coroutine)
 
 
 def tell(stage: str, error: MinutebookError | None) -> None:
@@ -429,7 +431,7 @@ class Story:
             story.covered.append(len(story.states) - 1)
 
         journal = _Watched(MemoryJournal(bounds(plan), clock=clock), lambda d: story.states.append((clock.now, d)))
-        finished(work(plan, Store(journal), clock, acknowledge, lane))
+        drive(work(plan, Store(journal), clock, acknowledge, lane))
         return story
 
     @property
@@ -476,9 +478,9 @@ class Found:
         if self._read is not None and not self.expires:
             return self._read
         self.clock.now = wall
-        self._read = finished(dump(self.journal))
+        self._read = drive(dump(self.journal))
         for name in self._read:
-            finished(self.store.verify(ConversationKey(NAMESPACE, name)))
+            drive(self.store.verify(ConversationKey(NAMESPACE, name)))
         return self._read
 
     def integrity(self) -> str:
@@ -486,7 +488,7 @@ class Found:
         return str(self.journal._read(lambda cursor: cursor.execute("PRAGMA integrity_check").fetchone()[0]))
 
     def close(self) -> None:
-        finished(self.store.close())
+        drive(self.store.close())
 
     def __enter__(self) -> Found:
         return self
