@@ -209,9 +209,10 @@ def stats(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
 @app.command()
 def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
     """Look at a store's versions, durability, privacy and reservations, and say what wants attention."""
+    modes = list(doctor_checks.files(store))
 
     async def work(opened: JournalStore) -> None:
-        findings = await doctor_checks.examine(opened, store)
+        findings = [*modes, *await doctor_checks.examine(opened)]
         if json:
             for finding in findings:
                 print_json(msgspec.to_builtins(finding))

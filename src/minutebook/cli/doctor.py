@@ -31,9 +31,9 @@ class Finding(msgspec.Struct, frozen=True):
     attention: str = ""
 
 
-async def examine(store: JournalStore, url: str) -> list[Finding]:
-    """Return what was found about this installation, this store and its reservations."""
-    findings = [*_installation(), *_files(url)]
+async def examine(store: JournalStore) -> list[Finding]:
+    """Return what was found about this installation, an open store and its reservations."""
+    findings = [*_installation()]
     findings.append(_durability(store))
     totals = await store.totals()
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
@@ -64,14 +64,15 @@ def _installation() -> Iterator[Finding]:
             yield Finding(name, "not installed")
 
 
-def _files(url: str) -> Iterator[Finding]:
+def files(url: str) -> Iterator[Finding]:
+    """Yield the modes of a store's files as they are before it is opened, which makes them private again."""
     path = url.removeprefix("sqlite:///")
     if path == url:
         return
     for name in (path, *(path + suffix for suffix in ("-wal", "-shm", "-journal", "-lock"))):
         if os.path.lexists(name):
-            mode = stat.S_IMODE(os.lstat(name).st_mode)
-            attention = "" if mode == 0o600 else "make it 0600"
+            mode = stat.S_IMODE(os.lstat(name).st_mode)  # a link is not followed; opening refuses it
+            attention = "" if mode == 0o600 else "others had rights to it; opening the store has made it private"
             yield Finding(f"mode of …{os.path.basename(name)[-40:]}", f"{mode:04o}", attention)
 
 

@@ -1,0 +1,293 @@
+"""The operator's commands, run as processes on databases that the library made."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.commands import COMMAND, NAMESPACE, converse, documents, environment, hold, run
+
+HOSTILE = "a\x1b[2J\u202eb\u200d c\n[red]d"
+"""Clears the screen, turns the writing round, breaks the line, and is no markup."""
+HOSTILE_SHOWN = "a\\u{1b}[2J\\u{202e}b\\u{200d} c\\u{a}[red]d"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path / "shop.sqlite"
+
+
+def asked(database: Path, command: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command on the database."""
+    return run(command, *arguments, "--store", f"sqlite:///{database}", "--namespace", NAMESPACE, **options)
+
+
+def test_b10_list_shows_counters_and_states(database: Path) -> None:
+    """B10: each conversation with its counters; a reserved one says so; JSON has the same for programs."""
+    converse(database, "one", "two", turns=2)
+    hold(database, "held")
+    told = asked(database, "list")
+    assert told.returncode == 0
+    assert "reserved (epoch 1)" in told.stdout
+    found = documents(asked(database, "list", "--json").stdout)
+    assert [each["id"] for each in found] == ["held", "one", "two"]
+    assert [each["reserved"] for each in found] == [True, False, False]
+    assert [(each["turns"], each["exchanges"]) for each in found[1:]] == [(2, 2), (2, 2)]
+
+
+def test_b10_list_pages_by_id(database: Path) -> None:
+    """B10: `--after` and `--limit` meet each conversation once."""
+    converse(database, "a", "b", "c")
+    first = documents(asked(database, "list", "--limit", "2", "--json").stdout)
+    rest = documents(asked(database, "list", "--after", first[-1]["id"], "--json").stdout)
+    assert [each["id"] for each in first + rest] == ["a", "b", "c"]
+
+
+def test_b10_show_has_what_is_retained_beside_what_was_sent(database: Path) -> None:
+    """B10: exchanges and requests by their numbers; messages only when they are asked for."""
+    converse(database, "one", turns=3)
+    told = asked(database, "show", "one")
+    assert told.returncode == 0
+    assert "retained" in told.stdout
+    assert "sent" in told.stdout
+    assert "Tuesday" not in told.stdout
+    assert "Tuesday" in asked(database, "show", "one", "--messages").stdout
+    (shown,) = documents(asked(database, "show", "one", "--last", "2", "--json").stdout)
+    assert [row["seq"] for row in shown["retained"]] == [4, 6]
+    assert [row["answered_by"] for row in shown["sent"]] == [4, 6]
+    assert [row["messages"] for row in shown["sent"]] == [3, 5]
+
+
+def test_b10_an_absent_conversation_is_exit_code_1(database: Path) -> None:
+    """B10: the history refuses, in words and in JSON."""
+    converse(database, "one")
+    told = asked(database, "show", "other")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("DecisionHistoryAbsent: ")
+    (error,) = documents(asked(database, "show", "other", "--json").stdout)
+    assert (error["error"], error["exit"]) == ("DecisionHistoryAbsent", 1)
+
+
+def test_d22_recover_needs_the_word_that_the_worker_is_stopped(database: Path) -> None:
+    """D22: without `--worker-stopped` nothing is freed; with it once, and never twice."""
+    hold(database, "held")
+    assert asked(database, "recover", "held").returncode == 2
+    assert asked(database, "recover", "held", "--worker-stopped", "--epoch", "7").returncode == 1
+    (told,) = documents(asked(database, "recover", "held", "--worker-stopped", "--epoch", "1", "--json").stdout)
+    assert told == {"id": "held", "recovered": True, "epoch": 2}
+    assert asked(database, "recover", "held", "--worker-stopped").returncode == 1
+
+
+def test_d22_a_held_conversation_is_not_deleted(database: Path) -> None:
+    """D22: deleting what another process holds is refused, and the record stays."""
+    hold(database, "held")
+    assert asked(database, "delete", "held", "--yes").returncode == 1
+    assert asked(database, "show", "held").returncode == 0
+
+
+def test_b10_delete_asks_a_person_and_refuses_to_guess_without_one(database: Path) -> None:
+    """B10: no terminal and no `--yes` erases nothing; with it everything goes."""
+    converse(database, "one", "two")
+    refused = asked(database, "delete", "one")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert asked(database, "show", "one").returncode == 0
+    (told,) = documents(asked(database, "delete", "one", "--yes", "--json").stdout)
+    assert told == {"id": "one", "deleted": True, "erased": True}
+    assert asked(database, "show", "one").returncode == 1
+
+
+@pytest.mark.parametrize(("reply", "status", "left"), [(b"n\n", 1, 0), (b"y\n", 0, 1)])
+def test_b10_delete_at_a_terminal(database: Path, reply: bytes, status: int, left: int) -> None:
+    """B10: a person at a terminal is asked, and only yes erases."""
+    converse(database, "one")
+    ours, theirs = pty.openpty()
+    os.write(ours, reply)
+    told = asked(database, "delete", "one", stdin=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert told.returncode == status
+    assert asked(database, "show", "one").returncode == left
+
+
+def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:
+    """B8: one changed byte in a payload is found by its seq, exit code 5; the other conversations are told too."""
+    converse(database, "bad", "good", turns=2)
+    assert asked(database, "verify").returncode == 0
+    damage(database)
+    told = asked(database, "verify", "--json")
+    assert told.returncode == 5
+    bad, good = documents(told.stdout)
+    assert (bad["id"], bad["sound"], bad["seq"]) == ("bad", False, 2)
+    assert (good["id"], good["sound"]) == ("good", True)
+    assert asked(database, "verify", "good").returncode == 0
+    assert "entry 2" in asked(database, "verify", "bad").stdout
+
+
+def damage(database: Path) -> None:
+    """Change the first response of the first conversation, as a careless edit would."""
+    with sqlite3.connect(database) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")] for table in tables}
+        (table,) = [table for table, names in columns.items() if {"seq", "payload"} <= set(names)]
+        changed = connection.execute(
+            f"UPDATE {table} SET payload = CAST(replace(CAST(payload AS TEXT), 'Tues', 'Mon_') AS BLOB) "
+            f"WHERE rowid = (SELECT min(rowid) FROM {table} WHERE seq = 2)"
+        )
+        assert changed.rowcount == 1
+    connection.close()
+
+
+def test_b10_stats_and_doctor(database: Path) -> None:
+    """B10: what a namespace holds; and what wants attention, with exit code 5 when something does."""
+    converse(database, "one", turns=2)
+    (totals,) = documents(asked(database, "stats", "--json").stdout)
+    assert (totals["conversations"], totals["reserved"], totals["expired"]) == (1, 0, 0)
+    assert "conversations" in asked(database, "stats").stdout
+    well = asked(database, "doctor", "--json")
+    assert well.returncode == 0
+    assert {each["check"]: each["found"] for each in documents(well.stdout)}["durable"] == "yes"
+    hold(database, "held")
+    ill = asked(database, "doctor", "--json")
+    assert ill.returncode == 5
+    assert [each["check"] for each in documents(ill.stdout) if each["attention"]] == ["reserved"]
+    assert "held" not in ill.stdout
+
+
+def test_i37_ids_cannot_move_the_cursor(database: Path) -> None:
+    """Bad inputs 11, 12: controls, bidi, joiners and line breaks of an id and of a message arrive escaped."""
+    converse(database, HOSTILE, text=HOSTILE)
+    for told in (
+        asked(database, "list"),
+        asked(database, "verify"),
+        asked(database, "show", HOSTILE, "--messages"),
+        asked(database, "delete", HOSTILE, "--yes"),
+    ):
+        assert told.returncode == 0, told.stderr
+        assert HOSTILE_SHOWN in told.stdout
+        assert not {"\x1b", "\u202e", "\u200d"} & set(told.stdout)
+
+
+def test_i37_a_store_url_may_hold_a_password_and_is_not_shown() -> None:
+    """I-37: an unknown URL is refused by its scheme alone."""
+    told = run("list", "--store", "postgres://me:secret@host/db", "--namespace", "x")
+    assert told.returncode == 2
+    assert "secret" not in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--namespace", "x"),
+        ("list", "--store", "sqlite:///x"),
+        ("list", "--store", "sqlite:///x", "--namespace", ""),
+        ("list", "--store", "sqlite:///x", "--namespace", "x", "--nonsense"),
+        ("list", "--store", "sqlite:///x", "--namespace", "x", "--limit", "0"),
+        ("show", "--store", "sqlite:///x", "--namespace", "x"),
+        ("nonsense",),
+        ("demo", "--base-url", "http://127.0.0.1:1"),
+        ("chat", "--model", "m"),
+    ],
+)
+def test_b10_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """B10: what is missing, unknown or out of range is said on standard error, and nothing is made."""
+    told = run(*arguments, cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_b10_a_slip_in_a_name_makes_no_empty_database(database: Path) -> None:
+    """B10: a command for operators never creates what it was to look at."""
+    told = asked(database, "verify")
+    assert told.returncode == 2
+    assert not database.exists()
+
+
+def test_b10_a_database_of_another_application_is_left_as_it_is(database: Path) -> None:
+    """Exit code 3, and not a byte of the file changes."""
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.execute("PRAGMA application_id = 77")
+    connection.close()
+    database.chmod(0o600)
+    before = database.read_bytes()
+    assert asked(database, "list").returncode == 3
+    assert database.read_bytes() == before
+
+
+def test_d20_a_link_is_refused(database: Path) -> None:
+    """D20: exit code 3 for a database behind a symbolic link, also a dangling one."""
+    converse(database, "one")
+    link = database.with_name("link.sqlite")
+    link.symlink_to(database)
+    told = asked(link, "list")
+    assert told.returncode == 3
+    assert told.stderr.startswith("DecisionHistoryStorageUnsafe: ")
+    dangling = database.with_name("dangling.sqlite")
+    dangling.symlink_to(database.with_name("nowhere"))
+    assert asked(dangling, "list").returncode == 3
+
+
+def test_d20_doctor_tells_that_others_could_read_the_file(database: Path) -> None:
+    """D20: opening makes the file private again, and doctor says that it was not."""
+    converse(database, "one")
+    database.chmod(0o644)
+    told = asked(database, "doctor", "--json")
+    assert told.returncode == 5
+    (mode,) = [each for each in documents(told.stdout) if each["attention"]]
+    assert mode["found"] == "0644"
+    assert asked(database, "doctor").returncode == 0
+
+
+def test_d20_a_folder_in_which_others_may_write_is_refused(database: Path) -> None:
+    """D20: exit code 3, before anything is read."""
+    converse(database, "one")
+    database.parent.chmod(0o777)
+    assert asked(database, "list").returncode == 3
+    database.parent.chmod(0o700)
+
+
+def test_b10_a_reader_that_goes_away_ends_the_command_quietly(database: Path) -> None:
+    """B10: a closed pipe is no traceback."""
+    converse(database, *(f"id-{n}" for n in range(300)))
+    for json in ((), ("--json",)):
+        arguments = ("list", "--limit", "300", *json, "--store", f"sqlite:///{database}", "--namespace", NAMESPACE)
+        child = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 141
+
+
+def test_b10_a_terminal_without_unicode_gets_escapes(database: Path) -> None:
+    """B10: what an encoding cannot show is escaped, not an error."""
+    converse(database, "größe")
+    told = asked(database, "list", env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"))
+    assert told.returncode == 0
+    assert "gr\\xf6\\xdfe" in told.stdout
+
+
+def test_b10_the_environment_names_the_store(database: Path) -> None:
+    """B10: store and namespace may come from the environment; there is no other default."""
+    converse(database, "one")
+    told = run("list", "--json", env=environment(MINUTEBOOK_STORE=f"sqlite:///{database}", MINUTEBOOK_NAMESPACE="shop"))
+    assert [each["id"] for each in documents(told.stdout)] == ["one"]
+
+
+def test_b10_version_and_help() -> None:
+    """B10: the version alone, and the commands with a line each."""
+    from minutebook import __version__
+
+    assert run("--version").stdout == f"{__version__}\n"
+    told = run("--help").stdout
+    assert all(name in told for name in ("chat", "demo", "list", "show", "recover", "delete", "verify", "doctor"))

