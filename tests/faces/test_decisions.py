@@ -13,7 +13,7 @@ import json
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -52,6 +52,7 @@ from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.testing import drive
 
 KEY = "sk-canary-4711"
 TASK = "Look into a.txt — Prüfsumme 漢字 🙂"
@@ -268,19 +269,6 @@ def tool(name: str, arguments: str) -> dict[str, Any]:
 
 def item(name: str, arguments: str) -> dict[str, Any]:
     return {"type": "function_call", "id": "fc", "call_id": "c", "name": name, "arguments": arguments}
-
-
-# --- driving ---
-
-
-def drive(step: Coroutine[Any, Any, Decision]) -> Decision:
-    """Run a step whose leaves are blocking ones: it ends without suspending once."""
-    try:
-        step.send(None)
-    except StopIteration as end:
-        decision: Decision = end.value
-        return decision
-    raise AssertionError("the step suspended under a blocking client")
 
 
 def client_of(server: Server, **options: Any) -> openai.OpenAI:

@@ -24,6 +24,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta, extend, new_header
 from minutebook.model.tails import Tails, Tokens
 from minutebook.providers.wire import wire_format
+from minutebook.testing import drive
 
 KEY = ConversationKey("tests", "history")
 REFUSED = "refused"
@@ -599,22 +600,13 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0):
     )
 
 
-def finish(coroutine):
-    """Drive a coroutine that never suspends to its end."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("the core suspended without a reason")
-
-
 def real_window(both, max_messages, max_bytes, *, rows=1000, low=1.0, tail=0):
     """Return (plan, window), or REFUSED."""
     history = history_over(both.entries, both.wire, rows=rows, low_water=low)
     limits = WindowLimits(max_messages=max_messages, max_bytes=max_bytes, low_water=low)
     known = tuple(reversed(both.entries[len(both.entries) - tail :])) if tail else ()
     try:
-        plan, window, _ = finish(history.fit(both.header, known, limits))
+        plan, window, _ = drive(history.fit(both.header, known, limits))
     except DecisionHistoryLimitExceeded:
         return REFUSED
     return plan, window
