@@ -26,7 +26,7 @@ from minutebook.errors import (
 )
 from minutebook.history import History, Hold
 from minutebook.model import codec
-from minutebook.model.bounds import StoreBounds, WindowLimits, check_count, ttl_ms
+from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.keys import check_id
@@ -61,6 +61,7 @@ __all__ = ["HistoryOptions", "OpenAIChatDecisionProvider", "OpenAIDecisionProvid
 DEFAULT_NAMESPACE = "decisions"
 """The namespace of a provider's own RAM store, which nothing else can reach."""
 
+RETAINED_BYTES = 8 * 1024 * 1024
 MAX_SESSIONS = 128
 MAX_STORE_BYTES = 32 * 1024 * 1024
 TTL = timedelta(hours=1)
@@ -71,14 +72,15 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     What a provider keeps and sends (SPEC D4, D6, D7).
 
     Raises:
-        InvalidOption: a bound that is none, a namespace without a store, or a bound of the RAM store beside a store.
+        InvalidOption: a bound that is none, a retention below the chosen window, a namespace without a store, or a
+            bound of the RAM store beside a store.
     """
 
     max_messages: int = 128
     """Wire messages sent at most; tools and instructions are not counted."""
-    max_bytes: int = 262_144
+    max_bytes: int = WINDOW_BYTES
     """UTF-8 bytes of the sent messages' JSON at most."""
-    max_retained_bytes: int = 8 * 1024 * 1024
+    max_retained_bytes: int = RETAINED_BYTES
     on_event: Observer | None = None
     """Told of what leaves the window and of what is abandoned, by numbers alone; what it raises is kept from us."""
     store: JournalStore | None = None
@@ -94,7 +96,8 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
-        check_count(self.max_retained_bytes, "max_retained_bytes")
+        given = self.max_retained_bytes != RETAINED_BYTES
+        check_retained(self.max_retained_bytes, self.max_bytes if chosen else WINDOW_BYTES)
         if self.on_event is not None and not callable(self.on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
         if self.store is None:

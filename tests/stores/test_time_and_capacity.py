@@ -1,4 +1,4 @@
-"""Bounds hold under a race, and time never takes what it should leave (I-29 to I-31, O-45, bad inputs 54 to 59)."""
+"""Bounds hold under a race, and time never takes what it should leave (I-29 to I-31, O-45, bad inputs 51 to 59)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stores.labs import BOUNDED, KINDS, PROVE, chat, in_threads, open_journal, said
 
+from minutebook.decisions import HistoryOptions
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
     InvalidOption,
 )
-from minutebook.model.bounds import StoreBounds, ttl_ms
+from minutebook.model.bounds import StoreBounds, WindowLimits, ttl_ms
 from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.memory import MemoryJournal
@@ -315,6 +316,32 @@ def test_bad_input_51_store_bounds(name: str, bound: Any) -> None:
     """A bound that is no positive integer of 62 bits is refused where it is given (51)."""
     with pytest.raises(InvalidOption):
         StoreBounds(**{name: bound})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StoreBounds(max_bytes=999, max_retained_bytes=1_000),
+        lambda: chat(MemoryJournal(), limits=WindowLimits(max_bytes=1_000), max_retained_bytes=999),
+        lambda: HistoryOptions(max_bytes=1_000, max_retained_bytes=999),
+    ],
+    ids=["store", "conversation", "history-options"],
+)
+def test_bad_input_52_retention_below_the_window_or_above_the_store(make: Callable[[], Any]) -> None:
+    """Two bounds of which one could never be reached are refused where both are given, with both numbers (52)."""
+    with pytest.raises(InvalidOption, match=r"999.*1,000|1,000.*999") as refused:
+        make()
+    assert refused.value.option == "max_retained_bytes"
+
+
+def test_bad_input_52_bounds_that_meet_and_a_window_nobody_chose_are_fine() -> None:
+    """Equal bounds work, and the default window leaves a small conversation free to be small (52)."""
+    StoreBounds(max_bytes=1_000, max_retained_bytes=1_000)
+    chat(MemoryJournal(), limits=WindowLimits(max_bytes=1_000), max_retained_bytes=1_000)
+    chat(MemoryJournal(), limits=WindowLimits(max_messages=4), max_retained_bytes=1_000)
+    HistoryOptions(max_bytes=1_000, max_retained_bytes=1_000)
+    HistoryOptions(max_retained_bytes=1_000)
+    HistoryOptions(max_bytes=16 * 1024 * 1024)
 
 
 class _Broken:

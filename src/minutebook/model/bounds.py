@@ -16,6 +16,9 @@ from minutebook.errors import InvalidOption
 MAX_COUNT = 2**62
 """No count or size is larger; every store keeps them in 64 bits."""
 
+WINDOW_BYTES = 262_144
+"""What a window may hold unless its limits say otherwise."""
+
 
 def check_count(value: object, name: str) -> int:
     """
@@ -29,6 +32,26 @@ def check_count(value: object, name: str) -> int:
     if not 0 < value <= MAX_COUNT:
         raise InvalidOption(f"{name} must be between 1 and 2**62, not {value}", option=name)
     return value
+
+
+def check_retained(value: object, max_bytes: int) -> int:
+    """
+    Return `value` if it may bound what one conversation retains, beside windows of `max_bytes`.
+
+    A window that was chosen larger than all that is retained would never be reached, so one of both is a slip. The
+    default window is nobody's choice and leaves a small conversation free to be small.
+
+    Raises:
+        InvalidOption: no positive integer, or below a window that is not the default one (bad input 52).
+    """
+    retained = check_count(value, "max_retained_bytes")
+    if retained < max_bytes != WINDOW_BYTES:
+        raise InvalidOption(
+            f"max_retained_bytes {retained:,} is below the window's max_bytes {max_bytes:,}, which could never be "
+            "reached; raise the first or lower the second",
+            option="max_retained_bytes",
+        )
+    return retained
 
 
 def ttl_ms(ttl: object) -> int | None:
@@ -87,7 +110,7 @@ class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_messages: int = 128
-    max_bytes: int = 262_144
+    max_bytes: int = WINDOW_BYTES
     low_water: float | None = None
 
     def __post_init__(self) -> None:
