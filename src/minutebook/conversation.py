@@ -15,7 +15,7 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
-from minutebook.model.bounds import WindowLimits, check_count
+from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import check_id
@@ -94,7 +94,7 @@ class Conversation:
         on_event: told of what leaves the window and of what is abandoned, by numbers alone.
 
     Raises:
-        InvalidOption: an unknown format, or a store without a namespace.
+        InvalidOption: an unknown format, a store without a namespace, or a retention below the chosen window.
         InvalidId: an id that no store can hold.
     """
 
@@ -111,6 +111,7 @@ class Conversation:
         self.store = store
         self.key = store.key(id)
         self._wire = wire_format(format)
+        limits = limits or WindowLimits()
         self.history = History(
             store.journal,
             store.tails,
@@ -119,11 +120,11 @@ class Conversation:
             self.key,
             wire=self._wire,
             identity=self._wire.name,
-            limits=limits or WindowLimits(),
+            limits=limits,
             low_water=LOW_WATER,
             max_retained_bytes=None
             if max_retained_bytes is None
-            else check_count(max_retained_bytes, "max_retained_bytes"),
+            else check_retained(max_retained_bytes, limits.max_bytes),
             observer=on_event,
         )
 
@@ -207,8 +208,14 @@ class Conversation:
         """
         draft = self._wire.result(call.position, Call(call.id, call.name, call.custom), output, error=error)
         draft = msgspec.structs.replace(draft, exchange=call.exchange)
-        committed = await self.history.append((draft,), idempotency=f"result-{call.exchange}-{call.position}")
+        committed = await self.history.append((draft,), idempotency=await self._result_id(call))
         return committed.receipt if committed else None
+
+    async def _result_id(self, call: ToolCall) -> str:
+        """Return the idempotency id of a late result; its response's digest makes it one that no caller chooses."""
+        page = await self.store.journal.oldest(self.key, call.exchange - 1, Page(rows=1, messages=1, size=1))
+        digest = page[0].digest.hex() if page else ""
+        return f"result-{call.exchange}-{call.position}-{digest}"
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """Return the window as the next turn would see it; reserves and writes nothing."""

@@ -96,7 +96,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
-        given = self.max_retained_bytes != RETAINED_BYTES
+        chosen = self.max_retained_bytes != RETAINED_BYTES
         check_retained(self.max_retained_bytes, self.max_bytes if chosen else WINDOW_BYTES)
         if self.on_event is not None and not callable(self.on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
