@@ -2,7 +2,8 @@
 `make prove`: the long run of every promise, written to docs/reliability.md as promise, test, last figure.
 
 A test belongs to a promise by its name: `test_i13_…` to promise I-13, `test_d08_…` to row D8 of the specification,
-`test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_a05_…` to advisory A5.
+`test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_a05_…` to advisory A5. A name may carry
+several (`test_i22_i23_…`, `test_bad_input_01_to_06_and_14_…`); such a test stands under each of them.
 """
 
 import os
@@ -17,7 +18,8 @@ from tests.conftest import FIGURES
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "reliability.md"
-NAME = re.compile(r"test_(bad_input|[icdeoab])_?(\d+)_")
+NAME = re.compile(r"test_((?:[icdeoab]\d+_)+)")
+BAD_INPUT = re.compile(r"test_bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_")
 FAMILIES = {
     "i": ("Promises", "I-"),
     "c": ("Conversations", "C"),
@@ -50,9 +52,16 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def promise_of(nodeid: str) -> tuple[str, int] | None:
-    found = NAME.search(nodeid.rpartition("::")[2] + "_")
-    return (found.group(1), int(found.group(2))) if found else None
+def promises_of(nodeid: str) -> set[tuple[str, int]]:
+    """Return every promise that a test's name carries."""
+    name = nodeid.rpartition("::")[2] + "_"
+    if found := BAD_INPUT.match(name):
+        numbers = set(map(int, re.findall(r"\d+", found.group(1))))
+        for first, last in re.findall(r"(\d+)_to_(\d+)", found.group(1)):
+            numbers.update(range(int(first), int(last)))
+        return {("bad_input", number) for number in numbers}
+    found = NAME.match(name)
+    return {(part[0], int(part[1:])) for part in found.group(1).rstrip("_").split("_")} if found else set()
 
 
 def table(collector: Collector) -> str:
@@ -69,7 +78,7 @@ def table(collector: Collector) -> str:
         f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
     ]
     for family, (title, prefix) in FAMILIES.items():
-        rows = sorted((key[1], name) for name in runs if (key := promise_of(name)) and key[0] == family)
+        rows = sorted((number, name) for name in runs for kind, number in promises_of(name) if kind == family)
         if rows:
             lines += [
                 "",

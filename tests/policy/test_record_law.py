@@ -229,7 +229,7 @@ def test_o34_a_turn_without_an_input_goes_on_with_the_unanswered_one(log):
         "44 result of an older exchange",
     ],
 )
-def test_bad_inputs_39_to_44_that_break_pairing_are_refused_whole(log, drafts):
+def test_bad_input_39_to_44_that_break_pairing_are_refused_whole(log, drafts):
     """Nothing of the delta is recorded; the record can go on."""
     log.refuses(PairingViolation, *drafts)
     log.add(ask(), answer(1), result())

@@ -643,7 +643,7 @@ def test_bad_input_43_results_out_of_order_are_paired_by_id(wire):
 
 
 @each_wire
-def test_bad_inputs_39_42_44_results_without_a_waiting_call_are_refused_with_their_index(wire):
+def test_bad_input_39_42_44_results_without_a_waiting_call_are_refused_with_their_index(wire):
     """A stray result, a second answer, and the answer to another exchange's call."""
     said = listed(wire, message(wire, calls=[("a", "f")]))
     for messages in (

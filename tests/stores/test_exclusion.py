@@ -323,7 +323,7 @@ def test_i14_one_of_two_recoveries_wins(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("confirmation", [False, 1, "yes", None])
-def test_i14_recovery_needs_the_statement_that_the_worker_is_stopped(
+def test_bad_input_66_recovery_needs_the_statement_that_the_worker_is_stopped(
     kind: str, confirmation: Any, tmp_path: Path
 ) -> None:
     """Anything but `worker_stopped=True` is refused, and the holder goes on (I-14, bad input 66)."""
