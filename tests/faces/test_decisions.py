@@ -386,7 +386,7 @@ def test_d01_exchanges_are_kept_between_the_steps_of_an_invocation(
 
 
 @both
-def test_d02_a_result_is_an_observation_and_a_proposal_is_none(server: Server, api: str) -> None:
+def test_d02_d26_a_result_is_an_observation_and_a_proposal_is_none(server: Server, api: str) -> None:
     """D2, D26: what a model proposed is never shown as done; every waiting call needs the runtime's observation."""
     server.replies = [calls(api, "native", "a", "b"), finishes(api, "native")]
     provider = provider_of(server, api)
@@ -540,7 +540,7 @@ def test_d21_a_store_needs_one_namespace(server: Server) -> None:
 
 
 @every
-def test_d07_the_window_is_sent_byte_for_byte(server: Server, api: str, interface: str) -> None:
+def test_i26_d07_the_window_is_sent_byte_for_byte(server: Server, api: str, interface: str) -> None:
     """D7, I-26: the bytes that arrive are the window's bytes, and the receipt counts exactly those."""
     server.replies = [calls(api, interface, "ä\u0000🙂", ids="x"), finishes(api, interface)]
     provider = provider_of(server, api, interface)
@@ -669,7 +669,7 @@ UNAVAILABLE: list[tuple[str, Any, str, int | None]] = [
 
 @pytest.mark.parametrize(("api", "interface"), [("chat", "native"), ("responses", "structured")])
 @pytest.mark.parametrize(("reply", "code", "status"), [row[1:] for row in UNAVAILABLE], ids=[r[0] for r in UNAVAILABLE])
-def test_d09_every_transport_failure_is_unavailable_and_never_retried(
+def test_d09_d13_every_transport_failure_is_unavailable_and_never_retried(
     server: Server, api: str, interface: str, reply: Any, code: str, status: int | None
 ) -> None:
     """D9, D13: one request, one error with our own code; the step can be asked again, and the task is there once."""
@@ -770,7 +770,7 @@ VIOLATIONS: list[tuple[str, str, Reply, str]] = [
     VIOLATIONS,
     ids=[f"{a}-{i}-{c}-{n}" for n, (a, i, _, c) in enumerate(VIOLATIONS)],
 )
-def test_d09_a_body_without_a_valid_decision_is_a_schema_violation(
+def test_d09_d13_a_body_without_a_valid_decision_is_a_schema_violation(
     server: Server, api: str, interface: str, reply: Reply, code: str
 ) -> None:
     """D9, D13: our own diagnosis, no second request; the conversation as before, the body under a mark."""
