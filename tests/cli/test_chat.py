@@ -1,0 +1,248 @@
+"""`minutebook chat` at a real terminal, on the real local model: runs, Ctrl-C and kills."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import COMMAND, environment, run
+from tests.cli.test_demo import on_the_model
+
+from minutebook.model.entries import Entry, Kind
+from minutebook.model.record import Header
+from minutebook.sync import SQLiteStore
+
+pytestmark = on_the_model
+
+ORDER = "ORD-42449"
+TELL = f"My order number is {ORDER}. Where is it?"
+ASK = "What is my order number?"
+PROMPT = "you> "
+SECONDS = 90
+
+
+class Chat:
+    """A chat in a pseudo-terminal of its own."""
+
+    def __init__(self, database: Path, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        command = [*COMMAND, "chat", "--store", f"sqlite:///{database}", *arguments]
+        self.child = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(TERM="dumb", COLUMNS="200"),
+            start_new_session=True,
+            preexec_fn=lambda: _take_terminal(),
+        )
+        os.close(theirs)
+        self.output = ""
+
+    def until(self, text: str) -> str:
+        """Return what it printed up to `text`, which is taken away."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.output:
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self.output!r}"
+            assert self._read(0.2) or self.child.poll() is None, f"ended before {text!r}: {self.output!r}"
+        before, _, self.output = self.output.partition(text)
+        return before + text
+
+    def say(self, line: str) -> None:
+        os.write(self._ours, line.encode() + b"\n")
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C: the terminal sends the signal, as it does for a person."""
+        os.write(self._ours, b"\x03")
+
+    def leave(self) -> int:
+        """Press Ctrl-D and return the exit code."""
+        os.write(self._ours, b"\x04")
+        return self.ended()
+
+    def kill(self) -> None:
+        self.child.send_signal(signal.SIGKILL)
+        assert self.child.wait(SECONDS) == -signal.SIGKILL
+
+    def ended(self) -> int:
+        while self._read(0.2) or self.child.poll() is None:
+            pass
+        return self.child.returncode
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        os.close(self._ours)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._ours], [], [], seconds)[0]:
+            return False
+        try:
+            read = os.read(self._ours, 4096)
+        except OSError:  # Linux: the other end is closed
+            return False
+        self.output += read.decode(errors="replace").replace("\r\n", "\n")
+        return bool(read)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class Chats:
+    """Chats on one database, one after the other, and what its record holds."""
+
+    def __init__(self, database: Path) -> None:
+        self.database = database
+        self.opened: list[Chat] = []
+
+    def __call__(self, *arguments: str) -> Chat:
+        chat = Chat(self.database, *arguments)
+        self.opened.append(chat)
+        return chat
+
+    def record(self) -> tuple[Header, list[Entry]]:
+        """Return the counters and the entries of the one conversation that there is."""
+        with SQLiteStore(self.database, namespace="chat") as store:
+            (listing,) = store.list()
+            if not listing.header.token:
+                store.verify(listing.key)
+            return listing.header, list(store.entries(listing.key))
+
+    def await_generation(self, exchanges: int = 0) -> None:
+        """Wait until a step is held with so many exchanges before it, and its request has had time to leave."""
+        deadline = time.monotonic() + SECONDS
+        while not any(each.token and each.state.exchanges == exchanges for each in self.headers()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.1)
+
+    def headers(self) -> list[Header]:
+        with SQLiteStore(self.database, namespace="chat") as store:
+            return [listing.header for listing in store.list()]
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Iterator[Chats]:
+    tmp_path.chmod(0o700)
+    chats = Chats(tmp_path / "chat.sqlite")
+    yield chats
+    for chat in chats.opened:
+        chat.close()
+
+
+def answer_in(output: str) -> str:
+    return " ".join(re.findall(r"^agent> (.*)$", output, re.MULTILINE))
+
+
+def test_two_runs_with_one_session_share_its_history(chats: Chats) -> None:
+    """What the first run was told, the second answers from; another session knows nothing of it."""
+    first = chats("--session", "a")
+    first.until(PROMPT)
+    first.say(TELL)
+    assert ORDER in answer_in(first.until(PROMPT))
+    assert first.leave() == 0
+    second = chats("--session", "a")
+    assert "1 messages so far" in second.until(PROMPT)
+    second.say(ASK)
+    assert ORDER in answer_in(second.until(PROMPT))
+    assert second.leave() == 0
+    header, entries = chats.record()
+    assert (header.token, header.state.turns) == ("", 2)
+    assert sum(entry.kind is Kind.INPUT for entry in entries) == 2
+
+
+def test_ctrl_c_in_a_generation_loses_nothing(chats: Chats) -> None:
+    """The message stays, no reservation stays, and the next run answers it first."""
+    first = chats()
+    first.until(PROMPT)
+    first.say(TELL)
+    chats.await_generation()
+    first.interrupt()
+    assert "Your message is kept" in first.until(PROMPT)
+    before = chats.record()
+    assert not before[0].token
+    assert TELL.encode() in before[1][0].payload
+    assert first.leave() == 0
+    second = chats()
+    assert ORDER in answer_in(second.until(PROMPT))
+    assert second.leave() == 0
+    header, entries = chats.record()
+    assert entries[: len(before[1])] == before[1]
+    assert sum(entry.kind is Kind.INPUT for entry in entries) == 1
+    assert (header.token, header.state.open, header.state.unanswered) == ("", (), None)
+
+
+def test_ctrl_c_between_two_decisions_keeps_what_was_decided(chats: Chats) -> None:
+    """A turn that was stopped after its first decision goes on from it, in the same run."""
+    chat = chats()
+    chat.until(PROMPT)
+    chat.say(TELL)
+    chats.await_generation(exchanges=1)
+    chat.interrupt()
+    chat.until(PROMPT)
+    stopped, before = chats.record()
+    assert [waits.waiting for waits in stopped.state.open] == [(0,)]
+    chat.say(ASK)
+    assert ORDER in answer_in(chat.until(PROMPT))
+    assert chat.leave() == 0
+    header, entries = chats.record()
+    assert entries[: len(before)] == before
+    assert (header.token, header.state.open, header.state.unanswered) == ("", (), None)
+    assert sum(entry.kind is Kind.INPUT for entry in entries) == 2
+
+
+def test_d22_after_a_kill_the_next_run_asks_and_recovers(chats: Chats) -> None:
+    """A killed run leaves its reservation; the next one says so, frees nothing unasked, and goes on once told."""
+    first = chats()
+    first.until(PROMPT)
+    first.say(TELL)
+    chats.await_generation()
+    first.kill()
+    _, before = chats.record()
+    cautious = chats()
+    cautious.until("Recover? [y/N] ")
+    cautious.say("")
+    assert cautious.ended() == 1
+    assert "DecisionHistoryBusy" in cautious.output
+    assert chats.record() == (chats.record()[0], before)
+    assert chats.record()[0].token
+    certain = chats()
+    certain.until("Recover? [y/N] ")
+    certain.say("y")
+    assert ORDER in answer_in(certain.until(PROMPT))
+    assert certain.leave() == 0
+    header, entries = chats.record()
+    assert entries[: len(before)] == before
+    assert not header.token
+    assert sum(entry.kind is Kind.INPUT for entry in entries) == 1
+    assert sum(entry.kind is Kind.ABANDONED for entry in entries) == 1
+
+
+def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:
+    """Nothing was said, nothing is recorded, exit code 0."""
+    chat = chats()
+    chat.until(PROMPT)
+    chat.interrupt()
+    assert chat.ended() == 0
+
+
+def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> None:
+    """No terminal: each line is a message, and the record is private in the person's data directory."""
+    told = run("chat", input=f"{TELL}\n", stdin=None, env=environment(XDG_DATA_HOME=str(tmp_path)))
+    assert told.returncode == 0, told.stderr
+    assert ORDER in told.stdout
+    folder = tmp_path / "minutebook"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "chat.sqlite").stat().st_mode & 0o777 == 0o600
