@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -132,7 +133,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return what a person is told of it."""
         if self.local:
             return f"{self.model} on this machine, no key and no network"
-        return f"{self.model} at {self.base_url or 'api.openai.com'}"
+        # Only the host is shown: an address may hold a password.
+        host = urlsplit(self.base_url).netloc.rpartition("@")[2] if self.base_url else "api.openai.com"
+        return f"{self.model} at {host}"
 
 
 @contextlib.contextmanager
@@ -150,7 +153,7 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
     if model and not (base_url or has_key):
         raise InvalidOption("--model needs a --base-url, or OPENAI_API_KEY in the environment", option="base_url")
     if model or has_key:
-        yield Endpoint(model=model or DEFAULT_MODEL, base_url=base_url)
+        yield Endpoint(model=model or DEFAULT_MODEL, base_url=base_url or os.environ.get("OPENAI_BASE_URL"))
         return
     with LocalModel() as running:
         yield Endpoint(model=running.model, base_url=running.base_url, local=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minutebook.cli import agent, evidence
-from minutebook.cli.stage import IDS, LOOP_IDS, NAMESPACE, Stage, answer, draw_order, lines, start_worker
+from minutebook.cli.stage import BUDGET, NAMESPACE, ORDER, Stage, answer, draw_order, lines, start_worker
 from minutebook.cli.worker import observation_of
 from minutebook.errors import DecisionHistoryBusy
 from minutebook.model.entries import Kind
@@ -90,7 +91,7 @@ async def recover(stage: Stage) -> None:
     """Find the conversation busy, recover it, and go on from the observations that were acknowledged."""
     report, provider = stage.report, stage.provider()
     report.step("The next process finds the conversation busy, recovers it, and goes on")
-    options: dict[str, Any] = {**IDS, "observations": stage.acknowledged}
+    options: dict[str, Any] = {**stage.ids(), "observations": stage.acknowledged}
     busy = None
     try:
         await stage.run(agent.serving(), provider, stage.task, **options)
@@ -121,7 +122,9 @@ async def remember(stage: Stage) -> None:
     report = stage.report
     report.step("Asked for the order number: with history, and without")
     report.say(f"user: {QUESTION}")
-    recalled = answer(await stage.run(agent.answering(), stage.provider(history=stage.remembers), QUESTION, **IDS))
+    recalled = answer(
+        await stage.run(agent.answering(), stage.provider(history=stage.remembers), QUESTION, **stage.ids())
+    )
     guessed = await stage.without_history(QUESTION)
     told, alone = (len(evidence.messages(body)) for body in stage.bodies[-2:])
     report.table(("", "messages sent", "answer"), [("with history", told, recalled), ("without", alone, guessed)])
@@ -143,7 +146,7 @@ async def tighten(stage: Stage) -> None:
     before = await stage.entries()
     events: list[Event] = []
     tight = stage.provider(max_messages=TIGHT_MAX_MESSAGES, on_event=events.append)
-    outcome = await stage.run(agent.answering(), tight, QUESTION, **IDS)
+    outcome = await stage.run(agent.answering(), tight, QUESTION, **stage.ids())
     sent, after = evidence.messages(stage.bodies[-1]), await stage.entries()
     trimmed = [event for event in events if isinstance(event, HistoryTrimmed)]
     for event in trimmed:
@@ -167,7 +170,7 @@ async def loop(stage: Stage) -> None:
     """Give the agent a prompt that sends a small model in circles, and a budget."""
     report = stage.report
     report.step(f"A prompt that names one action over and over, and a budget of {MAX_LOOP_DECISIONS} decisions")
-    outcome = await stage.run(agent.looping(MAX_LOOP_DECISIONS), stage.provider(), stage.task, **LOOP_IDS)
+    outcome = await stage.run(agent.looping(MAX_LOOP_DECISIONS), stage.provider(), stage.task, **stage.ids(BUDGET))
     called = [f"{seen.capability} {seen.arguments['order_number']}" for seen in outcome.observations]
     for position, each in enumerate(called, start=1):
         report.say(f"decision {position}: {each}")
@@ -189,9 +192,9 @@ async def count(stage: Stage) -> list[evidence.Row]:
     report = stage.report
     report.step("What each request held, and what it cost")
     rows: list[evidence.Row] = []
-    for name, ids in (("order", IDS), ("budget", LOOP_IDS)):
-        receipts = [receipt async for receipt in stage.store.receipts(stage.key(ids))]
-        rows += evidence.request_rows(name, await stage.entries(ids), receipts)
+    for invocation in (ORDER, BUDGET):
+        receipts = [receipt async for receipt in stage.store.receipts(stage.key(invocation))]
+        rows += evidence.request_rows(invocation, await stage.entries(invocation), receipts)
     for decision, body in stage.stateless:
         rows.append(evidence.stateless_row(decision, body))
     report.table(
@@ -220,7 +223,7 @@ async def play(endpoint: agent.Endpoint, folder: Path, report: Report, *, rememb
     bodies: list[bytes] = []
     client = agent.client(endpoint, agent.requests_noted(bodies.append))
     async with client, SQLiteStore(database, namespace=NAMESPACE) as store:
-        stage = Stage(report, endpoint, database, store, client, bodies, draw_order(), remembers)
+        stage = Stage(report, endpoint, database, store, client, bodies, draw_order(), secrets.token_hex(4), remembers)
         try:
             for step in STEPS:
                 await step(stage)
@@ -246,6 +249,10 @@ def perform(
         endpoint = stack.enter_context(agent.endpoint(base_url, model))
         introduce(report, endpoint, folder)
         rows = asyncio.run(play(endpoint, folder, report, remembers=remembers))
+        if endpoint.local:
+            report.title(
+                "With OPENAI_API_KEY, or --base-url and --model, the same runs on your model, which also chooses."
+            )
         return report.end({"model": endpoint.model, "local": endpoint.local, "requests": rows})
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from minutebook.runtime import Outcome, Program
 
 NAMESPACE = "demo"
-IDS = {"run_id": "demo", "invocation_id": "order"}
-LOOP_IDS = {"run_id": "demo", "invocation_id": "budget"}
+ORDER, BUDGET = "order", "budget"
+"""The two invocations of a run: the order's conversation, and the one that shows a budget."""
 
 GUESS = 12345
 """What the local model says when it knows no number; a run that drew it would prove nothing."""
@@ -48,6 +48,8 @@ class Stage:
     bodies: list[bytes]
     """The requests of this process, as they left."""
     order: str
+    run_id: str
+    """Random, so that a folder that is kept takes any number of runs."""
     remembers: bool = True
     """Off only to prove that the demo then fails."""
     worker: subprocess.Popen[bytes] | None = None
@@ -71,9 +73,13 @@ class Stage:
         """Run the program."""
         return await Runtime(program, provider).run(task, **options)
 
-    def key(self, ids: dict[str, str] = IDS) -> ConversationKey:
-        """Return where a run's conversation is kept."""
-        return agent.conversation_key(self.provider(), **ids)
+    def ids(self, invocation: str = ORDER) -> dict[str, Any]:
+        """Return what names an invocation of this run."""
+        return {"run_id": self.run_id, "invocation_id": invocation}
+
+    def key(self, invocation: str = ORDER) -> ConversationKey:
+        """Return where an invocation's conversation is kept."""
+        return agent.conversation_key(self.provider(), self.run_id, invocation)
 
     async def without_history(self, question: str) -> str:
         """Return what the agent answers when it is told the question alone."""
@@ -92,9 +98,9 @@ class Stage:
         assert decision.finish is not None  # there is nothing to call
         return program.read_output(decision.finish.output).text
 
-    async def entries(self, ids: dict[str, str] = IDS) -> list[Entry]:
+    async def entries(self, invocation: str = ORDER) -> list[Entry]:
         """Return all that a conversation retains."""
-        return [entry async for entry in self.store.entries(self.key(ids))]
+        return [entry async for entry in self.store.entries(self.key(invocation))]
 
     async def is_sound(self) -> bool:
         """Return whether the conversation's digest chain is whole, and nobody holds it."""
@@ -104,9 +110,15 @@ class Stage:
 
 def start_worker(stage: Stage) -> subprocess.Popen[bytes]:
     """Start the process that runs the agent on the first message."""
-    job = Job(endpoint=stage.endpoint, database=str(stage.database), namespace=NAMESPACE, task=stage.task, **IDS)
+    job = Job(
+        endpoint=stage.endpoint, database=str(stage.database), namespace=NAMESPACE, task=stage.task, **stage.ids()
+    )
+    # A process group of its own: Ctrl-C reaches this process alone, which then ends the other one.
     worker = subprocess.Popen(
-        [sys.executable, "-m", "minutebook.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "minutebook.cli.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
     )
     assert worker.stdin is not None
     worker.stdin.write(msgspec.json.encode(job))
@@ -119,11 +131,14 @@ def lines(worker: subprocess.Popen[bytes]) -> Iterator[Told]:
     Yield what the process tells, as it tells it.
 
     Raises:
-        AgentDecisionProviderUnavailable: it ended before it had finished.
+        AgentDecisionProviderUnavailable: its run failed, or it ended before it had finished.
     """
     assert worker.stdout is not None
     for line in worker.stdout:
-        yield msgspec.json.decode(line, type=Told)
+        told = msgspec.json.decode(line, type=Told)
+        if told.kind == "failed":
+            raise AgentDecisionProviderUnavailable(told.error, provider_error_code="WORKER_FAILED")
+        yield told
     raise AgentDecisionProviderUnavailable(
         f"the agent's process ended with status {worker.wait()} before it had finished; see what it printed",
         provider_error_code="WORKER_ENDED",

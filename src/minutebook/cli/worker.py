@@ -16,6 +16,7 @@ import msgspec
 
 from minutebook.cli.agent import Endpoint, client, provider, requests_noted, serving
 from minutebook.decisions import HistoryOptions
+from minutebook.errors import MinutebookError
 from minutebook.model.decisions import CallReference, Observation
 from minutebook.programs import Runtime
 from minutebook.stores.opening import SQLiteStore
@@ -36,10 +37,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: a request is leaving, something was observed, or the run has finished."""
+    """One line: a request is leaving, something was observed, or the run has finished or failed."""
 
-    kind: Literal["asked", "observed", "finished"]
+    kind: Literal["asked", "observed", "finished", "failed"]
     observation: dict[str, Any] | None = None
+    error: str = ""
 
 
 def observation_of(told: Told) -> Observation:
@@ -69,7 +71,11 @@ async def work(job: Job) -> None:
 
 def main() -> None:
     """Do the one job that stands on standard input."""
-    asyncio.run(work(msgspec.json.decode(sys.stdin.buffer.read(), type=Job)))
+    try:
+        asyncio.run(work(msgspec.json.decode(sys.stdin.buffer.read(), type=Job)))
+    except MinutebookError as error:
+        _tell(Told(kind="failed", error=f"{error.code}: {error}"))
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":
