@@ -51,7 +51,7 @@ WHOLE = Page(rows=100_000, messages=2**62, size=2**62)
 @dataclass(frozen=True)
 class Plan:
     """
-    One run. The log is checkpointed whenever it holds about `log_bytes`.
+    One run. In a child the log is checkpointed whenever it holds about `log_bytes`.
 
     Two controls must fail: with `normal` commits are not synced, with `early` they are acknowledged before they begin.
     """
@@ -308,7 +308,6 @@ async def work(plan: Plan, store: Store, clock: Clock, acknowledge: Callable[[st
 
 def open_journal(plan: Plan, database: Path, clock: Clock) -> SQLiteJournal:
     """Open the plan's journal; for the control, its connection no longer syncs."""
-    sqlite_writer.CHECKPOINT_BYTES = plan.log_bytes  # type: ignore[misc]
     journal = SQLiteJournal(database, bounds(plan), clock=clock, blocking=plan.blocking)
     if plan.normal:
         # The writer sets the pragma only where a job needs another one than the last, so this stays for the run.
@@ -539,4 +538,6 @@ def parsed(arguments: Iterable[str]) -> tuple[Plan, Path]:
 
 
 if __name__ == "__main__":
-    endure(*parsed(sys.argv[1:]), acknowledging())
+    chosen, file = parsed(sys.argv[1:])
+    sqlite_writer.CHECKPOINT_BYTES = chosen.log_bytes  # type: ignore[misc]
+    endure(chosen, file, acknowledging())

@@ -33,6 +33,9 @@ T = TypeVar("T")
 BUSY_SECONDS: Final = 10.0
 """How long a write waits for another process's transaction."""
 
+SMALLEST_PAGE: Final = 512
+"""SQLite takes a file shorter than its smallest page for an empty one, and would write over it."""
+
 # These failed before anything could be synced, so the rollback leaves the database as it was and it can go on.
 _HARMLESS = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_IOERR_NOMEM"})
 
@@ -40,8 +43,14 @@ _HARMLESS = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_IO
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def translated(error: sqlite3.Error) -> MinutebookError:
+DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What the driver raises: the second where a damaged name stands in SQLite's own message, or in a row."""
+
+
+def translated(error: sqlite3.Error | UnicodeDecodeError) -> MinutebookError:
     """Return our error for one of the driver's; the driver's texts name statements and columns, never content."""
+    if isinstance(error, UnicodeDecodeError):
+        return DecisionHistoryCorrupt("the database is damaged: a name in it is no UTF-8; restore a backup")
     name = getattr(error, "sqlite_errorname", "")
     if isinstance(error, sqlite3.ProgrammingError) and not name:
         return StoreClosed("the database connection is closed, or belongs to another thread")
@@ -144,6 +153,8 @@ def _look_at_header(path: str) -> None:
         # A transaction is under way or was cut off, perhaps the one that creates the file. What the file holds is known
         # once SQLite has undone it; `_create_database` judges it then.
         return
+    if 0 < os.stat(path).st_size < SMALLEST_PAGE:
+        raise DecisionHistoryCorrupt("the file is too short to be a database; name another file, or restore a backup")
     name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
         # Where the power went during a checkpoint the file is shorter than its header says, and the log has the rest.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from minutebook.errors import InvalidOption
 from minutebook.stores import sqlite_statements as sql
-from minutebook.stores.sqlite_connection import closed, migrate, read_snapshot, refuse_fork, translated
+from minutebook.stores.sqlite_connection import DRIVER_ERRORS, closed, migrate, read_snapshot, refuse_fork, translated
 from minutebook.stores.sqlite_writer import Kept
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HostConnection:
             try:
                 self._refuse_unusable()
                 result = self._transact(work)
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error) from error
         if isinstance(result, Kept):
             raise result.error
@@ -99,7 +99,7 @@ class HostConnection:
             try:
                 self._refuse_unusable()
                 return read_snapshot(self._connection, work)
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error) from error
 
     def release(self) -> None:

@@ -28,6 +28,7 @@ from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
+    DRIVER_ERRORS,
     checkpoint_lock,
     closed,
     is_busy,
@@ -276,7 +277,7 @@ class Writer:
             self._log_bytes += sum(job.size for job in jobs) + _COMMIT_BYTES
         except BaseException as error:
             self._undo(error)
-            if begun and len(jobs) > 1 and isinstance(error, sqlite3.Error) and not self._failed:
+            if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._failed:
                 self._transact_each(jobs)
                 return True
             _fail_jobs(jobs, error)
@@ -339,7 +340,7 @@ class Writer:
             before = self._connection.total_changes
             try:
                 job.finish(job.work(self._cursor))
-            except sqlite3.Error:
+            except DRIVER_ERRORS:
                 raise
             except Exception as error:
                 job.error = error
@@ -357,7 +358,7 @@ class Writer:
             self._cursor.execute(sql.SAVE_JOB)
             try:
                 job.finish(job.work(self._cursor))
-            except sqlite3.Error:
+            except DRIVER_ERRORS:
                 raise
             except Exception as error:
                 job.error = error
@@ -471,7 +472,7 @@ class Writer:
                     recheck(self.private)
                     self._reading = open_reading(self.private.path)
                 return read_snapshot(self._reading, work)
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error) from error
 
     # --- closing
@@ -526,7 +527,7 @@ def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError
 
 def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
     for job in jobs:
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, DRIVER_ERRORS):
             job.error = _with_cause(translated(error), error)
         else:
             # Each task raises an exception of its own; a shared one would collect all their tracebacks.
@@ -575,7 +576,7 @@ class _Registry:
             try:
                 refuse_foreign(private.path)
                 writer = self.writers[file] = Writer(private)
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error) from error
             return writer
 

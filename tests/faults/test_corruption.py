@@ -1,0 +1,295 @@
+"""
+Stored bytes are input: flipped, cut off, replaced or mixed up, they are refused by name or they are right.
+
+What a conversation says (its entries, and the header that counts them) is covered by the digest chain, so after
+`verify` it is never wrong. A refusal to open changes no byte of the file. With MINUTEBOOK_PROVE=1 budgets are long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.faults import workload
+from tests.faults.workload import NAME, NAMESPACE, Dump, Found, Plan, Store, Story
+
+from minutebook.conversation import Conversation
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
+    DecisionHistorySchemaUnsupported,
+    MinutebookError,
+    StorageError,
+)
+from minutebook.model.keys import ConversationKey
+from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing.drive import drive
+
+PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
+FLIPS = 10_000 if PROVE else 500
+SEED = 20
+
+Figure = Callable[[str], None]
+long_run = pytest.mark.timeout(7_200 if PROVE else 120)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Dump]:
+    """The bytes of a small closed database with three conversations, and what it holds."""
+    database = tmp_path_factory.mktemp("sound") / NAME
+    workload.run_plan(Plan("turns", count=2, seed=9), database)
+    workload.run_plan(Plan("delete", count=1, seed=3), database)
+    workload.run_plan(Plan("tasks", count=2, seed=4, blocking=False), database)
+    with Found(Plan("append"), database) as found:
+        held = found.at(0)
+    return database.read_bytes(), held
+
+
+class Case:
+    """One damaged copy of a database in a fresh directory."""
+
+    def __init__(self, root: Path, content: bytes) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(mode=0o700)
+        self.database = root / NAME
+        self.content = content
+        self.database.touch(0o600)
+        self.database.write_bytes(content)
+
+    def judge(self, right: Dump) -> str:
+        """Return how the copy was met: "right", or the stage at which it was refused by name."""
+        stage = "open"
+        try:
+            with Found(Plan("append"), self.database) as found:
+                stage = "read"
+                got = found.at(0)
+                stage = "absent"
+                for name in right:
+                    drive(found.store.verify(ConversationKey(NAMESPACE, name)))
+        except DecisionHistoryAbsent:
+            return stage
+        except StorageError:
+            if stage == "open":
+                assert self.database.read_bytes() == self.content, "a refusal changed the file"
+            return stage
+        for name, (header, entries, _) in right.items():
+            assert got[name][1] == entries, "wrong entries after verify"
+            assert {**got[name][0], **TIMES} == {**header, **TIMES}, "a wrong header after verify"
+        assert set(got) == set(right)
+        return "right"
+
+
+# The chain covers what was said, and when; not who held the conversation and when it was last written.
+TIMES = {"created": 0, "touched": 0, "epoch": 0, "since": 0}
+
+
+@long_run
+def test_i39_a_flipped_bit_is_named_or_harmless(tmp_path: Path, sound: tuple[bytes, Dump], figure: Figure) -> None:
+    """Any bit of the file: right data, or a named error; never wrong data after verify, never a changed file."""
+    content, right = sound
+    random, met = Random(SEED), Counter[str]()
+    for flip in range(FLIPS):
+        place, bit = random.randrange(len(content)), random.randrange(8)
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << bit
+        try:
+            met[Case(tmp_path / "case", bytes(damaged)).judge(right)] += 1
+        except Exception as error:
+            raise AssertionError(f"seed {SEED}, flip {flip}: bit {bit} of byte {place}") from error
+    figure(f"{FLIPS:,} flips: {dict(met)}, 0 wrong")
+    assert min(met["right"], met["read"], met["open"]) > 0, met
+
+
+@long_run
+def test_i39_a_truncated_file_is_named_or_right(tmp_path: Path, sound: tuple[bytes, Dump], figure: Figure) -> None:
+    """Cut at each 512 bytes (bad input 87). Cut to nothing it is a new file."""
+    content, right = sound
+    lengths = range(512, len(content), 512 if PROVE else 1_536)
+    met = Counter(Case(tmp_path / "case", content[:length]).judge(right) for length in lengths)
+    figure(f"{len(lengths)} lengths: {dict(met)}, 0 wrong")
+    assert met["open"]
+    assert met["right"] == 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"text, no database\n" * 300, Random(SEED).randbytes(16_384), b"SQLite format 3\0" + bytes(4_096), b"x"]
+)
+def test_bad_input_87_what_is_no_database_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
+    """Text, random bytes, a magic number alone: a named error, no byte changed, no sidecar but the lock."""
+    case = Case(tmp_path / "case", content)
+    with pytest.raises((DecisionHistoryCorrupt, DecisionHistorySchemaUnsupported)):
+        SQLiteJournal(case.database, blocking=True)
+    assert case.database.read_bytes() == content
+    assert {path.name for path in case.database.parent.iterdir()} <= {NAME, NAME + "-lock"}
+
+
+@pytest.mark.parametrize("seed", range(30 if PROVE else 6))
+def test_bad_input_86_the_log_of_another_database_is_never_mixed_in(tmp_path: Path, seed: int) -> None:
+    """
+    A log left beside the wrong database is refused by name, or the conversation that is read is one of the two, whole.
+
+    SQLite itself cannot tell whose log it is: it takes every page that the log holds. What keeps a mixture from being
+    read is the digest chain.
+    """
+    mine, theirs = Plan("append", count=3, seed=seed), Plan("append", count=1 + seed % 4, seed=seed + 100)
+    for plan, root in ((mine, tmp_path / "mine"), (theirs, tmp_path / "theirs")):
+        root.mkdir(0o700)
+        workload.run_plan(plan, root / NAME)
+    leave_a_log(theirs, tmp_path / "theirs" / NAME)
+    shutil.copy(tmp_path / "theirs" / f"{NAME}-wal", tmp_path / "mine" / f"{NAME}-wal")
+    with Found(theirs, tmp_path / "theirs" / NAME) as found:
+        others = found.at(0)
+    with contextlib.suppress(DecisionHistoryCorrupt), Found(mine, tmp_path / "mine" / NAME) as found:
+        assert found.at(0) in (Story.of(mine).final, others)
+
+
+def leave_a_log(plan: Plan, database: Path) -> None:
+    """Write some more in a process that ends without closing."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            drive(more(Store(SQLiteJournal(database, blocking=True)), plan))
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+async def more(store: Store, plan: Plan) -> None:
+    talk = Conversation(store, "talk", format="openai-chat")
+    for n in range(6):
+        await talk.append(workload.pair(plan.seed, f"more {n}") * 3, id=f"more {n}")
+
+
+# --- O-44: loading a conversation runs code ---------------------------------------------------------------------------
+
+MODULE = "planted_by_a_test_of_minutebook"
+
+WATCHED = ("import", "exec", "compile", "open", "socket.connect", "subprocess.Popen", "os.system", "pickle.find_class")
+_seen: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _seen is not None and event in WATCHED:
+        _seen.append(event)
+
+
+@pytest.fixture(scope="module")
+def audited() -> Callable[[], contextlib.AbstractContextManager[list[str]]]:
+    """Return what notes every import, file, socket and evaluation inside its block; a hook stays for good."""
+    sys.addaudithook(_audit)
+
+    @contextlib.contextmanager
+    def noting() -> Iterator[list[str]]:
+        global _seen
+        _seen = []
+        try:
+            yield _seen
+        finally:
+            _seen = None
+
+    return noting
+
+
+PICKLE = f"c{MODULE}\nexplode\n(tR.".encode()
+TAGGED = msgspec.json.encode({"lc": 2, "type": "constructor", "id": [MODULE, "explode"], "args": [], "method": "run"})
+EXTENSION = msgspec.msgpack.encode(msgspec.msgpack.Ext(5, PICKLE))
+COLUMNS = [
+    ("minutebook_entry", "payload"),
+    ("minutebook_entry", "calls"),
+    ("minutebook_entry", "digest"),
+    ("minutebook_conversation", "state"),
+    ("minutebook_conversation", "attempt"),
+    ("minutebook_conversation", "format"),
+    ("minutebook_conversation", "recent"),
+    ("minutebook_conversation", "digest"),
+    ("minutebook_receipt", "sent"),
+]
+
+
+PLAIN = ("format", "sent")
+"""These are texts to the store: what they say is compared or returned, not decoded."""
+
+
+@pytest.mark.parametrize("planted", [PICKLE, TAGGED, EXTENSION], ids=["pickle", "tagged object", "msgpack extension"])
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=lambda name: name.removeprefix("minutebook_"))
+def test_o44_loading_a_conversation_runs_no_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    audited: Callable[[], contextlib.AbstractContextManager[list[str]]],
+    table: str,
+    column: str,
+    planted: bytes,
+) -> None:
+    """Whatever stands in a row, nothing is imported or run; it is named as corrupt, and others are read."""
+    root, modules, mark = tmp_path / "case", tmp_path / "modules", tmp_path / "mark"
+    for directory in (root, modules):
+        directory.mkdir(0o700)
+    (modules / f"{MODULE}.py").write_text(f"open({str(mark)!r}, 'w')\ndef explode(*arguments): pass\n")
+    monkeypatch.syspath_prepend(modules)
+    workload.run_plan(Plan("append", count=20), root / NAME)
+    workload.run_plan(Plan("delete", count=0), root / NAME)
+    with contextlib.closing(sqlite3.connect(root / NAME, isolation_level=None)) as connection:
+        where = "id" if table == "minutebook_conversation" else "conversation"
+        name = connection.execute("SELECT id FROM minutebook_conversation WHERE name = ?", (b"talk",)).fetchone()[0]
+        assert connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where} = ?", (planted, name)).rowcount
+    store = Store(SQLiteJournal(root / NAME, blocking=True))
+    other = store.key("stays")
+    expected = drive(entries_of(store, other))
+    with audited() as noted:
+        problems = read_everything(store)
+        assert drive(entries_of(store, other)) == expected
+        drive(store.verify(other))
+    drive(store.close())
+    assert [event for event in noted if event != "open"] == []
+    assert not mark.exists()
+    assert MODULE not in sys.modules
+    assert "DecisionHistoryCorrupt" in problems or column in PLAIN
+
+
+async def entries_of(store: Store, key: ConversationKey) -> list[Any]:
+    return [entry async for entry in store.entries(key)]
+
+
+def read_everything(store: Store) -> set[str]:
+    """Read and verify the damaged conversation in every way, and return the codes of what was raised; ours alone."""
+    talk = Conversation(store, "talk", format="openai-chat")
+
+    async def show() -> None:
+        for exchange in await talk.last(None):
+            _ = exchange.messages
+
+    async def send() -> None:
+        _ = (await talk.window()).messages
+
+    async def receipts() -> list[Any]:
+        return [receipt async for receipt in store.receipts(talk.key)]
+
+    codes = set()
+    readings = (store.read(talk.key), store.verify(talk.key), show(), send(), receipts(), store.list(), store.totals())
+    for reading in readings:
+        try:
+            drive(reading)
+        except MinutebookError as error:
+            codes.add(error.code)
+    return codes
+
+
+def test_o44_control_the_planted_module_would_leave_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes given to pickle do run the module, so the test above would see it."""
+    mark = tmp_path / "mark"
+    (tmp_path / f"{MODULE}.py").write_text(f"open({str(mark)!r}, 'w')\ndef explode(*arguments): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    pickle.loads(PICKLE)
+    monkeypatch.delitem(sys.modules, MODULE)
+    assert mark.exists()
