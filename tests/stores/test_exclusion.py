@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import random
 import sqlite3
@@ -75,12 +76,14 @@ def violations(history: list[Held | Refused]) -> list[str]:
                 found.append(f"{conversation}: epoch {later.epoch} against real time")
             if later.first != earlier.last + 1:
                 found.append(f"{conversation}: entries {later.first} do not follow {earlier.last}")
-        found.extend(
-            f"{conversation}: Busy while nobody held"
-            for event in events
-            if isinstance(event, Refused)
-            and not any(held.asked <= event.told and event.asked <= held.given for held in holds)
-        )
+        # The latest end of all holds that may have begun before a given one, so that long histories stay linear.
+        begun = sorted(holds, key=lambda held: held.asked)
+        ends = list(itertools.accumulate((held.given for held in begun), max))
+        for event in events:
+            if isinstance(event, Refused):
+                before = bisect.bisect_right(begun, event.told, key=lambda held: held.asked)
+                if not before or ends[before - 1] < event.asked:
+                    found.append(f"{conversation}: Busy while nobody held")
     return found
 
 
