@@ -1,0 +1,454 @@
+"""
+The rules drawn from other systems' advisories, where one test over the whole package can hold them (A5 to A20).
+
+Each removes a class of faults rather than one: so the tests go over all public names, statements and formats, and a
+name that is added later is met by them too.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stores.labs import BOUNDED, KINDS, chat, open_journal
+
+import minutebook
+import minutebook.sync
+from minutebook.conversation import Conversation, Turn
+from minutebook.decisions import HistoryOptions
+from minutebook.errors import DecisionHistoryFenced, InvalidId, InvalidOption, MinutebookError
+from minutebook.model.bounds import StoreBounds, WindowLimits
+from minutebook.model.decisions import DecisionRequest
+from minutebook.model.keys import ConversationKey
+from minutebook.ports import Journal
+from minutebook.runtime import Budgets, Program
+from minutebook.stores.hosted import HostedJournal
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing import FrozenClock, drive
+from minutebook.testing.conformance.samples import ODD_IDS, adding, answer, append, dump, say
+
+PACKAGE = Path(minutebook.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# --- A5: statements --------------------------------------------------------------------------------------------------
+
+
+EXECUTES = ("execute", "executemany", "executescript")
+
+
+def built_statements(source: str) -> list[str]:
+    """Return each call of `execute` and its kin whose statement is not a constant of the statement file."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in EXECUTES and node.args:
+            given = node.args[0]
+            for text in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
+                named = isinstance(text, ast.Attribute) and isinstance(text.value, ast.Name) and text.value.id == "sql"
+                if not named or not text.attr.isupper():
+                    found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a05_no_statement_is_built_at_run_time(path: Path) -> None:
+    """Whatever file executes SQL, it gives a named constant; values are bound."""
+    assert built_statements(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'cursor.execute(f"SELECT {name}")',
+        'cursor.execute("SELECT " + name)',
+        'cursor.execute("SELECT %s" % name)',
+        'cursor.executescript("DROP TABLE {}".format(name))',
+        "cursor.execute(text)",
+        "cursor.execute(sql.GET if one else text)",
+    ],
+)
+def test_a05_control_a_built_statement_is_found(planted: str) -> None:
+    """The walk sees each way to build a text."""
+    assert len(built_statements(planted)) == 1
+
+
+# --- A7, A8, A13: what public names take -----------------------------------------------------------------------------
+
+PUBLIC: list[Any] = [Conversation, Turn, JournalStore, MemoryJournal, SQLiteJournal, HostedJournal]
+PUBLIC += [getattr(minutebook, name) for name in minutebook.__all__ if name != "__version__"]
+PUBLIC += [getattr(minutebook.sync, name) for name in minutebook.sync.__all__ if name != "__version__"]
+
+
+def public_calls() -> Iterator[tuple[str, inspect.Signature]]:
+    """Yield every public function and method of the package with its signature."""
+    for thing in dict.fromkeys(PUBLIC):
+        name = f"{thing.__module__}.{thing.__qualname__}"
+        if inspect.isfunction(thing):
+            yield name, inspect.signature(thing)
+        elif inspect.isclass(thing) and not issubclass(thing, BaseException):
+            for member, function in inspect.getmembers(thing, inspect.isfunction):
+                if (member == "__init__" or not member.startswith("_")) and "minutebook" in function.__module__:
+                    yield f"{name}.{member}", inspect.signature(function)
+
+
+NO_STR: list[Any] = [b"a", 7, True, ["a"], ("a",), {"$ne": ""}, type("Sub", (str,), {})("a")]
+
+
+class Lab:
+    """One conversation with an entry, and its parts."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.journal = open_journal(kind, folder)
+        self.chat = chat(self.journal)
+        self.key = self.chat.key
+        self.store = self.chat.store
+        drive(self.chat.append([{"role": "user", "content": "hi"}], id="one"))
+
+
+async def _closed(stream: Any) -> None:
+    async for _ in stream:
+        return
+
+
+IDS: dict[str, Callable[[Lab, Any], Any]] = {
+    "ConversationKey namespace": lambda lab, bad: ConversationKey(bad, "a"),
+    "ConversationKey id": lambda lab, bad: ConversationKey("lab", bad),
+    "JournalStore namespace": lambda lab, bad: JournalStore(lab.journal, namespace=bad),
+    "JournalStore.within namespace": lambda lab, bad: JournalStore(lab.journal).within(bad),
+    "JournalStore.key id": lambda lab, bad: lab.store.key(bad),
+    "JournalStore.list after": lambda lab, bad: drive(lab.store.list(after=bad)),
+    "Conversation id": lambda lab, bad: chat(lab.journal, bad),
+    "Conversation.turn id": lambda lab, bad: lab.chat.turn("x", id=bad),
+    "Conversation.append id": lambda lab, bad: drive(lab.chat.append([{"role": "user", "content": "x"}], id=bad)),
+    "MemoryStore namespace": lambda lab, bad: minutebook.MemoryStore(bad),
+    "open_store namespace": lambda lab, bad: minutebook.open_store("memory:", namespace=bad),
+    "HistoryOptions namespace": lambda lab, bad: HistoryOptions(
+        store=JournalStore(lab.journal), namespace=bad
+    ).open_store(),
+    "Journal.receipt idempotency": lambda lab, bad: drive(lab.journal.receipt(lab.key, bad)),
+    "Journal.list namespace": lambda lab, bad: drive(lab.journal.list(bad, "", 9)),
+    "Journal.totals namespace": lambda lab, bad: drive(lab.journal.totals(bad)),
+    "Delta idempotency": lambda lab, bad: drive(append(lab.journal, lab.key, bad, say("x"))),
+    "key of read": lambda lab, bad: drive(lab.store.read(bad)),
+    "key of entries": lambda lab, bad: drive(_closed(lab.store.entries(bad))),
+    "key of receipts": lambda lab, bad: drive(_closed(lab.store.receipts(bad))),
+    "key of delete": lambda lab, bad: drive(lab.store.delete(bad)),
+    "key of header": lambda lab, bad: drive(lab.store.header(bad)),
+    "key of verify": lambda lab, bad: drive(lab.store.verify(bad)),
+    "key of recover": lambda lab, bad: drive(lab.store.recover(bad, worker_stopped=True)),
+    "key of export": lambda lab, bad: drive(lab.store.export(bad, "/nonexistent/x")),
+    "key of import": lambda lab, bad: drive(lab.store.import_(bad, "/nonexistent/x")),
+}
+
+
+@pytest.mark.parametrize("bad", NO_STR, ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a07_every_id_is_exactly_str(kind: str, bad: Any, tmp_path: Path) -> None:
+    """At every public entry that takes an id or a key: an operator, bytes or a subclass is refused by name (A7)."""
+    lab = Lab(kind, tmp_path)
+    before = drive(dump(lab.journal, lab.key))
+    for name, call in IDS.items():
+        try:
+            call(lab, bad)
+        except (InvalidId, InvalidOption):
+            continue
+        pytest.fail(f"{name} takes {type(bad).__name__}")
+    assert drive(dump(lab.journal, lab.key)) == before
+
+
+def test_a07_the_ids_of_a_decision_request_are_exactly_str() -> None:
+    """Run, invocation and agent become the conversation's address, so each is exactly a text (A7, SPEC D5)."""
+    provider = minutebook.OpenAIDecisionProvider(model="m")
+    ids = {"run_id": "r", "invocation_id": "i", "agent_ref": "a"}
+    more: dict[str, Any] = {"instructions": "", "task": "t", "capabilities": (), "output": {}}
+    provider.key(DecisionRequest(**ids, **more))
+    for name in ids:
+        for bad in (*NO_STR, "", None):
+            with pytest.raises(InvalidOption):
+                provider.key(DecisionRequest(**{**ids, name: bad}, **more))
+
+
+def test_a08_no_public_call_takes_unknown_options() -> None:
+    """No signature ends in `**options`: a misspelt filter is a TypeError, never a wider answer (A8)."""
+    calls = dict(public_calls())
+    assert len(calls) > 60
+    for name, signature in calls.items():
+        kinds = {parameter.kind for parameter in signature.parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, f"{name}{signature}"
+
+
+@pytest.mark.parametrize(
+    ("make", "unknown"),
+    [
+        (make, unknown)
+        for make in (
+            lambda **more: WindowLimits(**more),
+            lambda **more: StoreBounds(**more),
+            lambda **more: HistoryOptions(**more),
+            lambda **more: Budgets(**more),
+            lambda **more: Program(name="p", instructions="i", **more),
+            lambda **more: chat(MemoryJournal(), **more),
+            lambda **more: minutebook.MemoryStore("n", **more),
+            lambda **more: minutebook.SQLiteStore("x", namespace="n", **more),
+            lambda **more: minutebook.open_store("memory:", **more),
+            lambda **more: minutebook.OpenAIDecisionProvider(model="m", **more),
+            lambda **more: chat(MemoryJournal()).append([], **more),
+            lambda **more: chat(MemoryJournal()).page(**more),
+            lambda **more: chat(MemoryJournal()).turn("x", **more),
+            lambda **more: chat(MemoryJournal()).store.list(**more),
+            lambda **more: chat(MemoryJournal()).store.entries(None, **more),
+        )
+        for unknown in ("max_byte", "tenant", "namespace_", "x') OR 1=1 --")
+    ],
+)
+def test_a08_an_unknown_option_is_an_error(make: Callable[..., Any], unknown: str) -> None:
+    """Whatever is constructed, appended, paged or listed (A8, O-43)."""
+    with pytest.raises(TypeError):
+        make(**{unknown: 1})
+
+
+def test_a08_unknown_fields_of_a_stored_record_are_refused(tmp_path: Path) -> None:
+    """A field that this release does not know is not dropped in silence, which could widen what it meant (A8)."""
+    lab = Lab("hosted", tmp_path)
+    records = lab.journal._store.records
+    (place,) = records
+    document = json.loads(records[place])
+    for change in ({"tenant": "acme"}, {"version": 99}):
+        records[place] = json.dumps({**document, **change}).encode()
+        with pytest.raises(MinutebookError):
+            drive(lab.journal.header(lab.key))
+
+
+def test_a13_every_method_of_a_journal_begins_with_key_or_namespace() -> None:
+    """No method addresses a row by a number of its own: a child is found through its namespace and id (A13)."""
+    for journal in (Journal, MemoryJournal, SQLiteJournal, HostedJournal, JournalStore):
+        methods = {
+            name: list(inspect.signature(function).parameters)[1:]
+            for name, function in inspect.getmembers(journal, inspect.isfunction)
+            if not name.startswith("_") and name not in ("close", "on_connection")
+        }
+        first = {"list": "namespace", "totals": "namespace", "key": "id", "within": "namespace"}
+        for name, parameters in methods.items():
+            if journal is JournalStore and name in ("list", "totals", "fresh_id"):
+                assert "key" not in parameters  # of its own namespace alone
+            else:
+                assert parameters[0] == first.get(name, "key"), f"{journal.__name__}.{name}"
+
+
+# --- A9: one suite for every store -----------------------------------------------------------------------------------
+
+
+def test_a09_every_journal_goes_through_the_conformance_suite() -> None:
+    """Who has `reserve` and `commit` is a journal, and each of the package's is in the suite's own tests (A9)."""
+    journals = {
+        node.name
+        for path in SOURCES
+        if "stores" in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and {"reserve", "commit"} <= {part.name for part in node.body if isinstance(part, ast.AsyncFunctionDef)}
+    }
+    assert {"MemoryJournal", "SQLiteJournal", "HostedJournal"} <= journals
+    tested = (Path(__file__).parents[1] / "stores" / "test_conformance.py").read_text()
+    assert {name for name in journals if f"{name}(" not in tested} == set()
+
+
+# --- A10 to A12: nothing in data is opened ---------------------------------------------------------------------------
+
+_watched: list[list[tuple[str, str]]] = []
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    # A hook cannot be taken away again, so it looks whether somebody is watching.
+    outside = ("open", "import", "exec", "compile", "shutil.", "os.", "socket.", "subprocess.", "urllib.", "sqlite3.")
+    if _watched and event.startswith(outside):
+        _watched[-1].append((event, str(arguments[0]) if arguments else ""))
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    """Note every file, process, socket and import that the block reaches for."""
+    if not getattr(sys, "_minutebook_audit", False):
+        sys.addaudithook(_audit)
+        sys._minutebook_audit = True  # type: ignore[attr-defined]
+    events: list[tuple[str, str]] = []
+    _watched.append(events)
+    try:
+        yield events
+    finally:
+        _watched.pop()
+
+
+PATHS = ["../../x", "..\\..\\x", "/etc/passwd", "C:", "CON", "~/x", "file:///etc/passwd", "a/b", "."]
+
+
+def test_a10_no_id_becomes_part_of_a_path(tmp_path: Path) -> None:
+    """With ids that are paths the store opens and makes the very same files as with any other id (A10)."""
+
+    def files(ids: list[str]) -> set[str]:
+        folder = tmp_path / f"of-{len(ids)}" / "inside"
+        folder.mkdir(parents=True)
+        with watched() as events:
+            journal = open_journal("SQLite", folder)
+            for id in ids:  # noqa: A001
+                conversation = chat(journal, id)
+                drive(conversation.append([{"role": "user", "content": "hi"}], id=id))
+                drive(conversation.store.export(conversation.key, folder / "out.jsonl", force=True))
+                drive(conversation.store.import_(conversation.store.key(f"{id}-2"), folder / "out.jsonl"))
+            drive(journal.close())
+        opened = {name for event, name in events if event == "open" or event.startswith(("os.", "sqlite3."))}
+        assert any("out.jsonl" in name for name in opened), "the hook saw nothing"
+        # Descriptors and connections are numbers of the moment, and an export's part has a name drawn at random.
+        named = {name.replace(str(folder), "") for name in opened if not name.isdigit() and not name.startswith("<")}
+        return {re.sub(r"[0-9a-f]{16}", "drawn", name) for name in named}
+
+    assert files(PATHS) == files(["plain"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["of-1", f"of-{len(PATHS)}"]
+
+
+SOURCES_OF_DATA = [
+    "http://127.0.0.1:9/pixel.png",
+    "https://example.invalid/a.pdf",
+    "file:///etc/passwd",
+    "/etc/passwd",
+    "\\\\host\\share",
+    "$(touch x)",
+    "!include /etc/passwd",
+]
+
+
+def content(format: str, place: str) -> list[dict[str, Any]]:  # noqa: A002
+    """Return a transcript whose parts name a place outside, in a format's own way of naming one."""
+    if format == "openai-chat":
+        part: Any = [{"type": "image_url", "image_url": {"url": place}}, {"type": "text", "text": place}]
+        return [{"role": "user", "content": part}, {"role": "assistant", "content": place}]
+    if format == "openai-responses":
+        part = [{"type": "input_image", "image_url": place}, {"type": "input_file", "file_url": place}]
+        said_ = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": place}]}
+        return [{"role": "user", "content": part}, said_]
+    if format == "anthropic":
+        part = [{"type": "image", "source": {"type": "url", "url": place}}, {"type": "text", "text": place}]
+        return [{"role": "user", "content": part}, {"role": "assistant", "content": [{"type": "text", "text": place}]}]
+    part = [{"fileData": {"fileUri": place, "mimeType": "image/png"}}, {"text": place}]
+    return [{"role": "user", "parts": part}, {"role": "model", "parts": [{"text": place}]}]
+
+
+@pytest.mark.parametrize("kind", BOUNDED)
+@pytest.mark.parametrize("format", ["openai-chat", "openai-responses", "anthropic", "gemini"])
+def test_a12_nothing_named_in_content_is_opened(kind: str, format: str, tmp_path: Path) -> None:  # noqa: A002
+    """URLs, paths and includes in content: no socket, process or file while it is appended, read and sent (A12)."""
+    journal = open_journal(kind, tmp_path)
+    store = JournalStore(journal, namespace="lab")
+
+    def everything(name: str) -> None:
+        conversation = Conversation(store, name, format=format)
+        for place in SOURCES_OF_DATA:
+            messages = content(format, place)
+            drive(conversation.append(messages))
+            assert place in json.dumps(drive(conversation.window()).messages).replace("\\\\", "\\")
+        drive(conversation.last())
+
+    everything("first")  # what is imported on first use is no matter of the content
+    with watched() as events:
+        everything("second")
+    assert [event for event in events if not event[0].startswith("sqlite3.")] == []
+
+
+def test_a12_control_the_hook_sees_a_planted_look(tmp_path: Path) -> None:
+    """A hook that missed a file, a socket or a process would prove nothing."""
+    import socket
+    import subprocess
+
+    with watched() as events:
+        (tmp_path / "x").write_text("x")
+        socket.socket().close()
+        subprocess.run(["true"], check=True)
+    seen = {event.partition(".")[0] for event, _ in events}
+    assert {"open", "socket", "subprocess"} <= seen
+
+
+# --- A18: versions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a18_versions_count_commits_and_know_no_clock(kind: str, tmp_path: Path) -> None:
+    """Under any clock each commit is one more; a stale one is refused and never merged (A18)."""
+    clock = FrozenClock()
+    journal = open_journal(kind, tmp_path, clock=clock)
+    key = ConversationKey("lab", "a")
+    for number, wall in enumerate((10**12, 2 * 10**12, 10**12, 1, 1, 10**12)):
+        clock.jump(wall)
+        drive(append(journal, key, f"{number}", say("x")))
+    versions = [receipt.version for receipt in drive(journal.receipts(key, 0, 99))]
+    assert (versions, drive(journal.header(key)).version) == ([1, 2, 3, 4, 5, 6], 6)
+    stale = drive(journal.reserve(key, "old", format=_format(journal, key))).header
+    drive(journal.recover(key, None))
+    drive(append(journal, key, "newer", say("newer")))
+    before = drive(dump(journal, key))
+    with pytest.raises(DecisionHistoryFenced):
+        drive(journal.commit(key, "old", stale.epoch, adding("late", answer("late"))))
+    assert drive(dump(journal, key)) == before
+
+
+def _format(journal: Any, key: ConversationKey) -> str:
+    return str(drive(journal.header(key)).format)
+
+
+# --- A19, A20: types in the database ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factory", [str, bytes, lambda raw: raw.decode("utf-8", "replace"), lambda raw: raw.hex()])
+def test_a19_a20_ids_and_payloads_come_back_by_type(factory: Any, tmp_path: Path) -> None:
+    """Whatever the host's connection makes of texts: ids are the same `str`, payloads the same bytes (A19, A20)."""
+    connection = sqlite3.connect(tmp_path / "host.db")
+    connection.text_factory = factory
+    store = JournalStore(SQLiteJournal.on_connection(connection), namespace="lab")
+    text = "NUL \0, \U0001f600, 0xdeadbeef, \\x6869"
+    for id in ODD_IDS:  # noqa: A001
+        drive(append(store.journal, store.key(id), id, say(text)))
+    listed = [listing.key for listing in drive(store.list(limit=1_000))]
+    assert [key.id for key in listed] == sorted(ODD_IDS)
+    for key in listed:
+        assert type(key.id) is type(key.namespace) is str
+        (entry,) = drive(_all(store.entries(key)))
+        (receipt,) = drive(_all(store.receipts(key)))
+        assert type(entry.payload) is type(entry.digest) is type(receipt.digest) is bytes
+        assert json.loads(entry.payload) == json.loads(say(text).payload)
+        assert (type(receipt.idempotency), receipt.idempotency) == (str, key.id)
+    connection.text_factory = str
+    kinds = connection.execute("SELECT DISTINCT typeof(payload), typeof(digest) FROM minutebook_entry").fetchall()
+    assert kinds == [("blob", "blob")]
+    kinds = connection.execute("SELECT DISTINCT typeof(name), typeof(token) FROM minutebook_conversation").fetchall()
+    assert kinds == [("blob", "blob")]
+    connection.close()
+
+
+@pytest.mark.parametrize("column", ["name", "format", "token"])
+def test_a20_an_id_of_another_type_in_the_file_is_never_taken_for_ours(column: str, tmp_path: Path) -> None:
+    """A driver or a hand that turned bytes into text or hex: refused by name or absent, never stored again (A20)."""
+    lab = Lab("SQLite", tmp_path)
+    connection = sqlite3.connect(tmp_path / "lab.db", isolation_level=None)
+    connection.execute(f"UPDATE minutebook_conversation SET {column} = CAST(hex({column}) || 'x' AS TEXT)")
+    before = connection.execute("SELECT * FROM minutebook_conversation").fetchall()
+    for call in (lambda: lab.journal.header(lab.key), lambda: lab.store.list(), lambda: lab.store.read(lab.key)):
+        try:
+            found = drive(call())
+        except MinutebookError:
+            continue
+        assert found in (None, ())
+    assert connection.execute("SELECT * FROM minutebook_conversation").fetchall() == before
+    connection.close()
+
+
+async def _all(stream: Any) -> list[Any]:
+    return [item async for item in stream]
