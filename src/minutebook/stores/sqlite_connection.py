@@ -76,6 +76,11 @@ def translated(error: sqlite3.Error | UnicodeDecodeError) -> MinutebookError:
     )
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the driver's error as the cause of ours; a UnicodeDecodeError would show the bytes that it is about."""
+    return None if isinstance(error, UnicodeDecodeError) else error
+
+
 def proves_nothing(error: BaseException) -> bool:
     """Whether the error leaves open what is on the disk, so that no later success can be believed."""
     if not isinstance(error, sqlite3.Error):

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from minutebook.errors import InvalidOption
 from minutebook.stores import sqlite_statements as sql
-from minutebook.stores.sqlite_connection import DRIVER_ERRORS, closed, migrate, read_snapshot, refuse_fork, translated
+from minutebook.stores.sqlite_connection import (
+    DRIVER_ERRORS,
+    cause_of,
+    closed,
+    migrate,
+    read_snapshot,
+    refuse_fork,
+    translated,
+)
 from minutebook.stores.sqlite_writer import Kept
 
 if TYPE_CHECKING:
@@ -70,7 +78,7 @@ class HostConnection:
                 self._refuse_unusable()
                 result = self._transact(work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from error
+                raise translated(error) from cause_of(error)
         if isinstance(result, Kept):
             raise result.error
         return cast("T", self._erases if erases else result)
@@ -100,7 +108,7 @@ class HostConnection:
                 self._refuse_unusable()
                 return read_snapshot(self._connection, work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from error
+                raise translated(error) from cause_of(error)
 
     def release(self) -> None:
         """Use the connection no more; closing it is the host's."""

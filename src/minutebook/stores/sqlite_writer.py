@@ -29,6 +29,7 @@ from minutebook.stores.private_files import PrivateDatabase, open_lock_file, ope
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
     DRIVER_ERRORS,
+    cause_of,
     checkpoint_lock,
     closed,
     is_busy,
@@ -473,7 +474,7 @@ class Writer:
                     self._reading = open_reading(self.private.path)
                 return read_snapshot(self._reading, work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from error
+                raise translated(error) from cause_of(error)
 
     # --- closing
 
@@ -520,7 +521,7 @@ class Writer:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError:
+def _with_cause(error: MinutebookError, cause: BaseException | None) -> MinutebookError:
     error.__cause__ = cause
     return error
 
@@ -528,7 +529,7 @@ def _with_cause(error: MinutebookError, cause: BaseException) -> MinutebookError
 def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
     for job in jobs:
         if isinstance(error, DRIVER_ERRORS):
-            job.error = _with_cause(translated(error), error)
+            job.error = _with_cause(translated(error), cause_of(error))
         else:
             # Each task raises an exception of its own; a shared one would collect all their tracebacks.
             job.error = error if len(jobs) == 1 else copy.copy(error)
@@ -577,7 +578,7 @@ class _Registry:
                 refuse_foreign(private.path)
                 writer = self.writers[file] = Writer(private)
             except DRIVER_ERRORS as error:
-                raise translated(error) from error
+                raise translated(error) from cause_of(error)
             return writer
 
     def release(self, writer: Writer) -> None:
