@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.stores.hosts import PlainHost, ThreadedHost
 from tests.stores.labs import KINDS, PROVE, chat, in_threads, open_journal, said
 
+from minutebook.conversation import Conversation
 from minutebook.errors import (
     DecisionHistoryBusy,
     DecisionHistoryConflict,
@@ -444,6 +445,29 @@ def test_d24_host_without_listing_is_told_so() -> None:
         with pytest.raises(InvalidOption, match="keys"):
             drive(call)
     drive(store.verify(store.key("a")))
+
+
+@pytest.mark.parametrize("place", [0, 40, -1])
+def test_bad_input_48_a_signature_altered_by_one_byte_is_found(place: int, tmp_path: Path) -> None:
+    """Opaque data is stored as it came and never judged; that the file was changed since is told by the chain (48)."""
+    conversation = Conversation(
+        JournalStore(open_journal("SQLite", tmp_path), namespace="lab"), "a", format="anthropic"
+    )
+    signature = "EqQB" + "Abc+/" * 20 + "=="
+    thinking = [{"type": "thinking", "thinking": "hm", "signature": signature}, {"type": "text", "text": "yes"}]
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": thinking}]
+    drive(conversation.append(messages))
+    assert drive(conversation.window()).messages == messages
+    assert drive(conversation.store.verify(conversation.key)).entries == 2
+    letters = list(signature)
+    letters[place] = "X"
+    connection = sqlite3.connect(tmp_path / "lab.db", isolation_level=None)
+    change = "UPDATE minutebook_entry SET payload = CAST(replace(CAST(payload AS TEXT), ?, ?) AS BLOB) WHERE seq = 2"
+    connection.execute(change, (signature, "".join(letters)))
+    connection.close()
+    with pytest.raises(DecisionHistoryCorrupt) as found:
+        drive(conversation.store.verify(conversation.key))
+    assert found.value.seq == 2
 
 
 def test_i39_altered_hosted_record_is_refused_and_left_alone() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
+import io
 import json
 import os
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -598,6 +601,23 @@ def test_bad_input_115_a_line_of_100_mib_is_refused_in_bounded_memory(folder: Pa
         tracemalloc.stop()
     assert (refused.value.problem, refused.value.line) == ("too_large", 2)
     assert peak < 2.2 * MAX_LINE_BYTES
+
+
+def test_bad_input_37_a_compressed_file_is_refused_unopened(folder: Path) -> None:
+    """Nothing is unpacked: a gzip or zip bomb is no file of ours and costs no memory."""
+    bomb = gzip.compress(b"\0" * 64 * 1024 * 1024)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("x.jsonl", b"a" * 64 * 1024 * 1024)
+    contents = [bomb, archive.getvalue(), gzip.compress(small(folder))]
+    tracemalloc.start()
+    try:
+        problems = {refuse(folder, content).problem for content in contents}
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert problems == {"foreign"}
+    assert peak < 1024 * 1024
 
 
 def test_bad_input_115_the_largest_payload_fits_a_line(folder: Path) -> None:
