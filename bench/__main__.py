@@ -10,6 +10,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 
 from bench import appends, costs, crowds, peers, reads
@@ -52,6 +53,10 @@ def _versions() -> dict[str, str]:
     }
 
 
+def _spread(seconds: list[float]) -> str:
+    return f"{min(seconds) * 1000:.2f} to {max(seconds) * 1000:.2f}"
+
+
 def main() -> None:
     """Measure the figures that were asked for."""
     given = _arguments()
@@ -63,18 +68,21 @@ def main() -> None:
         before = sync_seconds(directory)
         for figure in chosen:
             begin = time.perf_counter()
-            rows += FIGURES[figure](lab)
+            found = FIGURES[figure](lab)
+            after = sync_seconds(directory)
+            rows += [replace(row, sync_seconds=(before + after) / 2) for row in found]
+            before = after
             print(f"figure {figure}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
-        sync = (before + sync_seconds(directory)) / 2
         lab.loop.close()
     versions = _versions()
     print(", ".join(f"{name} {number}" for name, number in versions.items()) + f"; {os.cpu_count()} cores")
-    print(f"fdatasync of a 3 KB append: {sync * 1000:.2f} ms (median)\n")
-    print(rendered(rows, sync))
+    print(
+        f"fdatasync of a 3 KB append: {_spread([row.sync_seconds for row in rows])} ms (medians around each figure)\n"
+    )
+    print(rendered(rows))
     if given.json:
         with open(given.json, "w") as file:
-            found = [row.as_json(sync) for row in rows]
-            json.dump({"versions": versions, "sync_ms": sync * 1000, "rows": found}, file, indent=1)
+            json.dump({"versions": versions, "rows": [row.as_json() for row in rows]}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ Step = Callable[[], Any]
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end with one `send`: how blocking callers use the library."""
+    """Run a coroutine that waits for nothing to its end, through bare pauses: how blocking callers use the library."""
     try:
-        work.send(None)
+        while work.send(None) is None:
+            pass
     except StopIteration as stop:
         return stop.value
     work.close()
-    raise RuntimeError("the coroutine suspended; a blocking journal was expected")
+    raise RuntimeError("the coroutine waits for a loop; a blocking journal was expected")
 
 
 class Times:

@@ -25,10 +25,12 @@ class Row:
     at_least: bool = False
     peer: str = ""
     note: str = ""
+    sync_seconds: float = 0.0
+    """How long the disk took for a sync around this figure: it decides which bound applies."""
 
-    def verdict(self, sync_seconds: float) -> str:
+    def verdict(self) -> str:
         """Return `reached`, `not reached` or `within noise`; empty where there is no bound."""
-        bound = self.slow if sync_seconds >= SLOW_SYNC_SECONDS and self.slow is not None else self.fast
+        bound = self.slow if self.sync_seconds >= SLOW_SYNC_SECONDS and self.slow is not None else self.fast
         if bound is None:
             return ""
         values = [value for value in (self.median, self.least) if value is not None]
@@ -42,30 +44,23 @@ class Row:
         sign = ">=" if self.at_least else "<="
         return f"{sign} {self.fast:g}" + (f" / {self.slow:g}" if self.slow is not None else "")
 
-    def cells(self, sync_seconds: float) -> list[str]:
+    def cells(self) -> list[str]:
         """Return the line's cells."""
         least = "" if self.least is None else f"{self.least:.2f}"
-        return [
-            self.figure,
-            self.what,
-            self.bound(),
-            f"{self.median:.2f}",
-            least,
-            self.peer,
-            self.verdict(sync_seconds),
-        ]
+        sync = f"{self.sync_seconds * 1000:.2f}"
+        return [self.figure, self.what, self.bound(), sync, f"{self.median:.2f}", least, self.peer, self.verdict()]
 
-    def as_json(self, sync_seconds: float) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the line for a file."""
-        return {**asdict(self), "verdict": self.verdict(sync_seconds)}
+        return {**asdict(self), "verdict": self.verdict()}
 
 
-HEAD = ["#", "what", "bound (fast / >= 1 ms)", "median", "of minima", "peers", "verdict"]
+HEAD = ["#", "what", "bound (fast / >= 1 ms)", "sync ms", "median", "of minima", "peers", "verdict"]
 
 
-def rendered(rows: list[Row], sync_seconds: float) -> str:
+def rendered(rows: list[Row]) -> str:
     """Return the table as plain text that is Markdown too, with the notes below it."""
-    lines = [HEAD, *(row.cells(sync_seconds) for row in rows)]
+    lines = [HEAD, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     shown = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
