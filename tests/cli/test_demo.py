@@ -100,6 +100,8 @@ class OwnModel(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
+        self.finishes_at_once = 0
+        """How many requests to answer with a finish, whatever is offered."""
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -118,7 +120,9 @@ class _Answer(BaseHTTPRequestHandler):
         order = ([*re.findall(r"ORD-[0-9]{5}", told)] or ["ORD-00000"])[-1]
         day = ([*re.findall(r"[A-Z][a-z]+day", told)] or ["Someday"])[-1]
         schema = request["response_format"]["json_schema"]["schema"]["properties"]["decision"]
-        name = schema["anyOf"][0]["properties"]["action"]["const"]
+        early = self.server.finishes_at_once > 0
+        self.server.finishes_at_once -= early
+        name = schema["anyOf"][-1 if early else 0]["properties"]["action"]["const"]
         fields = {"text": f"Order {order} arrives on {day}"} if name == "finish" else {"order_number": order}
         text = json.dumps({"decision": {"action": name, **fields}})
         message = {"role": "assistant", "content": text}
@@ -154,6 +158,15 @@ def test_the_same_demo_runs_on_a_model_of_the_users(own: OwnModel, tmp_path: Pat
         assert path == "/v1/chat/completions"
         assert request.keys() == {"model", "messages", "response_format"}
         assert request["model"] == "theirs"
+
+
+@pytest.mark.parametrize(("early", "status"), [(2, 0), (3, 5)])
+def test_a_model_that_chooses_to_finish_is_given_another_order(own: OwnModel, early: int, status: int) -> None:
+    """Choice is not claimed: twice another order is tried, and said so; then the demo fails, in order."""
+    own.finishes_at_once = early
+    done = run("demo", "--base-url", own.url, "--model", "theirs")
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stdout.count("It finished early") == 2
 
 
 def test_a_key_in_the_environment_is_enough_and_never_shown(own: OwnModel) -> None:

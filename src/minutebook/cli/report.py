@@ -33,6 +33,11 @@ class Report:
         self._began = self._step_began = time.monotonic()
         self._title = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether every claim so far holds."""
+        return all(claim.holds for claim in self.claims)
+
     def title(self, text: str) -> None:
         """Say what this is."""
         self._say(text, "bold")

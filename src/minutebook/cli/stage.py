@@ -73,6 +73,11 @@ class Stage:
         """Run the program."""
         return await Runtime(program, provider).run(task, **options)
 
+    def begin_again(self) -> None:
+        """Take another order and another conversation."""
+        self.order, self.run_id = draw_order(), secrets.token_hex(4)
+        self.acknowledged.clear()
+
     def ids(self, invocation: str = ORDER) -> dict[str, Any]:
         """Return what names an invocation of this run."""
         return {"run_id": self.run_id, "invocation_id": invocation}
