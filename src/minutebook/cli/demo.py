@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -278,7 +279,7 @@ def introduce(report: Report, endpoint: agent.Endpoint, folder: Path) -> None:
     """Say what is about to be shown."""
     report.title("minutebook demo")
     report.say(f"model: {endpoint.told}")
-    report.say(f"record: SQLite, in {folder} (0700)")
+    report.say(f"record: SQLite, in {folder} ({stat.S_IMODE(folder.stat().st_mode):04o})")
     report.say(
         "interface: structured. The model answers with JSON that a schema binds; it is not made to call tools. The "
         "form of an answer is bound too, and the number and the day in it are the model's."
