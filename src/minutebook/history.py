@@ -396,15 +396,19 @@ class Hold:
         return committed
 
     def _useful_tail(self) -> tuple[Entry, ...]:
-        """What the next window can need: entries up to one beyond the limits."""
-        messages = size = 0
+        """What the next window can need: entries up to one beyond the limits, and on to its turn's input if near."""
+        messages = size = turn = end = 0
         limits = self.history.limits
-        for position, entry in enumerate(self.tail):
+        for position, entry in enumerate(self.tail, 1):
             messages += entry.messages
             size += entry.size
-            if messages > limits.max_messages or size > limits.max_bytes:
-                return self.tail[: position + 1]
-        return self.tail
+            if not end and (messages > limits.max_messages or size > limits.max_bytes):
+                end, turn = position, entry.turn
+            if end and (entry.seq == turn or not turn):
+                return self.tail[:position]
+            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
+                break  # a turn of many steps: its input is read again where a window needs it
+        return self.tail[:end] if end else self.tail
 
     async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
         """

@@ -32,6 +32,7 @@ from minutebook.errors import (
     MinutebookError,
     StoreClosed,
 )
+from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.hosted import HostedJournal
@@ -217,24 +218,48 @@ def test_o49_storage_grows_with_the_length(kind: str, tmp_path: Path, figure: Ca
     figure(f"{kind}: size(2,000) = {large / small:.2f} × size(1,000); bytes per append {first:,.0f} then {last:,.0f}")
 
 
-def test_o49_appending_does_not_read_the_record(tmp_path: Path) -> None:
-    """A turn on a warm process reads at most the oldest turn's input, at any length (O-49, SPEC B1)."""
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("low_water", [None, 1.0])
+def test_o49_appending_does_not_read_the_record(steps: int, low_water: float | None, tmp_path: Path) -> None:
+    """Turns on a warm process read nothing, at any length, while their windows are cut again and again (O-49, B1)."""
 
     async def turn(conversation: Any) -> None:
         async with conversation.turn("q") as turn:
             await turn.window()
+            for step in range(steps):
+                (call,) = await turn.respond(said("", f"call-{step}"))
+                await turn.result(call, "r")
+                await turn.window()
             await turn.respond(said("a"))
 
     messages = [{"role": "user", "content": "x" * 1_000}, {"role": "assistant", "content": "y" * 1_000}]
     for exchanges in (50, 500, 2_000):
         faulty = FaultyJournal(open_journal("SQLite", tmp_path))
-        conversation = chat(faulty, f"{exchanges}")
+        conversation = chat(faulty, f"{exchanges}", limits=WindowLimits(max_messages=24, low_water=low_water))
         drive(conversation.append(messages * exchanges))
-        drive(turn(conversation))
         for _ in range(3):
+            drive(turn(conversation))
+        for _ in range(20):
             faulty.calls.clear()
             drive(turn(conversation))
-            assert faulty.calls in (["reserve", "commit"], ["reserve", "oldest", "commit"])
+            assert faulty.calls == ["reserve", *["commit"] * (2 * steps + 1)]
+
+
+def test_o49_a_turn_of_many_steps_is_not_remembered_whole(tmp_path: Path) -> None:
+    """What one process remembers is bounded by the limits, also where the input of a turn lies far behind (B1)."""
+    conversation = chat(open_journal("SQLite", tmp_path), limits=WindowLimits(max_messages=8))
+
+    async def many_steps() -> None:
+        async with conversation.turn("q") as turn:
+            for step in range(100):
+                (call,) = await turn.respond(said("", f"call-{step}"))
+                await turn.result(call, "r")
+            await turn.respond(said("a"))
+
+    drive(many_steps())
+    remembered = conversation.store.tails.get(conversation.key)
+    assert remembered is not None
+    assert len(remembered.entries) <= 2 * 8 + 2
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------
