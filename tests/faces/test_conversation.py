@@ -656,3 +656,109 @@ async def test_c4_reading_a_conversation_that_is_deleted_meanwhile_ends(place):
 
     store.journal.header = once_more
     assert await conversation.last(5) == []
+
+
+# --- bad inputs, each through a whole conversation --------------------------------------------------------------------
+
+REFUSED = {
+    "39-result-without-call": ([user("u"), output("C9")], PairingViolation),
+    "39-result-first": ([output("C1")], PairingViolation),
+    "42-result-twice": ([user("u"), calling("C1"), output("C1"), output("C1")], PairingViolation),
+    "44-result-of-another": ([user("u"), calling("C1"), output("C2")], PairingViolation),
+    "46-unknown-role": ([user("u"), {"role": "oracle", "content": "x"}], InvalidMessage),
+    "46-system-in-the-middle": ([user("u"), said("a"), {"role": "system", "content": "x"}], InvalidMessage),
+    "46-no-role": ([{"content": "x"}], InvalidMessage),
+}
+
+
+@pytest.mark.parametrize(("messages", "error"), REFUSED.values(), ids=REFUSED)
+@lasting
+async def test_bad_input_39_42_44_46_in_a_transcript_are_refused_whole(place, messages, error):
+    """Nothing of the transcript is recorded, also where its head was lawful, and the conversation goes on."""
+    conversation = chat(place.open())
+    await tell(conversation, "before")
+    before = await dump(conversation.store)
+    with pytest.raises(error):
+        await conversation.append(messages)
+    assert await dump(conversation.store) == before
+    await tell(conversation, "after")
+    assert await seen(conversation) == ["U before", "A ok", "U after", "A ok"]
+
+
+@lasting
+async def test_bad_input_44_a_call_of_another_conversation_is_not_answered_here(place):
+    """Its place in the other record means nothing in this one; both go on."""
+    store = place.open()
+    one, other = chat(store, "one"), chat(store, "other")
+    async with one.turn("x") as turn:
+        (foreign,) = await turn.respond(reply(calling("C1")))
+        async with other.turn("y") as second:
+            await second.say("beside")
+            (own,) = await second.respond(reply(calling("C1")))
+            with pytest.raises(PairingViolation):
+                await second.result(foreign, "of another")
+            await second.result(own, "mine")
+            await second.respond(reply(said("done")))
+        await turn.result(foreign, "theirs")
+        await turn.respond(reply(said("done")))
+    assert (await seen(one))[-2:] == ["R C1", "A done"]
+
+
+@lasting
+async def test_bad_input_41_45_47_survive(place):
+    """One id twice in a response, an empty list, and a block of a newer provider: kept as they came."""
+    conversation = chat(place.open())
+    assert await conversation.append([]) is None
+    newer = {"role": "user", "content": [{"type": "hologram", "hologram": {"x": [1, 2.0, None]}}]}
+    twice = calling("C1", "C1")
+    await conversation.append([newer, twice, output("C1", "first"), output("C1", "second"), said("ok")])
+    window = await conversation.window()
+    assert window[0] == newer
+    ids = [call["id"] for call in window[1]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [(m["tool_call_id"], m["content"]) for m in window[2:4]] == list(zip(ids, ("first", "second"), strict=True))
+    assert twice["tool_calls"][0]["id"] == twice["tool_calls"][1]["id"] == "C1"  # what was given is left alone
+
+
+@lasting
+async def test_bad_input_40_a_call_without_result_holds_up_the_next_turn_alone(place):
+    """What is said in the same turn is kept; a new turn is refused until the call has its result."""
+    conversation = chat(place.open())
+    await conversation.append([user("u"), calling("C1"), user("beside")])
+    before = await dump(conversation.store)
+    with pytest.raises(PairingViolation):
+        async with conversation.turn("next"):
+            pass
+    assert (await dump(conversation.store))[1] == before[1]
+    (call,) = await conversation.open_calls()
+    await conversation.complete(call, "late")
+    await tell(conversation, "next")
+    assert await seen(conversation) == ["U u", "A{C1}", "R C1", "U beside", "U next", "A ok"]
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, 1.0, float("nan"), 2**63, "128"])
+@lasting
+async def test_bad_input_51_numbers_that_bound_nothing_are_refused(place, bound):
+    """Where they are given, with the option named; nothing is recorded."""
+    store = place.open()
+    with pytest.raises(InvalidOption) as refused:
+        chat(store, max_retained_bytes=bound)
+    assert refused.value.option == "max_retained_bytes"
+    conversation = chat(store)
+    if type(bound) is not int or bound < 0:  # to read none, or more than there is, is no fault
+        for read in (conversation.last(bound), conversation.page(limit=bound)):
+            with pytest.raises(InvalidOption):
+                await read
+    assert await store.header(conversation.key) is None
+
+
+@lasting
+async def test_bad_input_50_the_limit_bites_exactly_at_its_number(place):
+    """Four messages pass a limit of 4 whole; at 3 the oldest turn leaves, and at 1 nothing may be sent."""
+    conversation = chat(place.open())
+    await tell(conversation, "one")
+    await tell(conversation, "two")
+    assert len(await conversation.window(WindowLimits(max_messages=4))) == 4
+    assert await seen(conversation, WindowLimits(max_messages=3, low_water=1.0)) == ["U two", "A ok"]
+    with pytest.raises(DecisionHistoryLimitExceeded):
+        await conversation.window(WindowLimits(max_messages=1))
