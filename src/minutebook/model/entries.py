@@ -81,7 +81,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         return f"Draft({self.kind.name}, {len(self.payload):,} bytes)"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True):
     """One row of the log. `seq` counts 1, 2, 3 … without gaps and alone decides order; `wall` (Unix ms) never does."""
 
     seq: int

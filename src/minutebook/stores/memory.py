@@ -33,7 +33,7 @@ PURGED_PER_WRITE = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
 _Packed = tuple[int, int, int, int, int, int, int, int, int, int, bytes, bytes, bytes]
-_pack = msgspec.msgpack.Encoder().encode
+_encode_into = msgspec.msgpack.Encoder().encode_into
 _unpack = msgspec.msgpack.Decoder(_Packed).decode
 _unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
 
@@ -335,6 +335,13 @@ class MemoryJournal:
         )
 
 
+def _pack(value: object) -> bytes:
+    # The encoder's own bytes keep the room that it grew into, half as much again; a copy has just its size.
+    room = bytearray()
+    _encode_into(value, room)
+    return bytes(room)
+
+
 def _packed(entry: Entry) -> bytes:
     place = (entry.seq, int(entry.kind), entry.turn, entry.exchange, entry.call, entry.messages, entry.size)
     return _pack((*place, entry.start, entry.stop, entry.wall, encode_calls(entry.calls), entry.digest, entry.payload))
@@ -342,21 +349,8 @@ def _packed(entry: Entry) -> bytes:
 
 def _entry(packed: bytes) -> Entry:
     seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = _unpack(packed)
-    return Entry(
-        seq=seq,
-        kind=Kind(kind),
-        turn=turn,
-        exchange=exchange,
-        call=call,
-        messages=messages,
-        size=size,
-        start=start,
-        stop=stop,
-        wall=wall,
-        calls=decode_calls(calls),
-        digest=digest,
-        payload=payload,
-    )
+    named = decode_calls(calls)
+    return Entry(seq, Kind(kind), turn, exchange, call, messages, size, start, stop, wall, named, digest, payload)
 
 
 def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:

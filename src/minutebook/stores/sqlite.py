@@ -755,20 +755,8 @@ def _entry(row: tuple[Any, ...] | None, place: int) -> Entry:
     except msgspec.MsgspecError:
         raise _corrupt(place, "has calls that do not decode") from None
     return Entry(
-        seq=seq,
-        kind=_KINDS[kind],
-        turn=turn,
-        exchange=exchange,
-        call=call,
-        messages=messages,
-        size=size,
-        start=start,
-        stop=stop,
-        wall=wall,
-        calls=decoded,
-        digest=digest,
-        payload=payload,
-    )
+        seq, _KINDS[kind], turn, exchange, call, messages, size, start, stop, wall, decoded, digest, payload
+    )  # by position, which takes a third of the time
 
 
 def _corrupt(seq: int, what: str) -> DecisionHistoryCorrupt:

@@ -13,7 +13,6 @@ import sqlite3
 import sys
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import quote
 
 from minutebook.errors import (
     DecisionHistoryCorrupt,
@@ -160,6 +159,8 @@ def _look_at_header(path: str) -> None:
         return
     if 0 < os.stat(path).st_size < SMALLEST_PAGE:
         raise DecisionHistoryCorrupt("the file is too short to be a database; name another file, or restore a backup")
+    from urllib.parse import quote  # loaded by the first file that is opened, not by whoever imports a store
+
     name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
         # Where the power went during a checkpoint the file is shorter than its header says, and the log has the rest.

@@ -35,7 +35,7 @@ def opened(body: object, path: str = "$") -> tuple[bytes, JSON]:
             payload = bytes(cast("bytes", body))
             return payload, codec.decode(payload)
         payload = _encoded(body, path)
-        return payload, codec.decode(payload)
+        return payload, codec.reread(payload)
     except InvalidValue as error:
         if path == "$":
             raise
