@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import json
 import random
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed,
 from minutebook.history import Hold
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.opening import SQLiteStore
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
 from minutebook.testing.conformance import samples
 
@@ -394,3 +398,61 @@ def test_i04_refused_write_leaves_content_identical(kind: str, tmp_path: Path) -
             assert drive(next_window(conversation)) in windows, f"call {number}, after={after}"
             drive(conversation.store.verify(conversation.key))
         assert number > 5
+
+
+# --- a cancellation while the job runs in the writer's thread ---------------------------------------------------------
+
+
+def test_i18_a_reservation_that_lands_after_its_cancellation_is_given_back(tmp_path):
+    """I-18: whoever is cancelled while the writer's thread waits for the file sees what the job did, and undoes it."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+
+    async def cancelled_while_another_writes() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            conversation = Conversation(store, "c", format="openai-chat")
+            other = sqlite3.connect(path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            task = asyncio.create_task(conversation.turn("hello").__aenter__())
+            while not _begun(store):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done(), "it waits for what has begun"
+            task.cancel()
+            other.execute("ROLLBACK")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            other.close()
+            header = await store.header(conversation.key)
+            assert header is None or not header.token
+        async with SQLiteStore(path, namespace="n") as store, Conversation(store, "c", format="openai-chat").turn("hi"):
+            pass
+
+    asyncio.run(cancelled_while_another_writes())
+
+
+def _begun(store: SQLiteStore) -> bool:
+    """Whether the writer's thread has taken the one job that was submitted."""
+    writer = store.journal._database
+    return writer._thread is not None and not writer._queue and writer._lock.locked()
+
+
+def test_i06_a_lock_that_cannot_be_had_ends_no_writer(tmp_path, monkeypatch):
+    """I-6: a file system that refuses the checkpoint's lock costs the checkpoint, never the thread that writes."""
+    tmp_path.chmod(0o700)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    async def write_on() -> None:
+        async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            monkeypatch.setattr(fcntl, "flock", refuse)
+            for batch in range(4):
+                large = [{"role": "user", "content": "x" * 1_500_000}]
+                talks = [Conversation(store, f"{batch}-{n}", format="openai-chat").append(large) for n in range(3)]
+                await asyncio.gather(*talks)
+            monkeypatch.undo()
+            assert (await store.totals()).conversations == 12
+
+    asyncio.run(write_on())

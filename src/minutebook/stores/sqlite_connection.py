@@ -301,6 +301,9 @@ def checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, No
             if next(waits, StopIteration) is StopIteration:
                 yield False
                 return
+        except OSError:  # no locks to be had, or the disk fails: then there is no checkpoint either
+            yield False
+            return
         else:
             break
     try:

@@ -100,7 +100,7 @@ class Database(Protocol):
 class _Job:
     """One write job, from its submission to its outcome."""
 
-    __slots__ = ("durable", "erases", "error", "future", "result", "size", "work")
+    __slots__ = ("_ticket", "durable", "erases", "error", "future", "result", "size", "work")
 
     def __init__(
         self, work: Work[Any], size: int, durable: bool, erases: bool, future: asyncio.Future[Any] | None
@@ -112,6 +112,35 @@ class _Job:
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
+        self._ticket = [True]
+
+    def claim(self) -> bool:
+        """Take the one right to run the job or to withdraw it; False for whoever comes second."""
+        try:
+            return self._ticket.pop()  # one step, whatever thread asks
+        except IndexError:
+            return False
+
+    async def outcome(self) -> Any:
+        """
+        Wait for the outcome. Cancelled before the job began, it never runs; cancelled later, this waits for its end.
+
+        Only so does whoever is cancelled find what the job did: otherwise its commit could land after they looked.
+        """
+        import asyncio
+
+        future = cast("asyncio.Future[Any]", self.future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if self.claim():
+                future.cancel()
+                raise
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            future.exception()  # looked at, so that nobody is told that it was not
+            raise
 
     def finish(self, result: object) -> None:
         if isinstance(result, Kept):
@@ -185,7 +214,7 @@ class Writer:
         return cast("T", job.result)
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Queue one job and wait for its outcome; cancelled before it began, it is never run. See `Database`."""
+        """Queue one job and wait for its outcome; see `_Job.outcome` for cancellation, and `Database`."""
         import asyncio
 
         refuse_fork(self._pid)
@@ -197,7 +226,7 @@ class Writer:
             loop.call_soon(self._flush, loop)
         else:
             gathered.append(job)
-        return cast("T", await cast("asyncio.Future[Any]", job.future))
+        return cast("T", await job.outcome())
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take what one iteration of the loop gathered: a single job runs here, several go to the thread."""
@@ -248,8 +277,8 @@ class Writer:
                     jobs += self._queue
                     self._queue = []
                     break
-            jobs = [job for job in jobs if not cast("asyncio.Future[Any]", job.future).cancelled()]
             with self._lock:
+                jobs = [job for job in jobs if job.claim()]
                 if jobs:
                     self._transact(jobs, patient=True)
                 _wake(jobs)
@@ -452,6 +481,7 @@ class Writer:
         return self._log_bytes > CHECKPOINT_BYTES or 0 < self._erase_at <= self._transactions
 
     def _do_chores(self) -> None:
+        """Make the checkpoint or the erasure that is due; what cannot be done now is due again after the next commit."""
         if self._failed or self._closed or not self._has_chores():
             return
         if 0 < self._erase_at <= self._transactions and not self._queue:
