@@ -251,8 +251,6 @@ def test_names_that_providers_would_refuse(name: str) -> None:
         {"authority": {"a"}},
         {"max_calls": 0},
         {"max_calls": True},
-        {"version": ""},
-        {"version": 2},
     ],
 )
 def test_options_of_a_capability_that_cannot_be(options: dict[str, Any]) -> None:

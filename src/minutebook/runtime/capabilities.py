@@ -70,7 +70,6 @@ class Capability(Generic[P, R]):
     """The grant without which it is neither offered nor executed; `None` when none is needed."""
     max_calls: int | None
     """How often one invocation may execute it, within the program's budget for all calls."""
-    version: str
     arguments: msgspec.json.Decoder[Any]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -111,7 +110,6 @@ def capability(
     authority: str | None = None,
     max_calls: int | None = None,
     description: str | None = None,
-    version: str = "1",
 ) -> Callable[[Callable[P, R]], Capability[P, R]]: ...
 def capability(
     function: Callable[..., Any] | None = None,
@@ -120,7 +118,6 @@ def capability(
     authority: str | None = None,
     max_calls: int | None = None,
     description: str | None = None,
-    version: str = "1",
 ) -> Any:
     """
     Turn a typed function, sync or async, into a capability that a program can declare.
@@ -133,7 +130,6 @@ def capability(
         authority: the grant that a program must hold for it.
         max_calls: how often one invocation may execute it; without it only the program's budget counts.
         description: what the model is told, instead of the docstring's first line.
-        version: what the host calls this behaviour; a new one where an old approval should not count.
 
     Raises:
         InvalidOption: an option or a parameter that cannot be; the message names it.
@@ -151,7 +147,6 @@ def capability(
             parameters=parameters,
             authority=None if authority is None else check_grant(authority),
             max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
-            version=check_name(version, "version"),
             arguments=arguments,
         )
 
