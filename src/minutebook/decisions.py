@@ -35,7 +35,7 @@ from minutebook.providers.decision import (
     Native,
     answers,
     as_data,
-    check_capabilities,
+    checked_request,
     joined,
     read,
     token_count,
@@ -203,7 +203,7 @@ class Steps:
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the next decision, recorded before it is returned; see `DecisionProvider.decide`."""
-        check_capabilities(request.capabilities)
+        request = checked_request(request)
         if self.store is None:
             return await self._decide_without_history(request)
         hold = await self._open(self._history(self.store, request), request)

@@ -1039,6 +1039,7 @@ def test_a_client_is_made_from_options_and_its_absence_is_told_first(
     [
         ((LOOK, LOOK), "native"),
         ((msgspec.structs.replace(LOOK, parameters={"type": "string"}),), "native"),
+        ((msgspec.structs.replace(LOOK, parameters={"type": "object", "if": {}}),), "native"),
         ((msgspec.structs.replace(LOOK, name="finish"),), "structured"),
         ((msgspec.structs.replace(LOOK, parameters={"type": "object", "properties": {"action": {}}}),), "structured"),
     ],

@@ -13,7 +13,8 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOptio
 from minutebook.model.codec import MAX_DEPTH
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call
-from minutebook.providers.decision import Ask, Native, is_closed, joined, matches, read
+from minutebook.model.rules import fault_in
+from minutebook.providers.decision import Ask, Native, checked_request, is_closed, joined, read
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import known_code, status_code
 from minutebook.providers.openai_responses import RESPONSES
@@ -64,6 +65,10 @@ def asked(interface: Any, request: DecisionRequest = REQUEST, messages: bytes = 
     return msgspec.structs.replace(ask, **changes)
 
 
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    return fault_in(value, schema) is None
+
+
 def says(text: str) -> bytes:
     choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     return json.dumps({"choices": [choice]}).encode()
@@ -89,11 +94,11 @@ def test_d01_a_structured_schema_offers_exactly_the_capabilities_and_the_finish(
         {"action": "erase"},
         {"path": "a"},
     ]
-    assert all(matches({"decision": decision}, schema) for decision in accepted)
-    assert not any(matches({"decision": decision}, schema) for decision in refused)
+    assert all(fits({"decision": decision}, schema) for decision in accepted)
+    assert not any(fits({"decision": decision}, schema) for decision in refused)
     without = STRUCTURED.schema(msgspec.structs.replace(REQUEST, capabilities=()))
-    assert not matches({"decision": accepted[0]}, without)
-    assert matches({"decision": accepted[3]}, without)
+    assert not fits({"decision": accepted[0]}, without)
+    assert fits({"decision": accepted[3]}, without)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_d01_an_output_that_cannot_stand_alone_has_a_place_of_its_own(interface:
         body = {"decision": {"action": "finish", **body}}
     elif output["type"] == "object":
         body = value
-    assert matches(body, interface.schema(request))
+    assert fits(body, interface.schema(request))
     finish = read(CHAT, interface, request, says(json.dumps(body)))[1].finish
     assert finish is not None
     assert finish.output == value
@@ -125,7 +130,7 @@ def test_d01_native_definitions_are_found_from_the_root() -> None:
         (NATIVE, {"output": {"x": 1}}),
         (STRUCTURED, {"decision": {"action": "finish", "output": {"x": 1}}}),
     ):
-        assert matches(body, interface.schema(request))
+        assert fits(body, interface.schema(request))
         assert read(CHAT, interface, request, says(json.dumps(body)))[1].finish
 
 
@@ -193,13 +198,32 @@ def test_d26_an_error_is_told_as_one() -> None:
     assert b'Error of look: {\\"why\\":\\"absent\\"}' in STRUCTURED.result(0, call, failed).payload
 
 
-@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:1/schema"}, {"pattern": "("}])
-def test_a_schema_that_is_none_is_the_programs_fault(schema: dict[str, Any]) -> None:
-    """Nothing is fetched for a schema, and the refusal holds neither the schema nor the value."""
-    with pytest.raises(InvalidOption, match="no valid JSON schema") as caught:
-        matches("secret value", schema)
-    assert caught.value.__cause__ is None
-    assert caught.value.__context__ is None
+UNENFORCED: list[dict[str, Any]] = [
+    {"type": "nothing"},
+    {"$ref": "http://127.0.0.1:1/schema"},
+    {"pattern": "("},
+    {"properties": {"a": {"contains": {}}}},
+    {"if": {}},
+]
+
+
+@pytest.mark.parametrize("schema", UNENFORCED)
+@pytest.mark.parametrize("field", ["output", "parameters"])
+def test_a_schema_that_is_not_enforced_is_refused_before_anything_is_sent(schema: dict[str, Any], field: str) -> None:
+    """D9: a program's fault is told while it costs nothing, and nothing is fetched for a schema."""
+    changes: dict[str, Any] = {"output": schema}
+    if field == "parameters":
+        changes = {"capabilities": (capability("look", {"type": "object", **schema}),)}
+    with pytest.raises(InvalidOption, match="schema"):
+        checked_request(msgspec.structs.replace(REQUEST, **changes))
+
+
+def test_a_checked_request_shares_no_schema_with_the_host() -> None:
+    """D9: a schema that the host changes while the answer is on its way changes nothing any more."""
+    checked = checked_request(REQUEST)
+    assert checked == REQUEST
+    assert checked.output is not REQUEST.output
+    assert checked.capabilities[0].parameters is not REQUEST.capabilities[0].parameters
 
 
 def test_d09_a_response_of_any_depth_is_refused_by_diagnosis() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import msgspec
 import pytest
+from jsonschema import Draft202012Validator
 from tests.runtime.programs import call, calls, finish, program, runtime
 
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption, InvalidValue
+from minutebook.model.rules import NESTED, RULES, fault_in
+from minutebook.model.schemas import checked_schema
 from minutebook.runtime import Budgets, Program, capability
-from minutebook.runtime.rules import fault_in
-from minutebook.runtime.schemas import checked_schema, schema_of
+from minutebook.runtime.schemas import schema_of
 from minutebook.testing import drive
 
 
@@ -376,10 +379,22 @@ SCHEMAS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
 def test_rules_hold_as_in_the_reference_validator(schema: dict[str, Any]) -> None:
     """Every keyword that is accepted is enforced as an independent validator does; 1.0 alone is no integer here."""
-    validator: Any = pytest.importorskip("jsonschema").Draft202012Validator(schema)
+    validator: Any = Draft202012Validator(schema)
     checked = checked_schema(schema)
     for value in SAMPLES:
         assert (fault_in(value, checked) is None) == validator.is_valid(value), value
+
+
+def test_every_rule_has_a_sample() -> None:
+    """A keyword that is enforced and compared with nothing could be enforced wrongly."""
+    told = json.dumps(SCHEMAS)
+    assert [keyword for keyword in (*RULES, *NESTED) if f'"{keyword}"' not in told] == []
+
+
+@pytest.mark.parametrize("rule", [{"multipleOf": 2.5}, {"minimum": 0.5}, {"const": 1}, {"type": "number"}])
+def test_a_number_beyond_the_floats_breaks_no_rule(rule: dict[str, Any]) -> None:
+    """A model may write any integer: holding it to a rule gives a fault or none, and never an exception."""
+    fault_in(10**400, checked_schema(rule))
 
 
 def test_recursive_types_have_a_schema_that_says_what_it_is() -> None:

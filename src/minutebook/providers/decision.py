@@ -9,8 +9,7 @@ of the history or of HTTP, so each can be read, and tested, by itself.
 from __future__ import annotations
 
 import enum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
@@ -26,6 +25,8 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
 from minutebook.model.entries import Call, Draft
+from minutebook.model.rules import fault_in
+from minutebook.model.schemas import checked_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -215,14 +216,14 @@ def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCa
     spec = next((spec for spec in request.capabilities if spec.name == name), None)
     if spec is None:
         raise violation(Diagnosis.UNKNOWN_ACTION)
-    if not isinstance(arguments, dict) or not matches(arguments, spec.parameters):
+    if not isinstance(arguments, dict) or fault_in(arguments, spec.parameters):
         raise violation(Diagnosis.ARGUMENTS_MISMATCH)
     return ProposedCall(capability=name, arguments=arguments)
 
 
 def finished(request: DecisionRequest, value: JSON) -> Decision:
     """Return the finish with `value`, once that matches the request's output schema."""
-    if not matches(value, request.output):
+    if fault_in(value, request.output):
         raise violation(Diagnosis.OUTPUT_MISMATCH)
     return Decision(finish=Finish(output=value))
 
@@ -276,38 +277,28 @@ def is_closed(schema: JSON) -> bool:
     return all(map(is_closed, schema.values()))
 
 
-def matches(value: JSON, schema: Mapping[str, JSON]) -> bool:
+def checked_request(request: DecisionRequest) -> DecisionRequest:
     """
-    Return whether a value matches a JSON schema (2020-12). References beyond the schema itself are not followed.
+    Return a request of which every rule is enforced on what the model answers, before anything is sent.
+
+    Its schemas are copies: nobody can change one while the answer is on its way.
 
     Raises:
-        InvalidOption: the program's schema is none.
+        InvalidOption: two capabilities of one name, parameters that are no object schema, or a schema with a keyword
+            that is not enforced here.
     """
-    validator: Any = import_module("jsonschema").Draft202012Validator
-    registry: Any = import_module("referencing").Registry
-    try:
-        # An empty registry of our own: the default one would fetch a remote reference.
-        return bool(validator(schema, registry=registry()).is_valid(value))
-    except Exception:  # noqa: S110 - an unknown type, a broken pattern or reference: each has a class of its own
-        pass
-    # Raised out here: jsonschema's errors hold the value, which is the model's text (promise I-37).
-    raise InvalidOption("a schema of the program is no valid JSON schema", option="schema")
+    names = [spec.name for spec in request.capabilities]
+    if len(set(names)) < len(names):
+        raise InvalidOption("two capabilities have the same name", option="capabilities")
+    capabilities = tuple(_checked_spec(spec) for spec in request.capabilities)
+    return msgspec.structs.replace(request, capabilities=capabilities, output=checked_schema(request.output))
 
 
-def check_capabilities(specs: Iterable[CapabilitySpec]) -> None:
-    """
-    Refuse capabilities that no interface could offer, before anything is sent.
-
-    Raises:
-        InvalidOption: two of one name, or parameters that are no object schema.
-    """
-    seen: set[str] = set()
-    for spec in specs:
-        if spec.name in seen:
-            raise InvalidOption("two capabilities have the same name", option="capabilities")
-        if not is_object(spec.parameters):
-            raise InvalidOption("a capability's parameters are a schema of type object", option="capabilities")
-        seen.add(spec.name)
+def _checked_spec(spec: CapabilitySpec) -> CapabilitySpec:
+    parameters = checked_schema(spec.parameters)
+    if not is_object(parameters):
+        raise InvalidOption("a capability's parameters are a schema of type object", option="capabilities")
+    return msgspec.structs.replace(spec, parameters=parameters)
 
 
 # --- a step ---

@@ -11,7 +11,7 @@ One coroutine serves both clients: under the blocking one it ends without ever s
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, InvalidValue
 from minutebook.model import codec
@@ -95,7 +95,7 @@ class OpenAIPost:
             InvalidOption: the package is absent, or neither options nor environment name a key.
         """
         if self._client is None:
-            openai = _openai()
+            openai = _imported("openai")
             try:
                 self._client = _single(openai.AsyncOpenAI(**self._settings))
             except openai.OpenAIError as error:
@@ -109,13 +109,13 @@ class OpenAIPost:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed.
         """
         self.connect()
-        openai = _openai()
+        openai, response_type = _imported("openai"), _imported("httpx2").Response
         failure: AgentDecisionProviderUnavailable
         try:
             response = self._client.post(
                 path,
                 content=body,
-                cast_to=import_module("httpx2").Response,
+                cast_to=response_type,
                 options={"headers": {"Content-Type": "application/json"}, "follow_redirects": False},
             )
             if not isinstance(self._client, openai.OpenAI):
@@ -134,16 +134,16 @@ class OpenAIPost:
         raise failure
 
 
-def _openai() -> Any:
+def _imported(name: Literal["openai", "httpx2"]) -> Any:
     try:
-        return import_module("openai")
+        return import_module(name)
     except ImportError as error:
         raise InvalidOption("the OpenAI client is missing; run: pip install minutebook[openai]") from error
 
 
 def _single(client: object) -> Any:
     """Return the host's client without its retries; the connections stay shared with it."""
-    openai = _openai()
+    openai = _imported("openai")
     if not isinstance(client, (openai.OpenAI, openai.AsyncOpenAI)):
         raise InvalidOption(
             f"client is an openai.AsyncOpenAI or openai.OpenAI, not {type(client).__name__}", option="client"

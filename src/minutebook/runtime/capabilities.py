@@ -19,9 +19,10 @@ from minutebook.errors import InvalidOption
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, text
 from minutebook.model.decisions import CapabilitySpec
+from minutebook.model.rules import fault_in
+from minutebook.model.schemas import Schema
 from minutebook.runtime.authority import check_grant
-from minutebook.runtime.rules import fault_in
-from minutebook.runtime.schemas import Schema, schema_of
+from minutebook.runtime.schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,12 @@ import msgspec
 
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption, InvalidValue
 from minutebook.model.codec import JSON, encode, text
+from minutebook.model.rules import fault_in
+from minutebook.model.schemas import checked_schema
 from minutebook.runtime.authority import check_grant
 from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.capabilities import Capability, check_name
-from minutebook.runtime.rules import fault_in
-from minutebook.runtime.schemas import checked_schema, schema_of
+from minutebook.runtime.schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set

@@ -1,5 +1,5 @@
 """
-Values held to a JSON schema.
+Values held to a JSON schema, wherever a model's word is taken for one: by providers and by the runtime.
 
 Two tables: the rules that look at one value alone, and those that lead to further schemas. A fault names a place and a
 rule, never a piece of the value: it goes back to a model and into records. Where a rule does not apply to the type of a
@@ -91,6 +91,13 @@ def _of_number(holds: Callable[[Any, Any], bool]) -> Callable[[JSON, Any], bool]
     return lambda value, rule: type(value) not in TYPES["number"] or holds(value, rule)
 
 
+def _is_multiple(value: Any, rule: Any) -> bool:
+    try:
+        return bool(value % rule == 0)
+    except OverflowError:  # an integer beyond the floats, of which no fraction is known to divide it
+        return False
+
+
 def _of_size(kind: type[str] | type[list[Any]] | type[dict[str, Any]], sign: int) -> Callable[[JSON, Any], bool]:
     return lambda value, rule: not isinstance(value, kind) or len(value) * sign >= rule * sign
 
@@ -103,7 +110,7 @@ RULES: dict[str, Callable[[JSON, Any], bool]] = {
     "maximum": _of_number(lambda value, rule: value <= rule),
     "exclusiveMinimum": _of_number(lambda value, rule: value > rule),
     "exclusiveMaximum": _of_number(lambda value, rule: value < rule),
-    "multipleOf": _of_number(lambda value, rule: value % rule == 0),
+    "multipleOf": _of_number(_is_multiple),
     "minLength": _of_size(str, 1),
     "maxLength": _of_size(str, -1),
     "minItems": _of_size(list, 1),
