@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 import msgspec
@@ -50,6 +50,8 @@ from minutebook.model.decisions import (
 )
 from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
+from minutebook.programs import Runtime
+from minutebook.runtime import Budgets, Capability, Program, capability
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import drive
@@ -918,6 +920,82 @@ def test_d26_a_recorded_call_names_where_it_stands(server: Server, api: str, int
     (second,) = drive(provider.decide(asking(seen(first)))).calls
     assert (first.reference, second.reference) == (CallReference(2, 0), CallReference(4, 0))
     assert isinstance(refusal(provider, asking(seen(first))), PairingViolation)
+
+
+# --- D28: what is not offered now ---
+
+
+def looking(executed: list[str], **options: Any) -> Capability[..., Any]:
+    @capability(**options)
+    def look(path: Annotated[str, msgspec.Meta(max_length=40)]) -> str:
+        """Read a file."""
+        executed.append(path)
+        return f"content of {path}"
+
+    return look
+
+
+class Answer(msgspec.Struct):
+    answer: str
+
+
+WITHHELD: list[tuple[str, dict[str, Any], Budgets, str, list[str], tuple[str, str | None]]] = [
+    ("capability", {"max_calls": 1}, Budgets(), "capability_exhausted", ["a"], ("finished", None)),
+    ("calls", {}, Budgets(max_calls=1), "calls_exhausted", ["a"], ("budget_exhausted", "calls")),
+    ("authority", {"authority": "files.read"}, Budgets(), "not_authorized", [], ("finished", None)),
+]
+
+
+@every
+@pytest.mark.parametrize(
+    ("options", "budgets", "refused", "executed", "ending"), [row[1:] for row in WITHHELD], ids=[r[0] for r in WITHHELD]
+)
+def test_d28_a_capability_that_is_not_offered_now_is_refused_by_the_runtime(
+    server: Server,
+    api: str,
+    interface: str,
+    options: dict[str, Any],
+    budgets: Budgets,
+    refused: str,
+    executed: list[str],
+    ending: tuple[str, str | None],
+) -> None:
+    """D28: a model that repeats a call beyond budget or authority is told so, or the run ends; it never crashes."""
+    server.replies = [calls(api, interface, path, ids=path) for path in ("ab" if executed else "a")]
+    server.replies.append(finishes(api, interface))
+    done: list[str] = []
+    program = Program(
+        name="agent",
+        instructions="You decide.",
+        capabilities=[looking(done, **options)],
+        output=Answer,
+        budgets=budgets,
+    )
+    outcome = drive(Runtime(program, provider_of(server, api, interface)).run(TASK))
+    assert done == executed
+    assert outcome.observations[-1].value == {"refused": refused}
+    assert (outcome.kind, outcome.budget) == ending
+    assert server.refused == []
+    if outcome.kind == "finished":
+        assert outcome.output == Answer("done")
+        assert refused in json.dumps(server.shown()[-1])
+
+
+@every
+def test_d28_withheld_arguments_are_an_object_and_other_names_stay_violations(
+    server: Server, api: str, interface: str
+) -> None:
+    """D9, D28: no schema was shown for a withheld name, so none is held to; a name of no capability is a violation."""
+    request = asking(capabilities=(), withheld=("look",))
+    server.replies = [calls(api, interface, "x" * 99), calls(api, interface, "a")]
+    (call,) = drive(provider_of(server, api, interface).decide(request)).calls
+    assert (call.capability, call.arguments) == ("look", {"path": "x" * 99})
+    caught = refusal(provider_of(server, api, interface), asking(capabilities=(), withheld=("other",)))
+    assert caught.provider_error_code == "unknown_action"
+    server.replies = [chat(tool("look", "[]"), "tool_calls")]
+    caught = refusal(provider_of(server, "chat"), request)
+    assert caught.provider_error_code == "arguments_mismatch"
+    assert isinstance(refusal(provider_of(server, api, interface), asking(withheld=("look",))), InvalidOption)
 
 
 # --- counting, options ---

@@ -74,6 +74,7 @@ def test_d03_identical_calls_repeat_within_the_budget_and_are_refused_beyond_it(
     assert made == [1, 1]
     assert [seen.value for seen in outcome.observations] == [None, None, {"refused": "capability_exhausted"}]
     assert [len(request.capabilities) for request in provider.requests] == [1, 1, 0, 0]
+    assert [request.withheld for request in provider.requests] == [(), (), ("ping",), ("ping",)]
     assert outcome.kind == "finished"
 
 

@@ -68,6 +68,12 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are within authority and budget now, in the program's order."""
     output: dict[str, JSON]
     """JSON schema of what the invocation finishes with."""
+    withheld: tuple[str, ...] = ()
+    """
+    Names of the program's other capabilities, which may not be called now: out of budget, or without authority.
+
+    A model is not told of them. One that it proposes all the same is passed on as a call, for the runtime to refuse.
+    """
     observations: tuple[Observation, ...] = ()
     """All of this invocation so far, oldest first."""
 

@@ -61,7 +61,7 @@ _HINTS: Final = {
     Diagnosis.LENGTH: "; raise max_output_tokens",
     Diagnosis.OUTPUT_MISMATCH: "; the text does not match the output schema",
     Diagnosis.ARGUMENTS_MISMATCH: "; the arguments do not match the capability's schema",
-    Diagnosis.UNKNOWN_ACTION: "; it names a capability that was not offered",
+    Diagnosis.UNKNOWN_ACTION: "; it names a capability that the program does not have",
 }
 
 
@@ -208,15 +208,17 @@ def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> Proposed
 
 def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCall:
     """
-    Return the proposal to call `name`, once it was offered and its arguments match its schema.
+    Return the proposal to call `name`: one that was offered, with arguments that match its schema, or one withheld.
+
+    A withheld call is no fault of the answer: the runtime refuses it, and tells the model why (SPEC D28).
 
     Raises:
-        AgentDecisionProviderSchemaViolation: neither.
+        AgentDecisionProviderSchemaViolation: the program has no such capability, or the arguments do not fit.
     """
     spec = next((spec for spec in request.capabilities if spec.name == name), None)
-    if spec is None:
+    if spec is None and name not in request.withheld:
         raise violation(Diagnosis.UNKNOWN_ACTION)
-    if not isinstance(arguments, dict) or fault_in(arguments, spec.parameters):
+    if not isinstance(arguments, dict) or (spec and fault_in(arguments, spec.parameters)):
         raise violation(Diagnosis.ARGUMENTS_MISMATCH)
     return ProposedCall(capability=name, arguments=arguments)
 
@@ -287,7 +289,7 @@ def checked_request(request: DecisionRequest) -> DecisionRequest:
         InvalidOption: two capabilities of one name, parameters that are no object schema, or a schema with a keyword
             that is not enforced here.
     """
-    names = [spec.name for spec in request.capabilities]
+    names = [*(spec.name for spec in request.capabilities), *request.withheld]
     if len(set(names)) < len(names):
         raise InvalidOption("two capabilities have the same name", option="capabilities")
     capabilities = tuple(_checked_spec(spec) for spec in request.capabilities)

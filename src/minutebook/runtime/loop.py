@@ -191,15 +191,18 @@ class _Invocation(Generic[T]):
         return None if self.ledger.decisions_left else "decisions"
 
     def request(self) -> DecisionRequest:
-        offered = (each for name, each in self.program.capabilities.items() if self.denial(name) is None)
+        declared = self.program.capabilities
+        # Asked once for each: a clock that moves on between two questions could leave a capability out of both lists.
+        withheld = tuple(name for name in declared if self.denial(name) is not None)
         return DecisionRequest(
             run_id=self.run_id,
             invocation_id=self.invocation_id,
             agent_ref=self.program.name,
             instructions=self.program.instructions,
             task=self.task,
-            capabilities=tuple(each.spec for each in offered),
+            capabilities=tuple(each.spec for name, each in declared.items() if name not in withheld),
             output=self.program.output,
+            withheld=withheld,
             observations=tuple(self.observations),
         )
 
