@@ -404,8 +404,11 @@ class Turn:
 
     @property
     def sent(self) -> Sent | None:
-        """The window that was given last, by numbers: which exchanges, how many messages and bytes, which limits."""
-        return self._held().sent
+        """
+        The request under way, or the last one that was answered, by numbers: which exchanges, how many messages and
+        bytes, the limits, and whether older exchanges stayed out. `None` before the first window.
+        """
+        return self._held().sent or (self.receipt.request if self.receipt else None)
 
     async def respond(self, body: object) -> list[ToolCall]:
         """

@@ -28,7 +28,7 @@ from minutebook.history import History, Hold
 from minutebook.model import codec
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
-from minutebook.model.entries import Draft, Kind
+from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.keys import check_id
 from minutebook.providers.decision import (
     Ask,
@@ -80,7 +80,8 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Wire messages sent at most; tools and instructions are not counted."""
     max_bytes: int = WINDOW_BYTES
     """UTF-8 bytes of the sent messages' JSON at most."""
-    max_retained_bytes: int = RETAINED_BYTES
+    max_retained_bytes: int | None = None
+    """Payload bytes that one conversation may retain: 8 MiB, or the RAM store's bound where that is smaller."""
     on_event: Observer | None = None
     """Told of what leaves the window and of what is abandoned, by numbers alone; what it raises is kept from us."""
     store: JournalStore | None = None
@@ -96,8 +97,8 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
-        chosen = self.max_retained_bytes != RETAINED_BYTES
-        check_retained(self.max_retained_bytes, self.max_bytes if chosen else WINDOW_BYTES)
+        if self.max_retained_bytes is not None:
+            check_retained(self.max_retained_bytes, self.max_bytes)
         if self.on_event is not None and not callable(self.on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
         if self.store is None:
@@ -108,6 +109,13 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             if self.store is not None and given is not None:
                 raise InvalidOption(f"{name} bounds the RAM store; a store of your own has its own bounds", option=name)
 
+    @property
+    def retained_bytes(self) -> int:
+        """What one conversation may retain, the default worked in: a window that was chosen larger has its room."""
+        if self.max_retained_bytes is not None:
+            return self.max_retained_bytes
+        return min(max(RETAINED_BYTES, self.max_bytes), self.max_store_bytes or MAX_STORE_BYTES)
+
     def _own_bounds(self) -> tuple[tuple[str, object], ...]:
         return (("max_sessions", self.max_sessions), ("max_store_bytes", self.max_store_bytes), ("ttl", self.ttl))
 
@@ -115,7 +123,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         return StoreBounds(
             max_sessions=MAX_SESSIONS if self.max_sessions is None else self.max_sessions,
             max_bytes=MAX_STORE_BYTES if self.max_store_bytes is None else self.max_store_bytes,
-            max_retained_bytes=self.max_retained_bytes,
+            max_retained_bytes=self.retained_bytes,
             ttl_ms=ttl_ms(TTL if self.ttl is None else self.ttl),
         )
 
@@ -237,7 +245,7 @@ class Steps:
             identity=f"{self.api.name}/{self.model}/{self.interface.name}",
             limits=WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes),
             low_water=1.0,
-            max_retained_bytes=options.max_retained_bytes,
+            max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
         )
 
@@ -256,8 +264,9 @@ class Steps:
         turn = _turn_to_begin(header, request)
         if not turn:
             return await history.open(attempt=False)
-        # Under one id the task is recorded once, whoever else begins or retries the same turn of the invocation.
-        return await history.open((self.interface.wire.input(request.task),), idempotency=f"task-{turn}")
+        # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
+        # task instead of one that was never answered has another id, and supersedes it.
+        return await history.open((self.interface.wire.input(request.task),), idempotency=_task_id(turn, request.task))
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
@@ -294,6 +303,10 @@ class Steps:
         raise ProviderContextCountUnavailable(
             f"no token count could be had, so nothing was generated: {code}", provider_error_code=code, status=status
         )
+
+
+def _task_id(turn: int, task: str) -> str:
+    return f"task-{turn}-{payload_digest(task.encode())[:16].hex()}"
 
 
 def _turn_to_begin(header: Header | None, request: DecisionRequest) -> int:

@@ -438,7 +438,10 @@ class Hold:
             self._end()
         if marked:
             first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
-            history.emit(HistoryAbandoned(message_count=0, bytes=0, first_abandoned=first, reason=reason))
+            sent = self._sent or Sent()
+            history.emit(
+                HistoryAbandoned(message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=reason)
+            )
 
     async def _mark(self, reason: str, drafts: Sequence[Draft]) -> None:
         """Commit the mark and what is under it; where there is no room for that, the mark alone, which has room."""

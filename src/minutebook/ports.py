@@ -86,8 +86,11 @@ class Journal(Protocol):
 
     Every method applies the model's own functions (`extend`, `interrupt`, `replayed`) to the stored header inside one
     atomic write, so that all journals accept and refuse the same. `bounds` and the clock belong to the journal.
-    A conversation whose last write is older than `ttl_ms` is absent unless it is reserved; the access that finds it
-    so removes it.
+
+    A conversation whose last write is older than `ttl_ms` has expired unless it is reserved. Every method gives it as
+    absent, and every method that is given its key removes it, reads too, as far as the store can be written just then:
+    a read never fails for that, and a read of what has not expired writes nothing. `list` and `totals` remove nothing;
+    until an access or another write removes it, `totals` counts it in `expired` alone.
     """
 
     async def reserve(
@@ -133,7 +136,7 @@ class Journal(Protocol):
         ...
 
     async def header(self, key: ConversationKey) -> Header | None:
-        """Return the header, or `None` when absent or expired; changes nothing."""
+        """Return the header, or `None` when absent or expired; changes nothing that has not expired."""
         ...
 
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
@@ -182,14 +185,6 @@ class Journal(Protocol):
 
     async def close(self) -> None:
         """Release what the journal itself opened; a second call does nothing."""
-        ...
-
-
-class Record(Protocol):
-    """A private snapshot of a conversation as `Store.transact` gives it; `encode` is what a host saves."""
-
-    def encode(self) -> bytes:
-        """Return the record as bytes: one JSON document."""
         ...
 
 

@@ -19,6 +19,7 @@ from minutebook import conversation as asynchronous
 from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch, InvalidOption
 from minutebook.model.clock import system_clock
+from minutebook.model.pause import drive
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import (
@@ -77,39 +78,18 @@ T = TypeVar("T")
 # --- driving ---------------------------------------------------------------------------------------------------------
 
 
-def _drive(awaitable: Awaitable[Result]) -> Result:
-    """
-    Run a coroutine that waits for nothing, and return its result; a bare pause is gone through.
-
-    Raises:
-        BlockingMismatch: it suspended, so something asynchronous was given where blocking code runs.
-    """
-    steps = awaitable.__await__()
-    try:
-        while next(steps) is None:
-            pass
-    except StopIteration as done:
-        result: Result = done.value
-        return result
-    steps.close()
-    raise BlockingMismatch(
-        "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
-        "use the names of minutebook with await"
-    )
-
-
 def _iterate(stream: AsyncIterator[Result]) -> Generator[Result, None, None]:
     """Yield what an async iterator yields; closing this closes it."""
     try:
         while True:
             try:
-                item = _drive(stream.__anext__())
+                item = drive(stream.__anext__())
             except StopAsyncIteration:
                 return
             yield item
     finally:
         if isinstance(stream, AsyncGenerator):
-            _drive(stream.aclose())
+            drive(stream.aclose())
 
 
 class _Over(Generic[Core]):
@@ -125,7 +105,7 @@ def _blocking(
 
     @functools.wraps(method)
     def call(self: _Over[Core], /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return _drive(method(self._core, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+        return drive(method(self._core, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
     return call
 
@@ -167,11 +147,6 @@ class Store(_Over[JournalStore]):
         """The namespace that every conversation of this store is in."""
         return self._core.namespace
 
-    @property
-    def has_namespace(self) -> bool:
-        """Whether a namespace was given here."""
-        return self._core.has_namespace
-
     key = _plain(JournalStore.key)
     fresh_id = _plain(JournalStore.fresh_id)
     read = _blocking(JournalStore.read)
@@ -205,7 +180,7 @@ class Store(_Over[JournalStore]):
         async def awaited(record: Record | None) -> tuple[Record | None, Result]:
             return operation(record)
 
-        return _drive(self._core.transact(key, awaited, format=format))
+        return drive(self._core.transact(key, awaited, format=format))
 
     @property
     def journal(self) -> NoReturn:
@@ -338,13 +313,13 @@ class Turn(_Over[asynchronous.Turn]):
         self._core = core
 
     def __enter__(self) -> Self:
-        _drive(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _drive(self._core.__aexit__(kind, error, trace))
+        drive(self._core.__aexit__(kind, error, trace))
 
     @property
     def receipt(self) -> Receipt | None:
@@ -507,7 +482,7 @@ class Runtime(Generic[T]):
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
         """Return what the program came to on `task`: see `minutebook.Runtime.run`."""
-        return _drive(
+        return drive(
             self._core.run(
                 task,
                 run_id=run_id,

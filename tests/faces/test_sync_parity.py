@@ -16,10 +16,10 @@ import minutebook
 import minutebook.sync
 from minutebook import BlockingMismatch, MinutebookError, WindowLimits, conversation, decisions, programs
 from minutebook.model.entries import Draft, Kind
-from minutebook.model.pause import pause
+from minutebook.model.pause import drive, pause
 from minutebook.stores import opening
 from minutebook.stores.journal import JournalStore
-from minutebook.sync import _drive, _iterate
+from minutebook.sync import _iterate
 from minutebook.testing import FrozenClock
 
 if TYPE_CHECKING:
@@ -207,7 +207,6 @@ async def look_at_the_store(colour: Colour, store: Any, told: Any) -> list[Any]:
     await settle(colour, store, told)
     return [
         store.namespace,
-        store.has_namespace,
         store.within("n").namespace,
         await colour.get(store.read(told.key)),
         await colour.all(store.receipts(told.key)),
@@ -378,7 +377,7 @@ def test_b11_what_suspends_is_closed_and_named() -> None:
             closed.append(True)
 
     with pytest.raises(BlockingMismatch, match=r"minutebook\.sync"):
-        _drive(waits())
+        drive(waits())
     assert closed == [True]
 
 
@@ -390,7 +389,7 @@ def test_b11_a_pause_is_gone_through() -> None:
             await pause()
         return 3
 
-    assert _drive(pauses()) == 3
+    assert drive(pauses()) == 3
 
 
 def test_b11_a_generator_that_is_closed_closes_the_async_one() -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -405,13 +406,75 @@ def test_i30_expiry_is_atomic_with_access_and_reading_renews_nothing(journal: SQ
     assert done(journal.receipt(KEY, "a")) is None
     assert done(journal.list("tenant", "", 9)) == ()
     totals = done(journal.totals("tenant"))
-    assert (totals.conversations, totals.bytes, totals.expired) == (0, 0, 1)
+    assert (totals.conversations, totals.bytes, totals.expired) == (0, 0, 0)
     for call in (journal.recover(KEY, None), journal.delete(KEY)):
         with pytest.raises(DecisionHistoryAbsent):
             done(call)
     assert done(journal.totals("tenant")).expired == 0
     begun = done(append(journal, KEY, "a", b'"anew"'))
     assert (begun.header.version, begun.header.entries, len(begun.written)) == (1, 4, 4)
+
+
+def test_o45_the_read_that_finds_it_expired_leaves_no_row(journal: SQLiteJournal, clock: Clock, path: Path) -> None:
+    """D6, O-45: whichever read comes first, and however many rows there are; other conversations stay."""
+    reads: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: journal.header(KEY),
+        lambda: journal.newest(KEY, 99, WHOLE),
+        lambda: journal.oldest(KEY, 0, WHOLE),
+        lambda: journal.receipts(KEY, 0, 9),
+        lambda: journal.receipt(KEY, "0"),
+    ]
+    for read in reads:
+        for number in range(100):
+            done(append(journal, KEY, str(number)))
+        clock.now += HOUR + 1
+        assert not done(read())
+        for table in ("conversation", "entry", "receipt", "residue", "namespace"):
+            assert raw(path, f"SELECT count(*) FROM minutebook_{table}") == [(0,)], table
+
+
+def test_i25_only_a_read_of_what_has_expired_writes(journal: SQLiteJournal, clock: Clock) -> None:
+    """I-25: a live or absent conversation is read without a transaction of ours, to the last millisecond."""
+    done(append(journal, KEY, "a"))
+    before = writer_of(journal).transactions
+    clock.now += HOUR
+    for key in (KEY, ConversationKey("tenant", "absent")):
+        done(journal.header(key))
+        done(journal.newest(key, 99, WHOLE))
+        done(journal.oldest(key, 0, WHOLE))
+        done(journal.receipts(key, 0, 9))
+        done(journal.receipt(key, "a"))
+    done(journal.list("tenant", "", 9))
+    done(journal.totals("tenant"))
+    assert writer_of(journal).transactions == before
+    clock.now += 1
+    done(journal.header(KEY))
+    assert writer_of(journal).transactions == before + 1
+
+
+@pytest.mark.parametrize("where", ["ours", "read-only host", "locked host"])
+def test_d06_a_read_never_fails_because_it_cannot_remove(
+    where: str, journal: SQLiteJournal, clock: Clock, path: Path
+) -> None:
+    """D6: beside another writer, or on a connection that only reads, the expired one is absent and stays for later."""
+    done(append(journal, KEY, "a"))
+    clock.now += HOUR + 1
+    mode = "ro" if where == "read-only host" else "rw"
+    connection = sqlite3.connect(f"file:{path}?mode={mode}", uri=True, timeout=0)
+    hosted = SQLiteJournal.on_connection(connection, StoreBounds(ttl_ms=HOUR), clock=clock)
+    other = sqlite3.connect(path, isolation_level=None)
+    if where != "read-only host":
+        other.execute("BEGIN IMMEDIATE")
+    reader = journal if where == "ours" else hosted
+    began = time.monotonic()
+    assert done(reader.header(KEY)) is None
+    assert done(reader.oldest(KEY, 0, WHOLE)) == ()
+    assert time.monotonic() - began < 5
+    other.close()
+    assert raw(path, "SELECT count(*) FROM minutebook_conversation") == [(1,)]
+    assert done(journal.header(KEY)) is None
+    assert raw(path, "SELECT count(*) FROM minutebook_conversation") == [(0,)]
+    connection.close()
 
 
 def test_i30_a_reserved_conversation_never_expires(journal: SQLiteJournal, clock: Clock) -> None:
@@ -848,7 +911,6 @@ def test_bad_input_91_paths_are_plain_names(tmp_path: Path) -> None:
         assert raw(tmp_path / name, "SELECT count(*) FROM minutebook_entry") == [(4,)]
 
 
-@pytest.mark.xfail(strict=True, reason="the refused connection folds the foreign log into the file as it closes")
 def test_bad_input_86_the_log_of_another_application_is_refused(path: Path) -> None:
     """SQLite would replay any whole log that lies beside a file; the database keeps every byte (86)."""
     journal = SQLiteJournal(path, blocking=True)

@@ -123,7 +123,6 @@ def test_d21_only_the_ram_store_has_a_namespace_of_its_own(folder: Path) -> None
     """Without one, on the store or in the options, no conversation is reachable."""
     assert MemoryStore().namespace == "memory"
     nameless = SQLiteStore(folder / "n.sqlite")
-    assert not nameless.has_namespace
     with pytest.raises(InvalidOption, match="namespace"):
         Conversation(nameless, "x", format="openai-chat")
     assert Conversation(nameless.within("n"), "x", format="openai-chat").key.namespace == "n"

@@ -52,6 +52,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     custom: bool = False
     """Whether the call carries free text and wants its result as such: an OpenAI Responses custom tool."""
 
+    def __repr__(self) -> str:
+        return "Call()"  # its id and name are a model's text
+
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """

@@ -24,16 +24,16 @@ class HistoryTrimmed(Event, frozen=True, kw_only=True, tag="decision_history_tri
     message_count: int
     bytes: int
     first_removed: int
-    """The `seq` of the oldest response that left."""
+    """Where the last window began: the `seq` of its oldest exchange or input; 1 before the first window."""
     last_removed: int
-    """The `seq` of the newest response that left."""
+    """The `seq` of the newest exchange or input that left."""
 
 
 class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_abandoned"):
-    """An attempt failed or was stopped; its entries are in no window."""
+    """An attempt failed or was stopped; its entries are in no window. The counts are those of its last request."""
 
     message_count: int
     bytes: int
     first_abandoned: int
     reason: str
-    """An enumerated reason: `failed`, `cancelled`, `refused` or `recovered`."""
+    """An enumerated reason: `failed`, `cancelled` or `refused`."""

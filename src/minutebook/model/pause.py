@@ -1,12 +1,16 @@
-"""The one place where the core lets others run: a bare suspension that every driver understands."""
+"""Running without an event loop: the driver, and the one suspension that needs no loop to end."""
 
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from minutebook.errors import BlockingMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Generator
+
+Result = TypeVar("Result")
 
 
 @types.coroutine
@@ -17,3 +21,24 @@ def pause() -> Generator[None, None, None]:
     A loop runs what else is ready and comes back; a blocking driver goes on at once.
     """
     yield
+
+
+def drive(awaitable: Awaitable[Result]) -> Result:
+    """
+    Run a coroutine that waits for nothing to its end, and return its result; a `pause` is gone through.
+
+    Raises:
+        BlockingMismatch: it suspended, so something asynchronous was given where blocking code runs.
+    """
+    steps = awaitable.__await__()
+    try:
+        while next(steps) is None:
+            pass
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    steps.close()
+    raise BlockingMismatch(
+        "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
+        "use the names of minutebook with await"
+    )

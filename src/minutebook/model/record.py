@@ -43,6 +43,7 @@ from minutebook.model.entries import (
     first_digest,
     payload_digest,
 )
+from minutebook.model.receipts import Sent, decode_sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,6 +120,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     state: State = State()
     attempt: Attempt | None = None
 
+    def __repr__(self) -> str:
+        held = f", held by epoch {self.epoch}" if self.token else ""
+        return f"Header(version {self.version}, {self.entries} entries{held})"
+
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What one commit adds. Either it is recorded whole or nothing of it is."""
@@ -156,6 +161,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes
     wall: int
     sent: bytes = b""
+    """The request as it is stored; see `request`."""
+
+    @property
+    def request(self) -> Sent | None:
+        """The window that was sent and which limits bit, by numbers; `None` for a commit that answers no request."""
+        return decode_sent(self.sent) if self.sent else None
+
+    def __repr__(self) -> str:
+        return f"Receipt(version {self.version}, entries {self.first} to {self.last})"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
-    DecisionHistoryCorrupt,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
     InvalidOption,
@@ -22,9 +21,9 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import system_clock
-from minutebook.model.entries import first_digest, recompute_digest
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.pause import pause
+from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.tails import Tails, Tokens
@@ -77,11 +76,6 @@ class JournalStore:
             )
         return self._namespace
 
-    @property
-    def has_namespace(self) -> bool:
-        """Whether a namespace was given here."""
-        return self._namespace is not None
-
     def within(self, namespace: str) -> Self:
         """
         Return this store for `namespace`.
@@ -115,10 +109,12 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
-        check_idle(header, header.since)
+        check_idle(header, system_clock())
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
         entries = [entry async for entry in self.entries(key) if entry.seq <= header.entries]
+        if len(entries) != header.entries or entries[-1].digest != header.digest:
+            return None  # deleted while it was read; what came after it is another conversation
         return Record(header=header, entries=tuple(entries))
 
     async def entries(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Entry]:
@@ -138,6 +134,15 @@ class JournalStore:
                 yield receipt
             after = page[-1].version
             await pause()
+
+    async def receipt(self, key: ConversationKey, id: str) -> Receipt | None:  # noqa: A002
+        """
+        Return the receipt of the commit with this idempotency id, or `None` if there was none.
+
+        This is how an unknown outcome is resolved: whoever was cut off while it committed asks again, and never writes
+        twice.
+        """
+        return await self.journal.receipt(self._own(key), check_id(id, "idempotency id"))
 
     async def transact(
         self,
@@ -248,7 +253,10 @@ class JournalStore:
 
     async def verify(self, key: ConversationKey) -> Header:
         """
-        Recompute the digest chain of a conversation, and return the header that it proves (SPEC B8).
+        Prove a conversation and return its header: digest chain, receipts and counters agree (SPEC B8).
+
+        An entry, a receipt or a counter that was altered or lost shows. Somebody who can rewrite the whole record and
+        all its digests is not found out without a digest kept elsewhere.
 
         Raises:
             DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
@@ -257,16 +265,18 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
-        digest, seq = first_digest(key), 0
-        async for entry in self.entries(key):
-            if entry.seq > header.entries:
+        proof = Proof(key, header)
+        entries = self.entries(key)
+        async for receipt in self.receipts(key):
+            if receipt.version > header.version:
                 break
-            digest = recompute_digest(digest, entry)
-            if entry.seq != seq + 1 or entry.digest != digest:
-                raise DecisionHistoryCorrupt(f"entry {entry.seq} is not what was written", seq=entry.seq)
-            seq += 1
-        if seq != header.entries or digest != header.digest:
-            raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
+            while proof.seq < min(receipt.last, header.entries):
+                entry = await anext(entries, None)
+                if entry is None:
+                    break
+                proof.take_entry(entry)
+            proof.take_receipt(receipt)
+        proof.close()
         return header
 
     async def export(

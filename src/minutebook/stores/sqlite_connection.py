@@ -161,7 +161,15 @@ def _look_at_header(path: str) -> None:
         raise DecisionHistoryCorrupt("the file is too short to be a database; name another file, or restore a backup")
     from urllib.parse import quote  # loaded by the first file that is opened, not by whoever imports a store
 
-    name = "file:" + quote(os.fsencode(path)) + "?mode=ro&immutable=1"
+    name = "file:" + quote(os.fsencode(path)) + "?mode=ro"
+    _refuse_foreign_view(name + "&immutable=1")
+    if os.path.exists(path + "-wal") and not os.path.exists(path + "-journal"):
+        # The log may be another database's. A connection that cannot write reads through it and, unlike ours, cannot
+        # fold it into the file when it is closed (bad input 86).
+        _refuse_foreign_view(name)
+
+
+def _refuse_foreign_view(name: str) -> None:
     with contextlib.closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
         # Where the power went during a checkpoint the file is shorter than its header says, and the log has the rest.
         connection.execute(sql.READ_DAMAGED)

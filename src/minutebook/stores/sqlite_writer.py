@@ -23,7 +23,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from minutebook.errors import DecisionHistoryStorageFailed, MinutebookError
+from minutebook.errors import DecisionHistoryStorageFailed, MinutebookError, StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
 from minutebook.stores.sqlite_connection import (
@@ -86,6 +86,10 @@ class Database(Protocol):
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Have a write job run and committed; other tasks of the loop go on meanwhile."""
+        ...
+
+    def attempt(self, work: Work[None]) -> bool:
+        """Run a small job here if that can be done at once; return whether it was committed. It need not be synced."""
         ...
 
     def read(self, work: Work[T]) -> T:
@@ -227,6 +231,20 @@ class Writer:
         else:
             gathered.append(job)
         return cast("T", await job.outcome())
+
+    def attempt(self, work: Work[None]) -> bool:
+        """Run one job in this thread unless anybody else is writing; see `Database`."""
+        refuse_fork(self._pid)
+        job = _Job(work, 0, durable=False, erases=False, future=None)
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            done = self._transact([job], patient=False)
+        finally:
+            self._lock.release()
+        if job.error is not None and not isinstance(job.error, StorageError):
+            raise job.error
+        return done and job.error is None
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take what one iteration of the loop gathered: a single job runs here, several go to the thread."""
@@ -481,7 +499,7 @@ class Writer:
         return self._log_bytes > CHECKPOINT_BYTES or 0 < self._erase_at <= self._transactions
 
     def _do_chores(self) -> None:
-        """Make the checkpoint or the erasure that is due; what cannot be done now is due again after the next commit."""
+        """Make the checkpoint or the erasure that is due; what cannot be done now is due again later."""
         if self._failed or self._closed or not self._has_chores():
             return
         if 0 < self._erase_at <= self._transactions and not self._queue:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from minutebook.errors import BlockingMismatch
+from minutebook.model.pause import drive
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,22 +56,6 @@ class checkpoint:  # noqa: N801 - awaited like a function
 
     def __await__(self) -> Generator[None, None, None]:
         yield
-
-
-def drive(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """
-    Run a coroutine to its end without an event loop, and return its result.
-
-    Raises:
-        BlockingMismatch: it waits for something that only an event loop can give.
-    """
-    try:
-        while coroutine.send(None) is None:
-            pass
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise BlockingMismatch("the coroutine waits for an event loop; run it with asyncio, or open a blocking journal")
 
 
 async def cancel_at(
