@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import socket
+import ssl
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -705,6 +706,41 @@ def test_d09_timeouts_and_refused_connections_are_unavailable(server: Server) ->
         caught = refusal(provider_of(server, "chat", client=openai.OpenAI(base_url=address, api_key=KEY)))
     assert caught.provider_error_code == "connection_failed"
     assert len(server.requests) == 1
+
+
+class Broken(httpx2.BaseTransport):
+    """A host's own transport that raises what it likes."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        raise self.error
+
+
+@pytest.mark.parametrize("raised", [OSError(SECRET), RuntimeError(KEY), KeyError(SECRET), ssl.SSLError(1, SECRET)])
+def test_d09_what_a_transport_of_the_host_raises_is_unavailable(server: Server, raised: Exception) -> None:
+    """D9: whatever its class is; the conversation is marked, and the step can be asked again."""
+    broken = openai.OpenAI(
+        base_url=server.base_url, api_key=KEY, http_client=httpx2.Client(transport=Broken(raised), verify=False)
+    )
+    provider = provider_of(server, "chat", client=broken)
+    caught = refusal(provider)
+    assert isinstance(caught, AgentDecisionProviderUnavailable)
+    assert caught.provider_error_code == "connection_failed"
+    assert caught.__context__ is None
+    assert [entry.kind for entry in record(provider).entries] == [Kind.INPUT, Kind.ABANDONED]
+
+
+@pytest.mark.parametrize("raised", [DecisionHistoryBusy("held"), KeyboardInterrupt()])
+def test_d09_our_own_errors_and_interrupts_pass_a_transport_unchanged(server: Server, raised: BaseException) -> None:
+    """D9: a local refusal from inside a transport keeps its code."""
+    broken = openai.OpenAI(
+        base_url=server.base_url, api_key=KEY, http_client=httpx2.Client(transport=Broken(raised), verify=False)
+    )
+    with pytest.raises(type(raised)) as caught:
+        drive(provider_of(server, "chat", client=broken).decide(REQUEST))
+    assert caught.value is raised
 
 
 REFUSED_PART = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": SECRET}]}

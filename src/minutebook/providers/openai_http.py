@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, InvalidValue
+from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, InvalidValue, MinutebookError
 from minutebook.model import codec
 from minutebook.providers.decision import unavailable
 
@@ -106,7 +106,8 @@ class OpenAIPost:
         Post `body` once and return the body of a 2xx response.
 
         Raises:
-            AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed.
+            AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
+                and whatever a transport of the host raises.
         """
         self.connect()
         openai, response_type = _imported("openai"), _imported("httpx2").Response
@@ -129,6 +130,10 @@ class OpenAIPost:
             failure = unavailable("connection_failed")
         except openai.OpenAIError:
             failure = unavailable("client_failed")
+        except MinutebookError:
+            raise
+        except Exception:  # the host's transport, proxy or hook may raise anything
+            failure = unavailable("connection_failed")
         # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
         # quote the provider, which quotes them in turn (promise I-37).
         raise failure
