@@ -142,6 +142,32 @@ def test_o45_conversation_expires_as_one_unit(kind: str, tmp_path: Path) -> None
         assert _rows(tmp_path / "lab.db") == {"conversation": 1, "entry": 2}
 
 
+def test_d06_a_namespace_in_ram_goes_with_its_last_conversation() -> None:
+    """Names of tenants that came once and were refused, deleted or expired are not kept for ever."""
+    clock = FrozenClock()
+    journal = MemoryJournal(StoreBounds(ttl_ms=1_000, max_retained_bytes=1_000), clock=clock)
+    key = ConversationKey("refused", "a")
+    with pytest.raises(DecisionHistoryRetentionExceeded):
+        drive(append(journal, key, "one", say("x" * 2_000)))
+    drive(journal.totals("never written"))
+    assert not journal._namespaces
+    for end in ("delete", "header", "refused"):
+        drive(append(journal, key, "one", say("x")))
+        assert set(journal._namespaces) == {"refused"}
+        if end == "delete":
+            drive(journal.delete(key))
+        else:
+            clock.advance(1_001)
+        if end == "header":
+            drive(journal.header(key))
+        if end == "refused":
+            with pytest.raises(DecisionHistoryRetentionExceeded):
+                drive(append(journal, key, "two", say("x" * 2_000)))
+        assert not journal._namespaces, end
+    drive(append(journal, key, "one", say("x")))
+    assert drive(journal.totals("refused")).conversations == 1
+
+
 def _rows(path: Path) -> dict[str, int]:
     import sqlite3
 

@@ -63,11 +63,18 @@ class _Log:
 
 
 class _Namespace:
-    """One namespace: its conversations by the time of their last write, oldest first, and their bytes in all."""
+    """
+    One namespace: its conversations by the time of their last write, oldest first, and their bytes in all.
 
-    __slots__ = ("bytes", "changing", "logs")
+    It is in the journal's own table while it holds a conversation, and only then: names that came once and were
+    refused, deleted or expired cost nothing afterwards.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("bytes", "changing", "logs", "name", "table")
+
+    def __init__(self, name: str, table: dict[str, _Namespace]) -> None:
+        self.name = name
+        self.table = table
         self.logs: OrderedDict[str, _Log] = OrderedDict()
         self.bytes = 0
         self.changing = False
@@ -80,7 +87,12 @@ class _Namespace:
                 log.forget_unrecorded()
             self.bytes = sum(log.header.bytes for log in self.logs.values())
             self.changing = False
+            self.leave_if_empty()
         return self
+
+    def leave_if_empty(self) -> None:
+        if not self.logs:
+            self.table.pop(self.name, None)
 
     def store(self, name: str, log: _Log, grown: Extension | None, held: Header, *, release: bool) -> tuple[Entry, ...]:
         after = grown.header if grown else held
@@ -91,6 +103,7 @@ class _Namespace:
             log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
         log.header = free(after) if release else after
         self.logs[name] = log
+        self.table[self.name] = self
         if grown is not None:  # a replay or a bare reservation renews nothing, so it keeps its place in the order
             self.logs.move_to_end(name)
         self.bytes = size
@@ -102,6 +115,7 @@ class _Namespace:
         self.changing = True
         del self.logs[name]
         self.bytes = size
+        self.leave_if_empty()
         self.changing = False
 
 
@@ -139,7 +153,7 @@ class MemoryJournal:
             check_id(opening.idempotency, "idempotency id")
         wall = self._access()
         with self._lock:
-            space = self._namespaces.setdefault(key.namespace, _Namespace()).mended()
+            space = self._space(key.namespace)
             self._purge(space, key.id, wall)
             log = space.logs.get(key.id) or _Log(new_header(key, format, wall))
             held = take(log.header, token, format, wall)
@@ -281,7 +295,7 @@ class MemoryJournal:
 
     def _space(self, namespace: str) -> _Namespace:
         """Return a namespace as it stands, or an empty one."""
-        return (self._namespaces.get(namespace) or _Namespace()).mended()
+        return (self._namespaces.get(namespace) or _Namespace(namespace, self._namespaces)).mended()
 
     def _live(self, key: ConversationKey, wall: int) -> tuple[_Namespace, _Log | None]:
         """Return the log unless it has expired: the access that finds it so removes it (SPEC D6)."""
