@@ -280,6 +280,14 @@ class ReadsAfterClosing(Faulty):
         return None
 
 
+class LeavesExpired(Faulty):
+    """A read that finds an expired conversation leaves it where it is."""
+
+    async def header(self, key: Any) -> Any:
+        listed = [each.header for each in await super().list(key.namespace, "", 9) if each.key == key]
+        return listed[0] if listed else None
+
+
 JOURNAL_FAULTS = {
     FencesNothing: "fences_the_old_holder",
     FencesByEpochAlone: "fences_the_old_holder",
@@ -294,6 +302,7 @@ JOURNAL_FAULTS = {
     KeepsReceipts: "deletes_for_good",
     ForgetsBounds: "refuses_when_full",
     AltersBytes: "reads_back_what_was_written",
+    LeavesExpired: "removes_what_expired",
     ReadsAfterClosing: "closes_quietly",
 }
 
@@ -330,6 +339,7 @@ def test_report_names_every_check_once() -> None:
         "refuses_when_full",
         "last_byte_has_one_winner",
         "expires_as_one",
+        "removes_what_expired",
     }
 
 

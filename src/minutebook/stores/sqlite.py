@@ -201,31 +201,43 @@ class SQLiteJournal:
 
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
-        return self._read(lambda cursor: self._live(cursor, key).header)
+        return self._look(key, lambda _, place: place.header)
 
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`."""
-        return self._read(partial(self._newest, key, before, page))
+
+        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Entry, ...]:
+            last = place.header.entries if place.header is not None else 0
+            return _newest(cursor, place.conversation, min(before, last + 1), page)
+
+        return self._look(key, job)
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
-        return self._read(partial(self._oldest, key, after, page))
+        after = max(after, 0)
+
+        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Entry, ...]:
+            if place.header is None:
+                return ()
+            found = cursor.execute(sql.OLDEST_ENTRIES, (place.conversation, after, _rows(page.rows)))
+            return _paged(found, page, range(after + 1, min(place.header.entries, after + page.rows) + 1))
+
+        return self._look(key, job)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
 
-        def job(cursor: sqlite3.Cursor) -> tuple[Receipt, ...]:
-            place = self._live(cursor, key)
+        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Receipt, ...]:
             moved = cursor.execute(sql.LIST_RECEIPTS, (place.conversation, after, _rows(rows))).fetchall()
             recent = [receipt for receipt in _unpacked(place.recent) if receipt.version > after]
             return (*map(_receipt, moved), *recent)[: _rows(rows)]
 
-        return self._read(job)
+        return self._look(key, job)
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
         check_id(idempotency, "idempotency id")
-        return self._read(lambda cursor: _find_receipt(cursor, self._live(cursor, key), idempotency))
+        return self._look(key, lambda cursor, place: _find_receipt(cursor, place, idempotency))
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
         """See `Journal.list`."""
@@ -276,12 +288,31 @@ class SQLiteJournal:
         """The earliest `touched` of a conversation that has not expired."""
         return 0 if self._bounds.ttl_ms is None else wall - self._bounds.ttl_ms
 
-    def _live(self, cursor: sqlite3.Cursor, key: ConversationKey) -> _Place:
-        """Find a conversation for reading: an expired one is as if absent, and stays for the next write to remove."""
-        place = _find(cursor, key)
-        if place.header is not None and expired(place.header, self._bounds.ttl_ms, self._now()):
-            return _Place()
-        return place
+    def _look(self, key: ConversationKey, job: Callable[[sqlite3.Cursor, _Place], T]) -> T:
+        """Run a reading job on a conversation; one that has expired is as if absent, and is removed (SPEC D6)."""
+
+        def look(cursor: sqlite3.Cursor) -> tuple[Header | None, T]:
+            place = _find(cursor, key)
+            if place.header is None or not expired(place.header, self._bounds.ttl_ms, self._now()):
+                return None, job(cursor, place)
+            return place.header, job(cursor, _Place())
+
+        gone, found = self._read(look)
+        if gone is not None:
+            self._remove_expired(key, gone.entries + gone.version)
+        return found
+
+    def _remove_expired(self, key: ConversationKey, rows: int) -> None:
+        """
+        Remove what a read found expired, with its rows, in slices; only such a read writes.
+
+        Where nothing can be written just now, on a connection that only reads or beside another writer, it is left to
+        the next access: a read never fails or waits for it.
+        """
+        for _ in range(rows // _RESIDUE_ROWS + 1):
+            if not self._database.attempt(partial(self._remove_slice, key)):
+                self._residue = True
+                break
 
     # --- the jobs ----------------------------------------------------------------------------------------------------
 
@@ -349,20 +380,10 @@ class SQLiteJournal:
                 return True
         return Kept(DecisionHistoryAbsent("no such conversation to delete"))
 
-    def _newest(self, key: ConversationKey, before: int, page: Page, cursor: sqlite3.Cursor) -> tuple[Entry, ...]:
-        place = self._live(cursor, key)
-        if place.header is None:
-            return ()
-        return _newest(cursor, place.conversation, min(before, place.header.entries + 1), page)
-
-    def _oldest(self, key: ConversationKey, after: int, page: Page, cursor: sqlite3.Cursor) -> tuple[Entry, ...]:
-        place = self._live(cursor, key)
-        if place.header is None:
-            return ()
-        after = max(after, 0)
-        found = cursor.execute(sql.OLDEST_ENTRIES, (place.conversation, after, _rows(page.rows)))
-        last = min(place.header.entries, after + page.rows)
-        return _paged(found, page, range(after + 1, last + 1))
+    def _remove_slice(self, key: ConversationKey, cursor: sqlite3.Cursor) -> None:
+        place = self._accessed(cursor, key, self._now())
+        self._residue = _sweep(cursor)
+        cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
 
     # --- what the jobs share -----------------------------------------------------------------------------------------
 
@@ -436,7 +457,7 @@ class SQLiteJournal:
     # --- expiry ------------------------------------------------------------------------------------------------------
 
     def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int) -> _Place:
-        """Find a conversation for writing: the access that finds it expired removes it."""
+        """Find a conversation for writing, removing it if it has expired."""
         place = _find(cursor, key)
         if place.header is not None and expired(place.header, self._bounds.ttl_ms, wall):
             self._purge(cursor, place, place.conversation, place.own)

@@ -7,12 +7,13 @@ not give, and everything runs in the caller's own thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from minutebook.errors import InvalidOption
+from minutebook.errors import InvalidOption, StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.sqlite_connection import (
     DRIVER_ERRORS,
@@ -100,6 +101,13 @@ class HostConnection:
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run the job at once, in the loop's thread: the host's connection may belong to it."""
         return self.run(work, size=size, durable=durable, erases=erases)
+
+    def attempt(self, work: Work[None]) -> bool:
+        """Run one job unless it fails; see `Database`. A locked database is waited for as the host set it up."""
+        with contextlib.suppress(StorageError):
+            self.run(work)
+            return True
+        return False
 
     def read(self, work: Work[T]) -> T:
         """Run one reading job on a snapshot; see `Database`."""

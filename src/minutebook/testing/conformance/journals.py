@@ -443,6 +443,27 @@ async def expires_as_one(lab: Lab) -> None:
     expect(await journal.header(ConversationKey(KEY.namespace, "held")) == held.header, "a held one expired")
 
 
+async def removes_what_expired(lab: Lab) -> None:
+    """Every method that is given the key of an expired conversation removes it, reads too; nothing of it is counted."""
+    lab.needs_listing()
+    journal = await lab.journal(ttl_ms=1000)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "header": lambda: journal.header(KEY),
+        "newest": lambda: journal.newest(KEY, 9, EVERYTHING),
+        "oldest": lambda: journal.oldest(KEY, 0, EVERYTHING),
+        "receipts": lambda: journal.receipts(KEY, 0, 9),
+        "receipt": lambda: journal.receipt(KEY, "one"),
+        "delete": lambda: refused(journal.delete(KEY), DecisionHistoryAbsent, "a deletion of what has expired"),
+        "recover": lambda: refused(journal.recover(KEY, None), DecisionHistoryAbsent, "a recovery of what has expired"),
+    }
+    for name, call in calls.items():
+        await append(journal, KEY, "one", say("a"))
+        lab.clock.advance(1001)
+        await call()
+        totals = await journal.totals(KEY.namespace)
+        expect((totals.conversations, totals.bytes, totals.expired) == (0, 0, 0), f"`{name}` left what has expired")
+
+
 async def closes_quietly(lab: Lab) -> None:
     """Closing twice does nothing more; what comes afterwards is refused by name."""
     journal = await lab.journal()
@@ -475,6 +496,7 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     refuses_when_full,
     last_byte_has_one_winner,
     expires_as_one,
+    removes_what_expired,
     closes_quietly,
 )
 """Every check, in the order of the report."""

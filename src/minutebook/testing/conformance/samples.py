@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from minutebook.model.entries import Call, Draft, Entry, Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta
@@ -120,9 +122,10 @@ async def entries(journal: Journal, key: ConversationKey) -> tuple[Entry, ...]:
 
 async def dump(journal: Journal, key: ConversationKey) -> str:
     """Return a digest over everything that a conversation holds: what must stay the same when a write is refused."""
-    seen = hashlib.sha256(repr(await journal.header(key)).encode())
+    # By value: what a repr leaves out would go unseen.
+    seen = hashlib.sha256(msgspec.json.encode(await journal.header(key)))
     for entry in await entries(journal, key):
-        seen.update(repr(entry).encode() + entry.digest + entry.payload)
+        seen.update(msgspec.json.encode(entry))
     for receipt in await journal.receipts(key, 0, EVERYTHING.rows):
-        seen.update(repr(receipt).encode())
+        seen.update(msgspec.json.encode(receipt))
     return seen.hexdigest()
