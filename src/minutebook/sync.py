@@ -12,14 +12,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import minutebook
 from minutebook import conversation as asynchronous
 from minutebook import decisions, programs
-from minutebook.errors import BlockingMismatch, InvalidOption
+from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_responses import RESPONSES
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import (
@@ -345,7 +347,7 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     *,
     max_messages: int = 128,
     max_bytes: int = 262_144,
-    max_retained_bytes: int = 8 * 1024 * 1024,
+    max_retained_bytes: int | None = None,
     on_event: Observer | None = None,
     store: Store | None = None,
     namespace: str | None = None,
@@ -367,7 +369,21 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     )
 
 
-class OpenAIDecisionProvider(_Over[decisions.OpenAIDecisionProvider]):
+class _Responses(decisions.OpenAIProvider):
+    """The coroutines of a Responses provider over a client that never suspends them."""
+
+    _api = RESPONSES
+    _blocking = True
+
+
+class _Chat(decisions.OpenAIProvider):
+    """The coroutines of a Chat Completions provider over a client that never suspends them."""
+
+    _api = CHAT
+    _blocking = True
+
+
+class OpenAIDecisionProvider(_Over[decisions.OpenAIProvider]):
     """Decisions by OpenAI's Responses API with an `openai.OpenAI` client: see `minutebook.OpenAIDecisionProvider`."""
 
     def __init__(
@@ -383,14 +399,16 @@ class OpenAIDecisionProvider(_Over[decisions.OpenAIDecisionProvider]):
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
     ) -> None:
-        self._core = decisions.OpenAIDecisionProvider(
+        self._core = _Responses(
             model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
             decision_interface=decision_interface,
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
             extra_body=extra_body,
-            **_client_options(client, base_url, api_key),
         )
 
     @property
@@ -398,11 +416,20 @@ class OpenAIDecisionProvider(_Over[decisions.OpenAIDecisionProvider]):
         """Where the conversations are kept; `None` without a history."""
         return _store_over(self._core.store)
 
-    key = _plain(decisions.OpenAIDecisionProvider.key)
-    decide = _blocking(decisions.OpenAIDecisionProvider.decide)
+    key = _plain(decisions.OpenAIProvider.key)
+    decide = _blocking(decisions.OpenAIProvider.decide)
+    close = _blocking(decisions.OpenAIProvider.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-class OpenAIChatDecisionProvider(_Over[decisions.OpenAIChatDecisionProvider]):
+class OpenAIChatDecisionProvider(_Over[decisions.OpenAIProvider]):
     """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
 
     def __init__(
@@ -418,14 +445,16 @@ class OpenAIChatDecisionProvider(_Over[decisions.OpenAIChatDecisionProvider]):
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
     ) -> None:
-        self._core = decisions.OpenAIChatDecisionProvider(
+        self._core = _Chat(
             model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
             decision_interface=decision_interface,
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
             extra_body=extra_body,
-            **_client_options(client, base_url, api_key),
         )
 
     @property
@@ -433,8 +462,17 @@ class OpenAIChatDecisionProvider(_Over[decisions.OpenAIChatDecisionProvider]):
         """Where the conversations are kept; `None` without a history."""
         return _store_over(self._core.store)
 
-    key = _plain(decisions.OpenAIChatDecisionProvider.key)
-    decide = _blocking(decisions.OpenAIChatDecisionProvider.decide)
+    key = _plain(decisions.OpenAIProvider.key)
+    decide = _blocking(decisions.OpenAIProvider.decide)
+    close = _blocking(decisions.OpenAIProvider.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class DecisionProvider(Protocol):
@@ -491,20 +529,6 @@ class Runtime(Generic[T]):
                 on_observation=on_observation,
             )
         )
-
-
-def _client_options(client: object, base_url: str | None, api_key: str | None) -> dict[str, Any]:
-    """Return a provider's options for its client: the caller's, or a blocking one of our own."""
-    if client is None:
-        try:
-            import openai
-        except ImportError as error:
-            raise InvalidOption("the openai package is not installed: pip install 'minutebook[openai]'") from error
-        try:
-            return {"client": openai.OpenAI(base_url=base_url, api_key=api_key)}
-        except openai.OpenAIError as error:
-            raise InvalidOption("no OpenAI client: give client or api_key, or set OPENAI_API_KEY") from error
-    return {"client": client, "base_url": base_url, "api_key": api_key}
 
 
 def _store_over(core: JournalStore | None) -> Store | None:

@@ -37,7 +37,8 @@ def drive(awaitable: Awaitable[Result]) -> Result:
     except StopIteration as done:
         result: Result = done.value
         return result
-    steps.close()
+    finally:
+        steps.close()  # an interrupt may have come between two steps
     raise BlockingMismatch(
         "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
         "use the names of minutebook with await"
