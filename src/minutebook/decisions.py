@@ -48,6 +48,8 @@ from minutebook.providers.wire import wire_format
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+    from typing import Self
 
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -362,10 +364,11 @@ def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[s
     return fields
 
 
-class _OpenAI:
-    """What both OpenAI providers are."""
+class OpenAIProvider:
+    """What both OpenAI providers are, under an event loop and in `minutebook.sync` without one."""
 
     _api: Api
+    _blocking = False
 
     def __init__(
         self,
@@ -380,7 +383,7 @@ class _OpenAI:
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
     ) -> None:
-        self._post = OpenAIPost(client, base_url, api_key)
+        self._post = OpenAIPost(client, base_url, api_key, blocking=self._blocking)
         self._steps = Steps(
             self._api,
             model=model,
@@ -419,15 +422,32 @@ class _OpenAI:
         self._post.connect()
         return await self._steps.decide(request)
 
+    async def close(self) -> None:
+        """
+        Close the client that this provider made for itself; one that was given, and the store, stay open.
 
-class OpenAIDecisionProvider(_OpenAI):
+        Nothing more need follow, but a later decision makes another client.
+        """
+        await self._post.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class OpenAIDecisionProvider(OpenAIProvider):
     """
     Decisions by OpenAI's Responses API, stateless at the provider.
 
     Args:
         model: the model's name.
-        client: an `openai.AsyncOpenAI`, or an `openai.OpenAI` for blocking use; one is made from `base_url`,
-            `api_key` and the environment when it is left out.
+        client: an `openai.AsyncOpenAI` (in `minutebook.sync` an `openai.OpenAI`), which stays the caller's to close;
+            when it is left out one is made at first use from `base_url`, `api_key` and the environment, to be closed
+            with `async with provider` or `close`.
         base_url: where our own client sends its requests.
         api_key: our own client's key.
         decision_interface: `native` (tool calling) or `structured` (typed JSON output).
@@ -438,12 +458,13 @@ class OpenAIDecisionProvider(_OpenAI):
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
+        BlockingMismatch: an `openai.OpenAI`, which would block the event loop.
     """
 
     _api = RESPONSES
 
 
-class OpenAIChatDecisionProvider(_OpenAI):
+class OpenAIChatDecisionProvider(OpenAIProvider):
     """
     Decisions by the Chat Completions API, which local servers speak too: llama.cpp, Ollama, vLLM.
 

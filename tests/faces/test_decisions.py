@@ -28,11 +28,12 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
-from minutebook import errors
+from minutebook import errors, sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    BlockingMismatch,
     DecisionHistoryBusy,
     DecisionHistoryLimitExceeded,
     DecisionHistoryRetentionExceeded,
@@ -86,6 +87,7 @@ REQUEST = DecisionRequest(
     output=OUTPUT,
 )
 PROVIDERS = {"chat": OpenAIChatDecisionProvider, "responses": OpenAIDecisionProvider}
+BLOCKING = {"chat": sync.OpenAIChatDecisionProvider, "responses": sync.OpenAIDecisionProvider}
 ALL = [(api, interface) for api in PROVIDERS for interface in ("native", "structured")]
 every = pytest.mark.parametrize(("api", "interface"), ALL, ids=["-".join(pair) for pair in ALL])
 both = pytest.mark.parametrize("api", list(PROVIDERS))
@@ -282,8 +284,11 @@ def client_of(server: Server, **options: Any) -> openai.OpenAI:
 
 
 def provider_of(server: Server, api: str, interface: str = "native", **options: Any) -> Any:
+    """A provider whose coroutines end without suspending, unless an asynchronous client is given."""
+    if isinstance(options.get("client"), openai.AsyncOpenAI):
+        return PROVIDERS[api](model="m", decision_interface=interface, **options)
     options.setdefault("client", client_of(server))
-    return PROVIDERS[api](model="m", decision_interface=interface, **options)
+    return BLOCKING[api](model="m", decision_interface=interface, **options)._core
 
 
 def seen(call: Any, value: Any = "content", *, failed: bool = False) -> Observation:
@@ -484,9 +489,7 @@ def test_d05_identity_is_run_invocation_agent_provider_model_and_interface(serve
     """D5: whatever of the six differs is another conversation; the same six are the same one."""
     store = JournalStore(MemoryJournal(), namespace="n")
     made = [
-        PROVIDERS[api](
-            model=model, decision_interface=interface, client=client_of(server), history=HistoryOptions(store=store)
-        )
+        PROVIDERS[api](model=model, decision_interface=interface, history=HistoryOptions(store=store))
         for api in PROVIDERS
         for model in ("m", "m2")
         for interface in ("native", "structured")
@@ -1107,7 +1110,7 @@ def test_d12_the_count_is_of_what_is_sent(server: Server, api: str, interface: s
 def test_options_are_checked_at_construction(server: Server, options: dict[str, Any]) -> None:
     """Every option that does nothing, or could not, is refused where it is given."""
     with pytest.raises((InvalidOption, errors.InvalidValue)):
-        OpenAIChatDecisionProvider(**{"model": "m", "client": client_of(server), **options})
+        sync.OpenAIChatDecisionProvider(**{"model": "m", "client": client_of(server), **options})
     with pytest.raises(TypeError):
         OpenAIChatDecisionProvider(model="m", temperature=0)  # type: ignore[call-arg]
 
@@ -1146,6 +1149,53 @@ def test_a_client_is_made_from_options_and_its_absence_is_told_first(
     made = OpenAIChatDecisionProvider(model="m", base_url=server.base_url, api_key=KEY)
     assert asyncio.run(made.decide(REQUEST)).finish
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+@both
+def test_a_client_of_the_wrong_colour_is_refused_at_construction(server: Server, api: str) -> None:
+    """B11: a blocking client would stop the event loop without a word; an asynchronous one cannot be driven."""
+    asynchronous = openai.AsyncOpenAI(base_url=server.base_url, api_key=KEY)
+    with pytest.raises(BlockingMismatch, match=r"openai\.AsyncOpenAI, or take .* minutebook\.sync"):
+        PROVIDERS[api](model="m", client=client_of(server))
+    with pytest.raises(BlockingMismatch, match=r"openai\.OpenAI, or take .* minutebook$"):
+        BLOCKING[api](model="m", client=asynchronous)
+
+
+@both
+def test_a_blocking_provider_decides_and_closes_the_client_it_made(server: Server, api: str) -> None:
+    """B11: with the twin's own names; closed twice is closed, and a later decision makes another client."""
+    server.replies = [calls(api, "native", "a"), finishes(api, "native")]
+    with BLOCKING[api](model="m", base_url=server.base_url, api_key=KEY) as provider:
+        (call,) = provider.decide(REQUEST).calls
+        made: Any = provider._core._post._client
+    assert made.is_closed()
+    provider.close()
+    assert provider.decide(asking(seen(call))).finish
+    provider.close()
+    given = client_of(server)
+    with BLOCKING[api](model="m", client=given):
+        pass
+    assert not given.is_closed()
+
+
+@both
+def test_a_provider_closes_the_client_it_made_and_no_other(server: Server, api: str) -> None:
+    """What was given stays the caller's; a provider that never connected has nothing to close."""
+    server.replies = [finishes(api, "native")]
+
+    async def closes() -> None:
+        async with PROVIDERS[api](model="m", base_url=server.base_url, api_key=KEY) as provider:
+            assert (await provider.decide(REQUEST)).finish
+            made: Any = provider._post._client
+        assert made.is_closed()
+        await provider.close()
+        async with openai.AsyncOpenAI(base_url=server.base_url, api_key=KEY) as given:
+            async with PROVIDERS[api](model="m", client=given):
+                pass
+            assert not given.is_closed()
+        await PROVIDERS[api](model="m").close()
+
+    asyncio.run(closes())
 
 
 @pytest.mark.parametrize(

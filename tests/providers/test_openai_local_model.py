@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from minutebook import sync
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
 from minutebook.local import LocalModel, find_model
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
@@ -132,13 +133,11 @@ def test_d01_d12_a_real_model_decides_and_every_count_is_what_is_billed(make: An
 def test_d01_the_blocking_client_decides_the_same(model: LocalModel) -> None:
     """D1: under `openai.OpenAI` the same coroutine ends without suspending, and the model answers alike."""
     with openai.OpenAI(base_url=model.base_url, api_key="none") as client:
-        provider = OpenAIChatDecisionProvider(
+        provider = sync.OpenAIChatDecisionProvider(
             **options(model, base_url=None, api_key=None, client=client, extra_body={"temperature": 0})
         )
-        with pytest.raises(StopIteration) as ended:
-            provider.decide(REQUEST).send(None)
-    asynchronous = asyncio.run(chat(model).decide(REQUEST))
-    assert ended.value.value == asynchronous
+        blocking = provider.decide(REQUEST)
+    assert blocking == asyncio.run(chat(model).decide(REQUEST))
 
 
 def test_d09_d13_a_real_overflow_is_unavailable_and_compacts_nothing(model: LocalModel) -> None:

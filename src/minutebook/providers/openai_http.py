@@ -5,15 +5,23 @@ The client is the host's, with its keys, proxies and time-outs. Its low-level `p
 what is sent are the bytes that were built, and gives back the raw response, so what is kept are the bytes that came.
 Its own retries and redirects are off: a step is one request (SPEC D9, D13).
 
-One coroutine serves both clients: under the blocking one it ends without ever suspending.
+One coroutine serves both clients: under the blocking one it ends without ever suspending. Which of the two is told by
+whoever drives it, since a blocking client under an event loop would stop the loop for as long as a model thinks.
 """
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, InvalidValue, MinutebookError
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    BlockingMismatch,
+    InvalidOption,
+    InvalidValue,
+    MinutebookError,
+)
 from minutebook.model import codec
 from minutebook.providers.decision import unavailable
 
@@ -75,17 +83,31 @@ class OpenAIPost:
     The one request that leaves: bytes to a path, bytes back.
 
     Args:
-        client: an `openai.AsyncOpenAI` or `openai.OpenAI`; without one, an asynchronous client is made at first use.
+        client: an `openai.AsyncOpenAI`, or where `blocking` an `openai.OpenAI`; without one, one is made at first use.
         base_url: for a client of our own; else the environment says.
         api_key: likewise.
+        blocking: whether no event loop runs this.
+
+    Raises:
+        InvalidOption: a client that is none, or options of a client beside one.
+        BlockingMismatch: a client of the other colour.
     """
 
-    def __init__(self, client: object = None, base_url: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        blocking: bool = False,
+    ) -> None:
         for name, value in (("base_url", base_url), ("api_key", api_key)):
             if value is not None and (client is not None or type(value) is not str or not value):
                 raise InvalidOption(f"{name} is a text, and given without a client", option=name)
         self._settings = {"base_url": base_url, "api_key": api_key}
-        self._client: Any = None if client is None else _single(client)
+        self._blocking = blocking
+        self._made = client is None
+        self._client: Any = None if client is None else _single(client, blocking=blocking)
 
     def connect(self) -> None:
         """
@@ -96,10 +118,17 @@ class OpenAIPost:
         """
         if self._client is None:
             openai = _imported("openai")
+            kind = openai.OpenAI if self._blocking else openai.AsyncOpenAI
             try:
-                self._client = _single(openai.AsyncOpenAI(**self._settings))
+                self._client = _single(kind(**self._settings), blocking=self._blocking)
             except openai.OpenAIError as error:
                 raise InvalidOption("no OpenAI client: give client or api_key, or set OPENAI_API_KEY") from error
+
+    async def close(self) -> None:
+        """Close the client if it was made here; the host's own stays open. The next request makes another."""
+        if self._made and self._client is not None:
+            client, self._client = self._client, None
+            await _result(client.close())
 
     async def __call__(self, path: str, body: bytes) -> bytes:
         """
@@ -113,14 +142,14 @@ class OpenAIPost:
         openai, response_type = _imported("openai"), _imported("httpx2").Response
         failure: AgentDecisionProviderUnavailable
         try:
-            response = self._client.post(
-                path,
-                content=body,
-                cast_to=response_type,
-                options={"headers": {"Content-Type": "application/json"}, "follow_redirects": False},
+            response = await _result(
+                self._client.post(
+                    path,
+                    content=body,
+                    cast_to=response_type,
+                    options={"headers": {"Content-Type": "application/json"}, "follow_redirects": False},
+                )
             )
-            if not isinstance(self._client, openai.OpenAI):
-                response = await response
             return bytes(response.content)
         except openai.APIStatusError as error:
             failure = unavailable(status_code(error.status_code, error.response.content), error.status_code)
@@ -146,12 +175,21 @@ def _imported(name: Literal["openai", "httpx2"]) -> Any:
         raise InvalidOption("the OpenAI client is missing; run: pip install minutebook[openai]") from error
 
 
-def _single(client: object) -> Any:
-    """Return the host's client without its retries; the connections stay shared with it."""
+async def _result(returned: Any) -> Any:
+    """Return what a method of either client comes to."""
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _single(client: object, *, blocking: bool) -> Any:
+    """Return a client without its retries; the connections stay shared with it."""
     openai = _imported("openai")
-    if not isinstance(client, (openai.OpenAI, openai.AsyncOpenAI)):
-        raise InvalidOption(
-            f"client is an openai.AsyncOpenAI or openai.OpenAI, not {type(client).__name__}", option="client"
+    ours, other = (openai.OpenAI, openai.AsyncOpenAI) if blocking else (openai.AsyncOpenAI, openai.OpenAI)
+    if isinstance(client, other):
+        raise BlockingMismatch(
+            f"an openai.{other.__name__} was given to {'a blocking' if blocking else 'an asynchronous'} provider; give "
+            f"an openai.{ours.__name__}, or take the provider from {'minutebook' if blocking else 'minutebook.sync'}"
         )
+    if not isinstance(client, ours):
+        raise InvalidOption(f"client is an openai.{ours.__name__}, not {type(client).__name__}", option="client")
     checked: Any = client
     return checked.with_options(max_retries=0)
