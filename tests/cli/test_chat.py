@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
@@ -16,6 +17,10 @@ import pytest
 from tests.cli.commands import COMMAND, environment, run
 from tests.cli.test_demo import on_the_model
 
+import minutebook
+from minutebook.cli import agent
+from minutebook.cli import chat as chat_module
+from minutebook.model.decisions import Observation
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.record import Header
 from minutebook.sync import SQLiteStore
@@ -195,7 +200,9 @@ def test_ctrl_c_between_two_decisions_keeps_what_was_decided(chats: Chats) -> No
     stopped, before = chats.record()
     assert [waits.waiting for waits in stopped.state.open] == [(0,)]
     chat.say(ASK)
-    assert ORDER in answer_in(chat.until(PROMPT))
+    told = chat.until(PROMPT)
+    assert ORDER in answer_in(told)
+    assert "interrupted" not in told, "this process has made the call, and knows what came of it"
     assert chat.leave() == 0
     header, entries = chats.record()
     assert entries[: len(before)] == before
@@ -228,6 +235,49 @@ def test_d22_after_a_kill_the_next_run_asks_and_recovers(chats: Chats) -> None:
     assert not header.token
     assert sum(entry.kind is Kind.INPUT for entry in entries) == 1
     assert sum(entry.kind is Kind.ABANDONED for entry in entries) == 1
+
+
+def test_o33_a_call_whose_result_was_lost_is_told_as_interrupted_and_not_repeated(chats: Chats) -> None:
+    """O-33, D2, D3: killed between a decision and its result, the next run shows the call and executes nothing."""
+    first = chats()
+    first.until(PROMPT)
+    first.say(TELL)
+    chats.await_generation(exchanges=1)
+    first.kill()
+    killed, before = chats.record()
+    (waits,) = killed.state.open
+    (lost,) = waits.calls
+    observations = asyncio.run(_unfinished(chats.database))
+    assert [(each.capability, each.value, each.error) for each in observations] == [
+        (lost.name, {"interrupted": "outcome unknown"}, True)
+    ]
+    second = chats()
+    second.until("Recover? [y/N] ")
+    second.say("y")
+    told = second.until(PROMPT)
+    assert f"{lost.name} was interrupted: whether it took effect is unknown" in told
+    assert answer_in(told)
+    assert second.leave() == 0
+    header, entries = chats.record()
+    assert entries[: len(before)] == before
+    assert (header.token, header.state.open) == ("", ())
+    (result,) = (entry for entry in entries if entry.kind is Kind.RESULT and entry.exchange == waits.exchange)
+    assert b"outcome unknown" in result.payload
+    proposed = [call.name for entry in entries for call in entry.calls]
+    assert proposed.count(lost.name) == 1, "a proposal is executed at most once, and the lost one was not repeated"
+
+
+async def _unfinished(database: Path) -> tuple[Observation, ...]:
+    """Return what a run that goes on observes of the calls that wait."""
+    endpoint = agent.Endpoint(model="none", base_url="http://127.0.0.1:1/v1")
+    chat = chat_module.Chat(endpoint, minutebook.SQLiteStore(database, namespace="chat"), "1")
+    (listing,) = await chat.store.list()
+    chat.key = listing.key  # another model's conversation would be another one
+    found = await chat.unfinished()
+    await chat.close()
+    assert found is not None
+    assert found[0] == TELL
+    return found[1]
 
 
 def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:

@@ -17,7 +17,7 @@ from minutebook.errors import (
     InvalidValue,
 )
 from minutebook.model.decisions import CallReference, Decision, Finish, Observation, ProposedCall
-from minutebook.runtime import Budgets, CapabilityFailed, Program, capability
+from minutebook.runtime import Budgets, CapabilityFailed, Program, capability, interrupted
 from minutebook.testing import checkpoint, drive
 
 
@@ -252,6 +252,28 @@ def test_a_provider_error_loses_nothing_and_the_run_goes_on() -> None:
     assert (provider.requests[0].run_id, provider.requests[0].invocation_id) == ("r", "i")
     assert [seen.value for seen in outcome.observations] == [2, 4, {"refused": "calls_exhausted"}]
     assert (outcome.kind, outcome.decisions, outcome.calls) == ("finished", 2, 1)
+
+
+def test_o33_an_interrupted_call_is_reported_counted_and_not_repeated() -> None:
+    """O-33: neither a success nor "not run"; the model is told, its budget is used, and nothing is executed for it."""
+    paid: list[int] = []
+
+    @capability(max_calls=1)
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    (lost,) = calls(call("pay", amount=3), exchange=2).calls
+    seen = interrupted(lost)
+    assert (seen.capability, seen.arguments, seen.reference) == ("pay", {"amount": 3}, lost.reference)
+    assert (seen.error, seen.value) == (True, {"interrupted": "outcome unknown"})
+    made, provider = runtime(program(pay), calls(call("pay", amount=3), exchange=4), finish())
+    outcome = drive(made.run("t", run_id="r", invocation_id="i", observations=(seen,)))
+    assert provider.requests[0].observations == (seen,)
+    assert provider.requests[0].capabilities == ()
+    assert paid == []
+    assert outcome.calls == 0
 
 
 def test_a_report_that_raises_ends_the_run() -> None:

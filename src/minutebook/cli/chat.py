@@ -3,7 +3,8 @@ The demo's agent for a person at a terminal; its conversation is kept between ru
 
 Ctrl-C in a turn stops the turn and comes back to the prompt; at the prompt it ends the chat. Nothing that was recorded
 is lost, and what was asked stays asked: the record tells which question has no answer yet and which call has no result,
-and the next turn begins with those. Both capabilities only read, so a call whose result was lost is carried out again.
+and the next turn begins with those. A call whose result was lost, as by a kill, is reported as interrupted to the
+person and to the model; nothing is executed because a record says so (SPEC D2, D3).
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from minutebook.cli import agent
 from minutebook.cli.terminal import paragraph, shown
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import DecisionHistoryBusy, MinutebookError
-from minutebook.model.decisions import CallReference, Observation
+from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.programs import Runtime
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.structured import StructuredWire
 from minutebook.providers.wire import wire_format
+from minutebook.runtime import interrupted
 from minutebook.stores.opening import open_store
 
 if TYPE_CHECKING:
+    from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.stores.journal import JournalStore
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 NAMESPACE = "chat"
 RUN_ID = "chat"
 
-_BY_NAME = {each.name: each for each in agent.CAPABILITIES}
 _WIRE = StructuredWire(wire_format(CHAT.name), CHAT)
 
 
@@ -83,6 +85,8 @@ class Chat:
         self.session = session
         self.client: Any = agent.client(endpoint)
         self.provider: OpenAIChatDecisionProvider = agent.provider(endpoint, HistoryOptions(store=store), self.client)
+        self.observed: dict[CallReference, Observation] = {}
+        """What this process really did in a turn that is not finished: no record stands in for it."""
         self.key: ConversationKey = agent.conversation_key(self.provider, RUN_ID, session)
 
     async def header(self) -> Header | None:
@@ -96,12 +100,25 @@ class Chat:
     async def say(self, task: str, observations: tuple[Observation, ...] = ()) -> str:
         """Return the agent's answer to a message, or to one that it was working on."""
         outcome = await Runtime[agent.Answer](agent.chatting(self.endpoint), self.provider).run(
-            task, run_id=RUN_ID, invocation_id=self.session, observations=observations
+            task,
+            run_id=RUN_ID,
+            invocation_id=self.session,
+            observations=observations,
+            on_observation=self._note,
         )
+        self.observed.clear()
         return outcome.output.text if outcome.output else f"(stopped: the budget of {outcome.budget} is spent)"
 
+    def _note(self, observation: Observation) -> None:
+        if observation.reference is not None:
+            self.observed[observation.reference] = observation
+
     async def unfinished(self) -> tuple[str, tuple[Observation, ...]] | None:
-        """Return the message that has no answer yet, with the results of the calls that wait; `None` if none has."""
+        """
+        Return the message that has no answer yet, with an observation of each call that waits; `None` if none has.
+
+        A call that this process did not observe itself is observed as interrupted (case O-33).
+        """
         header = await self.header()
         if header is None or not (header.state.open or header.state.unanswered):
             return None
@@ -111,11 +128,13 @@ class Chat:
                 text = str(msgspec.json.decode(entry.fragment)["content"])
             for waits in header.state.open:
                 if entry.seq == waits.exchange:
-                    observations += [
-                        _carried_out(call.name, arguments, CallReference(entry.seq, position))
-                        for position, (call, arguments) in enumerate(_WIRE.calls(entry.fragment))
-                    ]
+                    calls = _proposed(entry)
+                    observations += [self._observation(calls[position]) for position in waits.waiting]
         return text, tuple(observations)
+
+    def _observation(self, call: ProposedCall) -> Observation:
+        known = self.observed.get(call.reference) if call.reference else None
+        return known or interrupted(call)
 
     async def close(self) -> None:
         """Close what was opened."""
@@ -123,10 +142,16 @@ class Chat:
         await self.store.close()
 
 
-def _carried_out(name: str, arguments: Any, reference: CallReference) -> Observation:
-    found = _BY_NAME[name]
-    value = msgspec.to_builtins(found(**found.convert(arguments)))
-    return Observation(capability=name, arguments=arguments, value=value, reference=reference)
+def _proposed(entry: Entry) -> list[ProposedCall]:
+    """Return the calls of a recorded decision, as they were proposed."""
+    return [
+        ProposedCall(
+            capability=call.name,
+            arguments=arguments if isinstance(arguments, dict) else {},
+            reference=CallReference(entry.seq, position),
+        )
+        for position, (call, arguments) in enumerate(_WIRE.calls(entry.fragment))
+    ]
 
 
 def _edit_lines() -> None:
@@ -173,6 +198,9 @@ def _go_on(runner: asyncio.Runner, chat: Chat) -> bool:
     if unfinished is None:
         return True
     paragraph(f"Going on with: {unfinished[0]}")
+    for each in unfinished[1]:
+        if each.reference not in chat.observed:
+            paragraph(f"{each.capability} was interrupted: whether it took effect is unknown, and it is not repeated.")
     return _turn(runner, chat, *unfinished)
 
 

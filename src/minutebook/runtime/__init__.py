@@ -8,6 +8,7 @@ budgets, and never from what a message says (SPEC D2, D3, D28).
 from minutebook.runtime.budgets import Budgets
 from minutebook.runtime.capabilities import Capability, CapabilityFailed, capability
 from minutebook.runtime.loop import Outcome, Runtime
+from minutebook.runtime.observations import interrupted
 from minutebook.runtime.program import Program
 
-__all__ = ["Budgets", "Capability", "CapabilityFailed", "Outcome", "Program", "Runtime", "capability"]
+__all__ = ["Budgets", "Capability", "CapabilityFailed", "Outcome", "Program", "Runtime", "capability", "interrupted"]

@@ -1,9 +1,9 @@
 """
 Observations as the runtime makes them: one for each proposed call, executed or refused (SPEC D26).
 
-An error's value has one of two shapes. `{"error": kind}` means that the operation was executed and failed, and
-`{"refused": reason}` that it never was; each may have a `message` for the model. A run that goes on later tells from
-them what was used.
+An error's value has one of three shapes. `{"error": kind}` means that the operation was executed and failed,
+`{"refused": reason}` that it never was, and `{"interrupted": "outcome unknown"}` that nobody knows; the first two may
+have a `message` for the model. A run that goes on later tells from them what was used.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ def refused(call: ProposedCall, reason: Refusal, message: str | None = None) -> 
     return _observation(call, _told("refused", reason, message), error=True)
 
 
+def interrupted(call: ProposedCall) -> Observation:
+    """
+    Return the observation of a call whose result was lost, as by a kill: reported, never repeated (case O-33).
+
+    Nobody can tell whether the operation took effect, so it is neither a success nor "not run", and the record alone is
+    no ground to execute it (SPEC D2, D3). The model and the operator see that the outcome is unknown, and find out with
+    what they may. It counts against the budgets as an execution. Give it with `Runtime.run(observations=...)`.
+    """
+    return _observation(call, {"interrupted": "outcome unknown"}, error=True)
+
+
 def _told(shape: str, what: str, message: str | None) -> dict[str, JSON]:
     return {shape: what} if message is None else {shape: what, "message": message}
 
@@ -52,7 +63,7 @@ def _observation(call: ProposedCall, value: JSON, *, error: bool) -> Observation
 
 
 def was_executed(observation: Observation) -> bool:
-    """Return whether the operation was executed, well or badly."""
+    """Return whether the operation was executed, well or badly, or may have been."""
     return not (observation.error and isinstance(observation.value, dict) and "refused" in observation.value)
 
 
