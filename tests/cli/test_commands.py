@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import sqlite3
@@ -10,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands import COMMAND, NAMESPACE, converse, documents, environment, hold, run
+from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, documents, environment, hold, run
+
+import minutebook
+from minutebook.cli.view import look
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.sync import Conversation, SQLiteStore
 
 HOSTILE = "a\x1b[2J\u202eb\u200d c\n[red]d"
 """Clears the screen, turns the writing round, breaks the line, and is no markup."""
@@ -64,6 +71,68 @@ def test_b10_show_has_what_is_retained_beside_what_was_sent(database: Path) -> N
     assert [row["messages"] for row in shown["sent"]] == [3, 5]
 
 
+def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> None:
+    """A parked exchange is in no request until its result is there, wherever it stands in the range."""
+
+    def marks() -> list[tuple[str, str]]:
+        (told,) = documents(asked(database, "show", "one", "--json").stdout)
+        return [(row["complete"], row["in_last_request"]) for row in told["retained"]]
+
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calling = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(store, "one", format="openai-chat")
+        converse(database, "one")
+        with conversation.turn("Park this") as turn:
+            turn.window()
+            (parked,) = turn.respond(calling)
+            turn.park(parked)
+        converse(database, "one", turns=2)
+        assert marks() == [("yes", "yes"), ("waits", ""), ("yes", "yes"), ("yes", "")]
+        (waits,) = conversation.open_calls()
+        conversation.complete(waits, "done")
+        assert marks() == [("yes", "yes"), ("yes", ""), ("yes", "yes"), ("yes", "")]
+        converse(database, "one")
+        assert marks() == [("yes", "yes")] * 4 + [("yes", "")]
+
+
+def test_b01_show_costs_what_it_shows() -> None:
+    """B1: the newest three of a thousand exchanges are a few rows read, each once."""
+
+    class Counting(MemoryJournal):
+        read = 0
+
+        async def newest(self, *arguments: Any) -> Any:
+            return self.counted(await super().newest(*arguments))
+
+        async def oldest(self, *arguments: Any) -> Any:
+            return self.counted(await super().oldest(*arguments))
+
+        async def receipts(self, *arguments: Any) -> Any:
+            return self.counted(await super().receipts(*arguments))
+
+        def counted(self, found: Any) -> Any:
+            self.read += len(found)
+            return found
+
+    async def body() -> None:
+        journal = Counting()
+        store = JournalStore(journal, namespace=NAMESPACE)
+        conversation = minutebook.Conversation(store, "long", format="openai-chat")
+        for position in range(1000):
+            async with conversation.turn(f"Question {position}") as turn:
+                await turn.window()
+                await turn.respond(chat_response("So."))
+        header = await store.header(conversation.key)
+        assert header is not None
+        journal.read = 0
+        exchanges, sent = await look(store, "long", header, 3)
+        assert [row.seq for row in exchanges] == [1996, 1998, 2000] == [row.answered_by for row in sent]
+        assert journal.read < 60
+
+    asyncio.run(body())
+
+
 def test_b10_an_absent_conversation_is_exit_code_1(database: Path) -> None:
     """B10: the history refuses, in words and in JSON."""
     converse(database, "one")
@@ -103,17 +172,20 @@ def test_b10_delete_asks_a_person_and_refuses_to_guess_without_one(database: Pat
     assert asked(database, "show", "one").returncode == 1
 
 
-@pytest.mark.parametrize(("reply", "status", "left"), [(b"n\n", 1, 0), (b"y\n", 0, 1)])
-def test_b10_delete_at_a_terminal(database: Path, reply: bytes, status: int, left: int) -> None:
-    """B10: a person at a terminal is asked, and only yes erases."""
+@pytest.mark.parametrize(
+    ("reply", "deleted"), [(b"n\n", False), (b"\n", False), (b"\x04", False), (b"y\n", True)], ids=repr
+)
+def test_b10_delete_at_a_terminal(database: Path, reply: bytes, deleted: bool) -> None:
+    """B10: a person at a terminal is asked, and only yes erases; no is an answer, not a refusal of the history."""
     converse(database, "one")
     ours, theirs = pty.openpty()
     os.write(ours, reply)
     told = asked(database, "delete", "one", stdin=theirs)
     os.close(ours)
     os.close(theirs)
-    assert told.returncode == status
-    assert asked(database, "show", "one").returncode == left
+    assert told.returncode == 0
+    assert ("nothing deleted" in told.stdout) != deleted
+    assert asked(database, "show", "one").returncode == deleted
 
 
 def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:

@@ -25,7 +25,7 @@ from minutebook.cli.terminal import (
     say,
     shown,
 )
-from minutebook.cli.view import Request, Retained, cells, columns, exchange_text, moment, requests, retained
+from minutebook.cli.view import Request, Retained, cells, columns, exchange_text, look, moment
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, MinutebookError
 from minutebook.stores.opening import store_url
 
@@ -112,7 +112,7 @@ def show(
 
     async def work(opened: JournalStore) -> None:
         header = await _header(opened, id)
-        exchanges, sent = await retained(opened, id, header, last), await requests(opened, id, last)
+        exchanges, sent = await look(opened, id, header, last)
         if json:
             print_json({"id": id, **_counters(header), "retained": exchanges, "sent": sent})
             return
@@ -160,7 +160,9 @@ def delete(
         if not sys.stdin.isatty():
             sys.stderr.write("Nobody is here to be asked; say --yes to erase it.\n")
             raise SystemExit(EXIT_USAGE)
-        typer.confirm(f"Erase {shown(id)} for good?", abort=True)
+        if not _agreed(f"Erase {shown(id)} for good?"):
+            _report(json, {"id": id, "deleted": False, "erased": False}, "nothing deleted")
+            return
 
     async def work(opened: JournalStore) -> None:
         erased = await opened.delete(opened.key(id))
@@ -282,6 +284,15 @@ def _reported(work: Callable[[], None], *, as_json: bool) -> None:
         fail(error, as_json=as_json)
     except BrokenPipeError:
         leave_pipe()
+
+
+def _agreed(question: str) -> bool:
+    """Ask a person; whoever ends the input or presses Ctrl-C has not agreed."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        sys.stdout.write("\n")
+        return False
 
 
 def _check_exists(url: str) -> None:

@@ -10,13 +10,17 @@ import msgspec
 from minutebook.cli.terminal import shown
 from minutebook.conversation import Conversation
 from minutebook.model.entries import Kind
-from minutebook.model.receipts import Sent, decode_sent
+from minutebook.model.receipts import decode_sent
+from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.wire import FORMATS
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.record import Header, Receipt
     from minutebook.stores.journal import JournalStore
+
+
+_RECEIPTS_AT_ONCE = 32
 
 
 class Retained(msgspec.Struct, kw_only=True):
@@ -60,54 +64,88 @@ def moment(unix_ms: int) -> str:
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-async def retained(store: JournalStore, id: str, header: Header, last: int) -> list[Retained]:  # noqa: A002
-    """Return the newest `last` exchanges, oldest first, with whether the last request held them."""
-    sent = await last_sent(store, id)
+async def look(
+    store: JournalStore,
+    id: str,  # noqa: A002 - the field's standard word
+    header: Header,
+    last: int,
+) -> tuple[list[Retained], list[Request]]:
+    """Return the newest `last` exchanges and the requests that they answered, oldest first; costs what it returns."""
+    exchanges = await _newest_exchanges(store, id, header, last)
+    answers = await _newest_answers(store, id, header, exchanges[-1].response.seq) if exchanges else []
     waiting = {waits.exchange for waits in header.state.open}
+    rows = [_row(exchange, waiting, answers[0] if answers else None) for exchange in reversed(exchanges)]
+    return rows, [_request(receipt) for receipt in reversed(answers)]
+
+
+class _Exchange(msgspec.Struct, kw_only=True):
+    response: Entry
+    results: list[Entry]
+    abandoned_at: int
+    """The `seq` of the mark that took it out; 0 if it stands."""
+
+
+async def _newest_exchanges(store: JournalStore, id: str, header: Header, last: int) -> list[_Exchange]:  # noqa: A002
+    """Return the newest `last` exchanges, newest first: so a mark and late results are met before what they are of."""
+    found: list[_Exchange] = []
+    results: dict[int, list[Entry]] = {}
     marks: list[Entry] = []
-    rows: dict[int, Retained] = {}
-    async for entry in store.entries(store.key(id)):
-        if entry.kind is Kind.ABANDONED:
-            marks.append(entry)
-        elif entry.kind is Kind.RESPONSE:
-            rows[entry.seq] = _row(entry, waiting, sent)
-        elif entry.kind is Kind.RESULT and entry.exchange in rows:
-            rows[entry.exchange].messages += entry.messages
-            rows[entry.exchange].bytes += len(entry.payload)
-    for mark in marks:
-        for seq in range(mark.exchange, mark.call + 1):
-            if seq in rows:
-                rows[seq].complete = "abandoned"
-                rows[seq].in_last_request = ""
-    return list(rows.values())[-last:]
+    page = Page(rows=min(STREAM_PAGE.rows, 4 * last), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
+    before = header.entries + 1
+    while entries := await store.journal.newest(store.key(id), before, page):
+        for entry in entries:
+            if entry.kind is Kind.ABANDONED:
+                marks.append(entry)
+            elif entry.kind is Kind.RESULT:
+                results.setdefault(entry.exchange, []).append(entry)
+            elif entry.kind is Kind.RESPONSE:
+                mark = next((mark.seq for mark in marks if mark.exchange <= entry.seq <= mark.call), 0)
+                found.append(_Exchange(response=entry, results=results.pop(entry.seq, []), abandoned_at=mark))
+                if len(found) == last:
+                    return found
+        before = entries[-1].seq
+    return found
 
 
-def _row(entry: Entry, waiting: set[int], sent: Sent) -> Retained:
+async def _newest_answers(store: JournalStore, id: str, header: Header, oldest: int) -> list[Receipt]:  # noqa: A002
+    """Return the receipts of the requests that were answered at `oldest` or later, newest first."""
+    found: list[Receipt] = []
+    above = header.version
+    while above > 0:
+        below, above = above, max(0, above - _RECEIPTS_AT_ONCE)
+        page = await store.journal.receipts(store.key(id), above, below - above)
+        for receipt in sorted(page, key=lambda each: each.version, reverse=True):
+            if receipt.last < oldest:
+                return found
+            if receipt.sent and receipt.version <= below:
+                found.append(receipt)
+    return found
+
+
+def _row(exchange: _Exchange, waiting: set[int], newest: Receipt | None) -> Retained:
+    entry = exchange.response
     return Retained(
         seq=entry.seq,
         turn=entry.turn,
         recorded=moment(entry.wall),
         calls=len(entry.calls),
-        messages=entry.messages,
-        bytes=len(entry.payload),
-        complete="waits" if entry.seq in waiting else "yes",
-        in_last_request="yes" if sent.first and sent.first <= entry.seq <= sent.last else "",
+        messages=entry.messages + sum(result.messages for result in exchange.results),
+        bytes=len(entry.payload) + sum(len(result.payload) for result in exchange.results),
+        complete="abandoned" if exchange.abandoned_at else "waits" if entry.seq in waiting else "yes",
+        in_last_request="yes" if newest and entry.seq not in waiting and _was_sent(exchange, newest) else "",
     )
 
 
-async def last_sent(store: JournalStore, id: str) -> Sent:  # noqa: A002
-    """Return the newest request that a receipt tells of."""
-    newest = Sent()
-    async for receipt in store.receipts(store.key(id)):
-        if receipt.sent:
-            newest = decode_sent(receipt.sent)
-    return newest
+def _was_sent(exchange: _Exchange, newest: Receipt) -> bool:
+    """
+    Return whether the request that `newest` tells of held a complete exchange.
 
-
-async def requests(store: JournalStore, id: str, last: int) -> list[Request]:  # noqa: A002
-    """Return the newest `last` requests, oldest first, by their numbers."""
-    receipts = [receipt async for receipt in store.receipts(store.key(id)) if receipt.sent]
-    return [_request(receipt) for receipt in receipts[-last:]]
+    A parked one inside the range was left out until its last result was there, an abandoned one after its mark.
+    """
+    sent = decode_sent(newest.sent)
+    complete_at = max((result.seq for result in exchange.results), default=0)
+    in_range = 0 < sent.first <= exchange.response.seq <= sent.last
+    return in_range and complete_at < newest.last and not 0 < exchange.abandoned_at < newest.last
 
 
 def _request(receipt: Receipt) -> Request:
