@@ -38,8 +38,10 @@ from minutebook.providers.decision import (
     checked_request,
     joined,
     read,
+    read_message,
     token_count,
 )
+from minutebook.providers.generator import Generator, check_alone
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OpenAIPost
 from minutebook.providers.openai_responses import RESPONSES
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
-    from minutebook.ports import Observer
+    from minutebook.ports import Generate, Observer
     from minutebook.providers.decision import Api, Interface
     from minutebook.stores.journal import JournalStore
 
@@ -162,6 +164,7 @@ class Steps:
         count: ask the provider's counting endpoint before each generation.
         extra_body: further top-level fields of each request.
         post: posts bytes to a path and returns the body of a 2xx response.
+        generator: makes the response of a request instead of `post`.
 
     Raises:
         InvalidOption: an option out of its range, or a field in `extra_body` that is not for the caller to set.
@@ -178,6 +181,7 @@ class Steps:
         count: bool,
         extra_body: Mapping[str, JSON] | None,
         post: Callable[[str, bytes], Awaitable[bytes]],
+        generator: Generator | None = None,
     ) -> None:
         self.api = api
         self.model = codec.text(model, "model")
@@ -194,6 +198,7 @@ class Steps:
         self.options = _options(history)
         self.store = self.options.open_store() if self.options else None
         self._post = post
+        self._generator = generator
 
     def key(self, request: DecisionRequest) -> ConversationKey:
         """
@@ -222,11 +227,11 @@ class Steps:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             window = await hold.window(staged=staged)
-            fields, counted = await self._prepare(request, window.json)
+            ask, fields, counted = await self._prepare(request, window.json)
             hold.generated = True
-            payload = await self._post(self.api.path, joined(fields))
+            payload = await self._response(ask, fields)
             unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
-            draft, decision = read(self.api, self.interface, request, payload)
+            draft, decision = self._read(request, payload)
             hold.note_tokens(counted=counted, billed=decision.billed_tokens)
             committed = await hold.commit((*staged, draft), settles=True, release=True)
         except BaseException as error:
@@ -273,13 +278,12 @@ class Steps:
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
-        fields, counted = await self._prepare(request, messages)
-        payload = await self._post(self.api.path, joined(fields))
-        decision = read(self.api, self.interface, request, payload)[1]
+        ask, fields, counted = await self._prepare(request, messages)
+        decision = self._read(request, await self._response(ask, fields))[1]
         return msgspec.structs.replace(decision, counted_tokens=counted)
 
-    async def _prepare(self, request: DecisionRequest, messages: bytes) -> tuple[dict[str, bytes], int | None]:
-        """Return the request's fields, and their input tokens where they are counted."""
+    async def _prepare(self, request: DecisionRequest, messages: bytes) -> tuple[Ask, dict[str, bytes], int | None]:
+        """Return the request, the fields of its body, and their input tokens where they are counted."""
         ask = Ask(
             model=self.model,
             instructions=self.interface.instructions(request),
@@ -289,7 +293,18 @@ class Steps:
             max_output_tokens=self.max_output_tokens,
         )
         fields = self.api.fields(ask) | self.extra
-        return fields, await self._counted(fields) if self.count else None
+        return ask, fields, await self._counted(fields) if self.count else None
+
+    async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
+        """Return the response's payload: one request to the provider, or one call of the host's generator."""
+        if self._generator is not None:
+            return await self._generator(ask)
+        return await self._post(self.api.path, joined(fields))
+
+    def _read(self, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+        if self._generator is not None:
+            return read_message(self.interface, request, payload)
+        return read(self.api, self.interface, request, payload)
 
     async def _counted(self, fields: Mapping[str, bytes]) -> int:
         projected = {name: value for name, value in fields.items() if name in self.api.counted}
@@ -382,7 +397,13 @@ class OpenAIProvider:
         max_output_tokens: int | None = None,
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
     ) -> None:
+        others = {"client": client, "base_url": base_url, "api_key": api_key, "max_output_tokens": max_output_tokens}
+        others |= {"count": count or None, "extra_body": extra_body}
+        check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
+        generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
+        self._generates = generate is not None
         self._post = OpenAIPost(client, base_url, api_key, blocking=self._blocking)
         self._steps = Steps(
             self._api,
@@ -393,6 +414,7 @@ class OpenAIProvider:
             count=count,
             extra_body=extra_body,
             post=self._post,
+            generator=generator,
         )
 
     @property
@@ -419,7 +441,8 @@ class OpenAIProvider:
             DecisionHistoryError: the history refuses; see its codes.
             InvalidOption: a history without `run_id`, `invocation_id` or `agent_ref`, or capabilities that clash.
         """
-        self._post.connect()
+        if not self._generates:
+            self._post.connect()
         return await self._steps.decide(request)
 
     async def close(self) -> None:
@@ -455,6 +478,11 @@ class OpenAIDecisionProvider(OpenAIProvider):
         max_output_tokens: the provider's bound on what it generates, reasoning included.
         count: count each request before it is generated; the count is in the decision and in the receipt.
         extra_body: further top-level fields of each request, such as `temperature` or `reasoning`.
+        generate: makes each decision in the place of a request, for the structured interface: given the messages and
+            the schema that binds the answer, it returns the object that a model would write. What it returns is
+            recorded as an assistant's message with that JSON and nothing else; what it raises is
+            `AgentDecisionProviderUnavailable` (`generator_failed`), our own errors apart. Options of a request, such
+            as a client or `count`, are refused beside it.
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.

@@ -278,6 +278,18 @@ class DecisionProvider(Protocol):
         ...
 
 
+class Generate(Protocol):
+    """
+    A generator of the host's own, in the place of a provider's API: a function, or a coroutine function (SPEC D26).
+
+    It serves the structured interface: what it returns is the JSON object that a model bound to `schema` would write.
+    """
+
+    def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> Awaitable[JSON] | JSON:
+        """Return the decision for `messages`, the instructions first as a message of the role `system`."""
+        ...
+
+
 class Observer(Protocol):
     """Who is told of events. What it raises is kept from the history (threat: hooks that raise or block)."""
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
-    from minutebook.ports import Observer, Random
+    from minutebook.ports import Generate, Observer, Random
     from minutebook.runtime import Outcome, Program
 
 __all__ = [
@@ -398,6 +398,7 @@ class OpenAIDecisionProvider(_Over[decisions.OpenAIProvider]):
         max_output_tokens: int | None = None,
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
     ) -> None:
         self._core = _Responses(
             model=model,
@@ -409,6 +410,7 @@ class OpenAIDecisionProvider(_Over[decisions.OpenAIProvider]):
             max_output_tokens=max_output_tokens,
             count=count,
             extra_body=extra_body,
+            generate=generate,
         )
 
     @property
@@ -444,6 +446,7 @@ class OpenAIChatDecisionProvider(_Over[decisions.OpenAIProvider]):
         max_output_tokens: int | None = None,
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
     ) -> None:
         self._core = _Chat(
             model=model,
@@ -455,6 +458,7 @@ class OpenAIChatDecisionProvider(_Over[decisions.OpenAIProvider]):
             max_output_tokens=max_output_tokens,
             count=count,
             extra_body=extra_body,
+            generate=generate,
         )
 
     @property

@@ -961,6 +961,155 @@ def test_d26_a_recorded_call_names_where_it_stands(server: Server, api: str, int
     assert isinstance(refusal(provider, asking(seen(first))), PairingViolation)
 
 
+# --- D26: a generator of the host's own ---
+
+
+def generated_with(api: str, generate: Any, *, blocking: bool, **options: Any) -> Any:
+    kinds: dict[str, Any] = BLOCKING if blocking else PROVIDERS
+    return kinds[api](model="m", decision_interface="structured", generate=generate, **options)
+
+
+LOOKING = {"decision": {"action": "look", "path": "ä"}}
+FINISHING = {"decision": {"action": "finish", "answer": "done"}}
+
+
+@both
+@pytest.mark.parametrize("kind", ["blocking", "async", "plain function in async"])
+def test_d26_an_object_of_a_generator_is_kept_and_no_metadata_made_up(
+    api: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D26: an assistant's message with the object's JSON and nothing else; no client, no key, no ids, no usage."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    given: list[tuple[Any, Any]] = []
+    objects = [LOOKING, FINISHING]
+
+    def generate(messages: list[dict[str, Any]], schema: dict[str, Any]) -> Any:
+        given.append((messages, schema))
+        return objects.pop(0)
+
+    async def later(messages: list[dict[str, Any]], schema: dict[str, Any]) -> Any:
+        await asyncio.sleep(0)
+        return generate(messages, schema)
+
+    async def steps() -> tuple[Any, Decision]:
+        provider = generated_with(api, later if kind == "async" else generate, blocking=False)
+        (call,) = (await provider.decide(REQUEST)).calls
+        return provider, await provider.decide(asking(seen(call, {"n": 1})))
+
+    if kind == "blocking":
+        twin = generated_with(api, generate, blocking=True)
+        (call,) = twin.decide(REQUEST).calls
+        last, provider = twin.decide(asking(seen(call, {"n": 1}))), twin._core
+    else:
+        provider, last = asyncio.run(steps())
+    assert last.finish is not None
+    assert (last.finish.output, last.billed_tokens, last.counted_tokens) == ({"answer": "done"}, None, None)
+    said = {"role": "assistant", "content": '{"decision":{"action":"look","path":"ä"}}'}
+    entries = record(provider).entries
+    kept = json.loads(entries[1].payload)
+    assert kept == (said if api == "chat" else [said])
+    assert [entry.kind for entry in entries] == [Kind.INPUT, Kind.RESPONSE, Kind.RESULT, Kind.RESPONSE]
+    (first, schema), (second, _) = given
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert first[0]["content"].startswith("You decide.")
+    told = {"role": "user", "content": 'Result of look: {"n":1}'}
+    assert second[1:] == [{"role": "user", "content": TASK}, said, told]
+    Draft202012Validator(schema).validate(LOOKING)
+    drive(provider.store.verify(provider.key(REQUEST)))
+
+
+@both
+def test_d26_what_a_generator_said_can_be_sent_to_the_provider(server: Server, api: str) -> None:
+    """D26: the conversation that a generator began goes on at the API, whose types accept its message."""
+    options = HistoryOptions(store=JournalStore(MemoryJournal(), namespace="n"))
+    begun = generated_with(api, lambda messages, schema: LOOKING, blocking=True, history=options)
+    (call,) = begun.decide(REQUEST).calls
+    server.replies = [finishes(api, "structured")]
+    assert drive(provider_of(server, api, "structured", history=options).decide(asking(seen(call)))).finish
+    assert server.refused == []
+    assert server.shown()[1] == {
+        "role": "assistant",
+        "content": json.dumps(LOOKING, ensure_ascii=False).replace(" ", ""),
+    }
+
+
+@both
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ({"answer": "x"}, "decision_mismatch"),
+        ({"decision": {"action": "erase"}}, "unknown_action"),
+        ({"decision": {"action": "look", "path": 7}}, "arguments_mismatch"),
+        ("look", "decision_mismatch"),
+        (None, "decision_mismatch"),
+        ({"decision": {"action": "finish", "answer": object()}}, "malformed_response"),
+        (float("nan"), "malformed_response"),
+    ],
+)
+def test_d09_d26_an_object_without_a_decision_is_a_schema_violation(api: str, value: Any, code: str) -> None:
+    """D9, D26: as of a model, and the step can be asked again."""
+    values = [value, FINISHING]
+    provider = generated_with(api, lambda messages, schema: values.pop(0), blocking=True)
+    caught = refusal(provider._core)
+    assert isinstance(caught, AgentDecisionProviderSchemaViolation)
+    assert caught.provider_error_code == code
+    assert provider.decide(REQUEST).finish
+
+
+@both
+def test_d09_d26_what_a_generator_raises_is_unavailable(api: str) -> None:
+    """D9, D26: without its text; errors of this package and interrupts pass as they are."""
+    raised: list[BaseException] = [ValueError(f"{SECRET} {KEY}"), DecisionHistoryBusy("held"), KeyboardInterrupt()]
+
+    def generate(messages: Any, schema: Any) -> Any:
+        if raised:
+            raise raised.pop(0)
+        return FINISHING
+
+    provider = generated_with(api, generate, blocking=True)
+    caught = refusal(provider._core)
+    assert isinstance(caught, AgentDecisionProviderUnavailable)
+    assert (caught.provider_error_code, caught.__context__) == ("generator_failed", None)
+    assert isinstance(refusal(provider._core), DecisionHistoryBusy)
+    with pytest.raises(KeyboardInterrupt):
+        provider.decide(REQUEST)
+    assert provider.decide(REQUEST).finish
+
+
+@both
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decision_interface": "native"},
+        {"count": True},
+        {"client": object()},
+        {"base_url": "http://127.0.0.1/v1"},
+        {"api_key": "key"},
+        {"max_output_tokens": 9},
+        {"extra_body": {}},
+        {"generate": "json"},
+    ],
+)
+def test_d26_a_generator_stands_alone(api: str, options: dict[str, Any]) -> None:
+    """D26: an option of a request that never leaves would do nothing, so it is refused."""
+    given = {"model": "m", "decision_interface": "structured", "generate": lambda messages, schema: None, **options}
+    with pytest.raises(InvalidOption):
+        PROVIDERS[api](**given)  # type: ignore[arg-type]
+
+
+def test_b11_d26_a_blocking_provider_takes_no_asynchronous_generator() -> None:
+    """B11: refused where it shows; what shows only when it is called leaves the conversation free."""
+
+    async def generate(messages: Any, schema: Any) -> Any:
+        return FINISHING
+
+    with pytest.raises(BlockingMismatch):
+        generated_with("chat", generate, blocking=True)
+    provider = generated_with("chat", lambda messages, schema: generate(messages, schema), blocking=True)
+    assert isinstance(refusal(provider._core), BlockingMismatch)
+    assert record(provider._core).header.token == ""
+
+
 # --- D28: what is not offered now ---
 
 

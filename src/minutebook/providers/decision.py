@@ -107,6 +107,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse a body that is no usable response: `AgentDecisionProviderUnavailable` or a schema violation."""
     text: Callable[[bytes], str | None]
     """Return what the model says in a response's fragment; `None` when that is nothing."""
+    wrapped: Callable[[bytes], bytes]
+    """Return the one message of a response that has nothing but this message, as the wire format keeps it."""
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]
@@ -377,14 +379,24 @@ def read(api: Api, interface: Interface, request: DecisionRequest, payload: byte
         AgentDecisionProviderSchemaViolation: the body holds no valid typed decision.
     """
     body = opened(api, payload)
+    draft, decision = read_message(interface, request, payload)
+    return draft, msgspec.structs.replace(decision, billed_tokens=token_count(api.billed(body)))
+
+
+def read_message(interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+    """
+    Return a message's draft and the decision in it, without asking what an API says around it.
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: it holds no valid typed decision.
+    """
     try:
         draft = interface.wire.response(payload)
     except InvalidMessage:
         raise violation(Diagnosis.MALFORMED) from None
     if not draft.messages:
         raise violation(Diagnosis.NO_TEXT)
-    decision = interface.read(request, draft)
-    return draft, msgspec.structs.replace(decision, billed_tokens=token_count(api.billed(body)))
+    return draft, interface.read(request, draft)
 
 
 def token_count(value: JSON) -> int | None:

@@ -87,6 +87,7 @@ CHAT: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
+    wrapped=lambda message: message,
     billed=billed,
     own=frozenset(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}

@@ -75,8 +75,20 @@ def _parts(output: JSON) -> Iterator[dict[str, JSON]]:
 
 def text(fragment: bytes) -> str | None:
     """Return the texts of the items' messages, joined; `None` when there is none."""
-    texts = [part.get("text") for part in _parts(codec.decode(b"[%b]" % fragment)) if part.get("type") == "output_text"]
+    items = codec.decode(b"[%b]" % fragment)
+    texts = [part.get("text") for part in _parts(items) if part.get("type") == "output_text"]
+    texts += _bare_texts(items)
     return "".join(part for part in texts if isinstance(part, str)) if texts else None
+
+
+def _bare_texts(items: JSON) -> list[JSON]:
+    """Return the texts of messages that no provider wrote: parts would need ids, and nobody gave any."""
+    listed = items if isinstance(items, list) else []
+    return [item["content"] for item in listed if isinstance(item, dict) and _is_bare(item)]
+
+
+def _is_bare(item: dict[str, JSON]) -> bool:
+    return item.get("type", "message") == "message" and isinstance(item.get("content"), str)
 
 
 def billed(body: dict[str, JSON]) -> JSON:
@@ -92,6 +104,7 @@ RESPONSES: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
+    wrapped=lambda message: b"[%b]" % message,
     billed=billed,
     own=frozenset(
         {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
