@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,9 +38,18 @@ def drive(awaitable: Awaitable[Result]) -> Result:
     except StopIteration as done:
         result: Result = done.value
         return result
-    finally:
-        steps.close()  # an interrupt may have come between two steps
+    except BaseException:
+        # An interrupt may have come between two steps. What is left at a pause has to end there: merely closed, an
+        # async generator would count as running for ever.
+        _end(steps)
+        raise
+    _end(steps)
     raise BlockingMismatch(
         "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
         "use the names of minutebook with await"
     )
+
+
+def _end(steps: Generator[object, None, object]) -> None:
+    with contextlib.suppress(GeneratorExit, StopIteration, StopAsyncIteration, RuntimeError):
+        steps.throw(GeneratorExit)
