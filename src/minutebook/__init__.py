@@ -50,7 +50,13 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
     from minutebook.runtime import Budgets, CapabilityFailed, Program, capability
-    from minutebook.stores.opening import MemoryStore, SQLiteStore, create_sqlite_decision_history_store, open_store
+    from minutebook.stores.opening import (
+        HostStore,
+        MemoryStore,
+        SQLiteStore,
+        create_sqlite_decision_history_store,
+        open_store,
+    )
 
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
@@ -78,6 +84,7 @@ __all__ = [
     "DecisionHistoryStoreFull",
     "DecisionRequest",
     "HistoryOptions",
+    "HostStore",
     "ImportRefused",
     "InvalidId",
     "InvalidMessage",
@@ -112,6 +119,7 @@ _HOMES = {
     "Decision": "minutebook.model.decisions",
     "DecisionRequest": "minutebook.model.decisions",
     "HistoryOptions": "minutebook.decisions",
+    "HostStore": "minutebook.stores.opening",
     "MemoryStore": "minutebook.stores.opening",
     "Observation": "minutebook.model.decisions",
     "OpenAIChatDecisionProvider": "minutebook.decisions",

@@ -189,7 +189,12 @@ class Journal(Protocol):
 
 
 class Store(Protocol):
-    """A host's own database (SPEC D24): whole records, saved atomically, overlap on one key excluded."""
+    """
+    A host's own database (SPEC D24): whole records, saved atomically, overlap on one key excluded.
+
+    This `transact` is written by hosts, works on bytes and replaces them; the one of the library's own stores is called
+    by hosts, works on a `Record` and only adds to it. `minutebook.HostStore` makes such a store of a host's.
+    """
 
     async def transact(
         self,

@@ -28,6 +28,7 @@ from minutebook.stores.opening import (
     DECISION_BYTES,
     DECISION_SESSIONS,
     DECISION_TTL_SECONDS,
+    host_journal,
     sqlite_journal,
     store_bounds,
     store_url,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
+    from minutebook import ports
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import Decision, DecisionRequest, Observation
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conversation",
     "HistoryOptions",
+    "HostStore",
     "MemoryStore",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
@@ -241,6 +244,25 @@ class SQLiteStore(Store):
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
         journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=True)
         super().__init__(JournalStore(journal, namespace=namespace))
+
+
+class HostStore(Store):
+    """
+    A store in a database of the host's own: see `minutebook.HostStore`.
+
+    The host's `transact` stays `async def`, and waits for nothing but `operation`, which finishes at once: it blocks in
+    its driver instead. One that waits for an event loop is refused at its first call with `BlockingMismatch`.
+    """
+
+    def __init__(
+        self,
+        store: ports.Store,
+        *,
+        namespace: str | None = None,
+        max_retained_bytes: int | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        super().__init__(JournalStore(host_journal(store, max_retained_bytes, clock), namespace=namespace))
 
 
 def create_sqlite_decision_history_store(

@@ -29,6 +29,7 @@ PAIRS = [
     (JournalStore, minutebook.sync.Store),
     (opening.MemoryStore, minutebook.sync.MemoryStore),
     (opening.SQLiteStore, minutebook.sync.SQLiteStore),
+    (opening.HostStore, minutebook.sync.HostStore),
     (conversation.Conversation, minutebook.sync.Conversation),
     (conversation.Turn, minutebook.sync.Turn),
     (decisions.OpenAIDecisionProvider, minutebook.sync.OpenAIDecisionProvider),

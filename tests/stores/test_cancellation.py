@@ -373,7 +373,7 @@ def test_d24_snapshot_is_taken_under_the_reservation(kind: str, tmp_path: Path) 
 
     async def operation(record: Any) -> Any:
         given.append(record)
-        return None, None
+        return record, None
 
     drive(chat(WritesBetween(journal)).store.transact(key, operation, format=samples.FORMAT))
     assert len(given[0].entries) == 1

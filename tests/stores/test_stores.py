@@ -11,13 +11,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.stores.hosts import ThreadedHost, WaitingHost
 
 import minutebook
 import minutebook.sync
 from minutebook import (
+    BlockingMismatch,
     Conversation,
+    DecisionHistoryRetentionExceeded,
     DecisionHistoryStorageUnsafe,
     DecisionHistoryStoreFull,
+    HistoryOptions,
+    HostStore,
     InvalidId,
     InvalidOption,
     MemoryStore,
@@ -29,6 +34,7 @@ from minutebook import (
 from minutebook.testing import FrozenClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MESSAGE = {"role": "user", "content": "x"}
@@ -196,6 +202,83 @@ def test_d23_the_hosts_connection_serves_async_callers_too() -> None:
 
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         assert asyncio.run(run(database)) == 1
+
+
+# --- a host's own database -------------------------------------------------------------------------------------------
+
+
+def test_d24_a_hosts_database_is_used_by_public_names() -> None:
+    """Conversations and decision histories on it; the namespace from the store or from the options."""
+
+    async def run() -> None:
+        host = WaitingHost()
+        async with HostStore(host, namespace="n", max_retained_bytes=1_000) as store:
+            told = Conversation(store, "x", format="openai-chat")
+            await told.append([MESSAGE])
+            assert (await told.window()).messages == [MESSAGE]
+            assert [listing.key for listing in await store.list()] == [told.key] == list(host.records)
+            with pytest.raises(DecisionHistoryRetentionExceeded):
+                await told.append([{"role": "user", "content": "x" * 1_000}])
+        with pytest.raises(StoreClosed):
+            await store.read(told.key)
+        options = HistoryOptions(store=HostStore(host), namespace="n", max_retained_bytes=1_000_000)
+        assert options.store is not None
+        assert await HostStore(host, namespace="n").read(told.key) is not None
+
+    asyncio.run(run())
+
+
+def test_d24_a_blocking_host_serves_blocking_callers() -> None:
+    """Its `transact` waits for nothing but the operation; one that waits for an event loop is named, and saves none."""
+    host = ThreadedHost()
+    with minutebook.sync.HostStore(host, namespace="n") as store:
+        told = minutebook.sync.Conversation(store, "x", format="openai-chat")
+        told.append([MESSAGE])
+        assert told.window().messages == [MESSAGE]
+        assert minutebook.sync.HistoryOptions(store=store).store is not None
+
+    class Waits:
+        def __await__(self) -> Iterator[object]:
+            yield self
+
+    class WaitsForALoop(ThreadedHost):
+        async def transact(self, key: Any, operation: Any) -> Any:
+            await Waits()
+            return await super().transact(key, operation)
+
+    waits = WaitsForALoop()
+    store = minutebook.sync.HostStore(waits, namespace="n")
+    with pytest.raises(BlockingMismatch):
+        minutebook.sync.Conversation(store, "x", format="openai-chat").append([MESSAGE])
+    assert waits.records == {}
+
+
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
+def test_d24_what_is_no_hosts_store_is_refused(faces: Any) -> None:
+    """A store of ours has a `transact` of another meaning."""
+    for wrong in (MemoryStore(), minutebook.sync.MemoryStore(), object(), None, {}):
+        with pytest.raises(InvalidOption, match="transact"):
+            faces.HostStore(wrong, namespace="n")
+    with pytest.raises(InvalidOption):
+        faces.HostStore(ThreadedHost(), namespace="n", max_retained_bytes=-1)
+    with pytest.raises(InvalidId):
+        faces.HostStore(ThreadedHost(), namespace="")
+
+
+def test_d24_an_operation_that_returns_no_record_is_refused() -> None:
+    """`None` is "nothing to save" only where nothing was given: elsewhere it could mean a deletion or a slip."""
+    store = minutebook.sync.MemoryStore()
+    key = store.key("x")
+    assert store.transact(key, lambda record: (None, record)) is None
+    assert store.read(key) is None
+    minutebook.sync.Conversation(store, "y", format="openai-chat").append([MESSAGE])
+    for wrong in (None, b"{}"):
+        with pytest.raises(InvalidOption, match="delete"):
+            store.transact(store.key("y"), lambda record, wrong=wrong: (wrong, None))  # type: ignore[misc]
+    record = store.read(store.key("y"))
+    assert record is not None
+    assert (len(record.entries), record.header.token) == (1, "")
+    assert store.transact(store.key("y"), lambda record: (record, "same")) == "same"
 
 
 # --- by URL ----------------------------------------------------------------------------------------------------------

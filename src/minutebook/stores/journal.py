@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from minutebook.model.entries import Entry
+    from minutebook.model.entries import Draft, Entry
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
     from minutebook.ports import Journal, Listing, Reserved, Totals
@@ -154,12 +154,16 @@ class JournalStore:
         """
         Give `operation` a private snapshot, save what it adds, and return its result (SPEC D24).
 
+        This `transact` is called by hosts, works on records and only adds to them; the one of `ports.Store` is written
+        by hosts, works on bytes and replaces them. The operation returns the record that it was given, with what it
+        adds; where there was none it is given `None`, and returns `None` to save nothing.
         The operation may wait for a model: the conversation is reserved meanwhile, and no transaction, lock or
         connection is held. Whatever it raises, the record stays as it was. Only the drafts that it adds are written.
 
         Raises:
             DecisionHistoryBusy: another operation on `key` is under way.
             DecisionHistoryFenced: the reservation was recovered by somebody else meanwhile; nothing was saved.
+            InvalidOption: the operation returned no record although it was given one; nothing was saved.
         """
         holder = _Holder()
         token = self.tokens.issue(holder)
@@ -169,7 +173,7 @@ class JournalStore:
             entries = [entry async for entry in self.entries(key)]
             before = Record(header=reserved.header, entries=tuple(entries))
             saved, result = await operation(before if entries else None)
-            drafts = (saved or before).added
+            drafts = _added(saved, absent=not entries)
             delta = Delta(drafts=drafts, idempotency=self.fresh_id())
             await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
         except GeneratorExit:
@@ -345,6 +349,17 @@ class JournalStore:
         if key.namespace != self.namespace:
             raise InvalidOption("the key belongs to another namespace than the store", option="key")
         return key
+
+
+def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:
+    if saved is None and absent:
+        return ()
+    if not isinstance(saved, Record):
+        raise InvalidOption(
+            "the operation returned no record: return the one it was given to change nothing; `delete` erases",
+            option="operation",
+        )
+    return saved.added
 
 
 class _Holder:

@@ -1,5 +1,5 @@
 """
-The stores that hosts open by name: in RAM, in a SQLite file, and by a URL from configuration.
+The stores that hosts open by name: in RAM, in a SQLite file, in a database of their own, and by a URL.
 
 Each is `JournalStore` over one journal; what is decided here is only defaults. A driver is loaded when its store is
 opened.
@@ -14,6 +14,7 @@ from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
 from minutebook.model.clock import system_clock
 from minutebook.model.keys import check_id
+from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from minutebook import ports
     from minutebook.stores.sqlite import SQLiteJournal
 
 DECISION_SESSIONS: Final = 128
@@ -105,6 +107,38 @@ class SQLiteStore(JournalStore):
         super().__init__(journal, namespace=namespace)
 
 
+class HostStore(JournalStore):
+    """
+    A store in a database of the host's own, of which only one method is asked: `ports.Store.transact` (SPEC D24).
+
+    The host keeps one opaque document per conversation and exchanges it atomically; entries, receipts, reservations
+    and recovery are kept inside it. Every call reads the whole document and every write rewrites it, so the cost grows
+    with the conversation: good for some hundred exchanges. How many documents there are, how large they are together,
+    when they expire and whether a save survives a power cut is the host's. Closing the store leaves the host's open.
+
+    Args:
+        store: the host's; prove it with `minutebook.testing.conformance.check_store`. With a method
+            `async keys(namespace, after, rows)` that names its records the store can also list.
+        namespace: the tenant or application, from trusted configuration; here or in the history's options.
+        max_retained_bytes: the most payload bytes of one conversation.
+        clock: gives Unix milliseconds, which are recorded and decide nothing.
+
+    Raises:
+        InvalidOption: `store` has no `transact`, or is a store of this library; a bound that is no positive number.
+        InvalidId: a namespace that no store can hold.
+    """
+
+    def __init__(
+        self,
+        store: ports.Store,
+        *,
+        namespace: str | None = None,
+        max_retained_bytes: int | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace)
+
+
 def create_sqlite_decision_history_store(
     filename: str | os.PathLike[str] | None = None,
     *,
@@ -172,6 +206,17 @@ def store_bounds(
     return StoreBounds(
         max_sessions=max_sessions, max_bytes=max_bytes, max_retained_bytes=max_retained_bytes, ttl_ms=ttl_ms(ttl)
     )
+
+
+def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int]) -> HostedJournal:
+    """Return a journal over a host's store; it suspends where the host's `transact` does."""
+    # Ours have a `transact` too, on records instead of bytes: a store over one, of either colour, would fail later.
+    if hasattr(store, "within") or not callable(getattr(store, "transact", None)):
+        raise InvalidOption(
+            f"a host's store has an async `transact(key, operation)` on bytes; {type(store).__name__} is none",
+            option="store",
+        )
+    return HostedJournal(store, max_retained_bytes=max_retained_bytes, clock=clock)
 
 
 def sqlite_journal(
