@@ -1,6 +1,7 @@
 """The layers of the package: what each part may import, read from the source and held here."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,23 @@ def test_the_core_reaches_nothing_outside(path: Path) -> None:
     """Time, ids and randomness arrive through ports, so that every failure replays from a seed."""
     outside = {name.split(".")[0] for name in imported_modules(path)}
     assert not outside & FORBIDDEN_IN_CORE
+
+
+def test_the_architecture_page_names_every_file() -> None:
+    """A file that the page does not place is one that a newcomer has to guess about; so is one that is gone."""
+    text = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+\.py|[a-z]+/)`", row)}
+    folders = {"wire/", "conformance/"}
+    files = {
+        path.name
+        for path in sources()
+        if not path.name.startswith("_") and not {"wire", "conformance"} & set(path.relative_to(PACKAGE).parts)
+    }
+    parts = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert files - named == set()
+    assert {name for name in named if name.endswith(".py")} - files == set()
+    assert (parts - {"model/"} | folders) - named == set()
 
 
 BANNED = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml"}
