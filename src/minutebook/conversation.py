@@ -18,7 +18,7 @@ from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
-from minutebook.model.keys import check_id
+from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, Unit, with_entry
@@ -52,6 +52,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     exchange: int
     """The `seq` of the response it belongs to: pairing is by exchange and position, never by id alone."""
     position: int
+    conversation: ConversationKey
+    """Where it was made: two conversations have exchanges of the same number all the time."""
     custom: bool = False
     """Whether it is a call of a custom tool, whose arguments are free text."""
 
@@ -193,8 +195,10 @@ class Conversation:
         found: list[ToolCall] = []
         for waiting in header.state.open if header else ():
             page = await self.store.journal.oldest(self.key, waiting.exchange - 1, Page(rows=1, messages=1, size=1))
+            if not page:
+                return ()  # deleted or expired meanwhile
             calls = self._wire.calls(page[0].fragment)
-            found.extend(_tool_call(calls[p], waiting.exchange, p) for p in waiting.waiting)
+            found.extend(_tool_call(self.key, calls[p], waiting.exchange, p) for p in waiting.waiting)
         return tuple(found)
 
     async def complete(self, call: ToolCall, output: object, *, error: bool = False) -> Receipt | None:
@@ -204,9 +208,10 @@ class Conversation:
         The same result again is a no-op.
 
         Raises:
-            PairingViolation: the call does not wait for a result; another result stands already.
+            PairingViolation: the call does not wait for a result, or another conversation made it.
+            DecisionHistoryConflict: another result stands already.
         """
-        draft = self._wire.result(call.position, Call(call.id, call.name, call.custom), output, error=error)
+        draft = self._wire.result(call.position, _checked_call(call, self.key), output, error=error)
         draft = msgspec.structs.replace(draft, exchange=call.exchange)
         committed = await self.history.append((draft,), idempotency=await self._result_id(call))
         return committed.receipt if committed else None
@@ -356,6 +361,7 @@ class Turn:
         self._idempotency = idempotency
         self._hold: Hold | None = None
         self._answer: tuple[Draft, ...] = ()
+        self._responded = False
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
 
@@ -375,7 +381,7 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hold = self._held()
+        hold = self._entered()
         try:
             if error is None:
                 await self._settle(hold)
@@ -386,7 +392,7 @@ class Turn:
             await hold.abandon(error, self._answer)
 
     async def _settle(self, hold: Hold) -> None:
-        if not hold.generated:
+        if not self._responded:
             await hold.abandon(PairingViolation("the turn ended without a response"))
             return
         _check_answered(hold.header, "the turn ends")
@@ -408,7 +414,7 @@ class Turn:
         The request under way, or the last one that was answered, by numbers: which exchanges, how many messages and
         bytes, the limits, and whether older exchanges stayed out. `None` before the first window.
         """
-        return self._held().sent or (self.receipt.request if self.receipt else None)
+        return self._entered().sent or (self.receipt.request if self.receipt else None)
 
     async def respond(self, body: object) -> list[ToolCall]:
         """
@@ -427,20 +433,23 @@ class Turn:
         hold.generated = True
         if not draft.calls:
             _check_answered(await self._record(), "the model answers")
-            self._answer = (draft,)
+            self._answer, self._responded = (draft,), True
             return []
         committed = await self._record(draft)
+        self._responded = True
+        key, exchange = self._conversation.key, committed.state.exchange
         calls = self._wire.calls(draft.payload[draft.start : draft.stop])
-        return [_tool_call(call, committed.state.exchange, position) for position, call in enumerate(calls)]
+        return [_tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
 
     async def result(self, call: ToolCall, output: object, *, error: bool = False) -> None:
         """
         Record what answers a call, durable when this returns: a text, a JSON value, or a complete wire message.
 
         Raises:
-            PairingViolation: the call does not wait for a result.
+            PairingViolation: the call does not wait for a result, or another conversation made it.
         """
-        draft = self._wire.result(call.position, Call(call.id, call.name, call.custom), output, error=error)
+        named = _checked_call(call, self._conversation.key)
+        draft = self._wire.result(call.position, named, output, error=error)
         draft = msgspec.structs.replace(draft, exchange=call.exchange)
         await self._record(draft)
 
@@ -454,23 +463,40 @@ class Turn:
 
         It is in no window until `Conversation.complete` has brought its results.
         """
+        _checked_call(call, self._conversation.key)
         await self._record(parks=(call.exchange,))
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
         """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
         hold = self._held()
-        drafts, self._answer = (*self._answer, *drafts), ()
-        if drafts or parks:
-            self.receipt = (await hold.commit(drafts, parks=parks)).receipt
+        kept = self._answer
+        if kept or drafts or parks:
+            self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt
+            self._answer = ()  # only now: a refusal that the caller catches must not cost the model's answer
         return hold.header
 
     def _held(self) -> Hold:
+        hold = self._entered()
+        if not hold.held:
+            raise InvalidOption("the turn is over; begin another one", option="turn")
+        return hold
+
+    def _entered(self) -> Hold:
         if self._hold is None:
             raise InvalidOption("the turn is not entered; use `async with conversation.turn(...)`", option="turn")
         return self._hold
 
 
-def _tool_call(call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
+def _checked_call(call: object, key: ConversationKey) -> Call:
+    """Return the call that a result names, if it was made in this conversation."""
+    if not isinstance(call, ToolCall):
+        raise InvalidOption(f"a call is what `respond` returned, not {type(call).__name__}", option="call")
+    if call.conversation != key:
+        raise PairingViolation("the call was made in another conversation", exchange=call.exchange)
+    return Call(call.id, call.name, call.custom)
+
+
+def _tool_call(key: ConversationKey, call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
     named, arguments = call
     return ToolCall(
         id=named.id,
@@ -478,6 +504,7 @@ def _tool_call(call: tuple[Call, JSON], exchange: int, position: int) -> ToolCal
         arguments=arguments,
         exchange=exchange,
         position=position,
+        conversation=key,
         custom=named.custom,
     )
 

@@ -282,13 +282,15 @@ class Hold:
         Go on with a turn whose opening was committed before under the same idempotency id, if nothing answers it yet.
 
         Raises:
-            DecisionHistoryConflict: it is answered; the reservation is given back.
+            DecisionHistoryConflict: it was answered or superseded; the reservation is given back.
         """
         try:
             state = self.header.state
             if state.unanswered is None or opened.last < state.turn:
                 raise DecisionHistoryConflict(
-                    "the turn of this id is answered already; read its exchanges, or take a new id for a new turn"
+                    "a turn of this id was recorded and is not open any more: it was answered, or another input "
+                    "superseded it; look for it in the record, or take a new id",
+                    first=opened.first,
                 )
             await self.commit((), opens=True)
         except BaseException as error:
@@ -332,6 +334,7 @@ class Hold:
         limits = limits or history.limits
         plan, window, read = await history.fit(header, self.tail, limits, entries)
         self.tail = read
+        self.tail = self._useful_tail()
         self._tell_trimmed(plan, window)
         self._plan, self._sent = plan, window.sent
         return window
@@ -387,13 +390,22 @@ class Hold:
             sent=encode_sent(sent) if sent else b"",
         )
         committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
-        self.header = committed.header
-        self.tail = (*reversed(committed.written), *self.tail)
+        self._take(committed)
         self._plan = self._sent = None
         if release:
             history.tails.put(history.key, self.header, self._useful_tail())
             self._end()
         return committed
+
+    def _take(self, committed: Committed) -> None:
+        """
+        Go on from what was written. Commits of one turn may be under way together, and are heard of in any order: then
+        the newest header counts, and the next window reads the entries again.
+        """
+        follows = committed.header.version == self.header.version + 1
+        self.tail = (*reversed(committed.written), *self.tail) if follows else ()
+        if committed.header.version > self.header.version:
+            self.header = committed.header
 
     def _useful_tail(self) -> tuple[Entry, ...]:
         """What the next window can need: entries up to one beyond the limits, and on to its turn's input if near."""
@@ -406,6 +418,8 @@ class Hold:
                 end, turn = position, entry.turn
             if end and (entry.seq == turn or not turn):
                 return self.tail[:position]
+            if position > 4 * limits.max_messages + 64:
+                return self.tail[:position]  # marks of failed attempts measure nothing; the rest is read when needed
             if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
                 break  # a turn of many steps: its input is read again where a window needs it
         return self.tail[:end] if end else self.tail
@@ -427,7 +441,17 @@ class Hold:
         marked = self.generated or self.header.attempt is not None
         history = self.history
         try:
-            await self._mark(reason if marked else "", drafts if marked else ())
+            try:
+                await self._mark(reason if marked else "", drafts if marked else ())
+            except DecisionHistoryError:
+                raise
+            except BaseException as again:
+                # A second cancellation, or an interrupt, struck while we cleaned up. Once more, or every other process
+                # would find the conversation busy until somebody recovers it.
+                if isinstance(again, (Exception, GeneratorExit)):
+                    raise
+                await self._mark(reason if marked else "", drafts if marked else ())
+                raise
         except DecisionHistoryFenced:
             return  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:

@@ -62,7 +62,8 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True):
     @property
     def waiting(self) -> tuple[int, ...]:
         """The positions of the calls that have no result yet."""
-        return tuple(position for position in range(len(self.calls)) if position not in self.answered)
+        answered = set(self.answered)
+        return tuple(position for position in range(len(self.calls)) if position not in answered)
 
 
 class Unanswered(msgspec.Struct, frozen=True, array_like=True):
@@ -404,15 +405,16 @@ class _Growth:
         found = next((open_ for open_ in self.state.open if open_.exchange == exchange), None)
         if found is None:
             raise PairingViolation("a result for an exchange that has no open call", exchange=exchange)
-        if draft.call not in found.waiting:
+        if not 0 <= draft.call < len(found.calls) or draft.call in found.answered:
             raise PairingViolation(
-                f"call {draft.call} of this exchange does not wait for a result; waiting: {list(found.waiting)}",
+                f"call {draft.call} of this exchange does not wait for a result; {len(found.waiting)} of its "
+                f"{len(found.calls)} calls do",
                 exchange=exchange,
                 call=draft.call,
             )
         answered = msgspec.structs.replace(found, answered=(*found.answered, draft.call))
         rest = tuple(open_ for open_ in self.state.open if open_ is not found)
-        self._set(open=(*rest, answered) if answered.waiting else rest)
+        self._set(open=rest if len(answered.answered) == len(found.calls) else (*rest, answered))
         self._append(draft, content, exchange=exchange)
 
     def _refuse_open(self, what: str) -> None:

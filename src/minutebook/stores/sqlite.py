@@ -769,7 +769,7 @@ def _entry(row: tuple[Any, ...] | None, place: int) -> Entry:
     if tuple(map(type, row)) != _ENTRY_TYPES:
         raise _corrupt(place, "has columns of other types than were written")
     seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = row
-    if kind not in _KINDS or not 0 <= start <= stop <= len(payload):
+    if kind not in _KINDS or min(row[:10]) < 0 or not start <= stop <= len(payload):
         raise _corrupt(place, "has a kind or a fragment that cannot be")
     try:
         decoded = _decode_calls(calls) if calls else ()

@@ -1,0 +1,107 @@
+"""Face C where things meet: calls of two conversations, refusals that are caught, results given together (SPEC C1)."""
+
+import asyncio
+import functools
+
+import pytest
+
+from minutebook import (
+    Conversation,
+    DecisionHistoryRetentionExceeded,
+    InvalidOption,
+    MemoryStore,
+    PairingViolation,
+    SQLiteStore,
+    WindowLimits,
+)
+
+
+def asynchronous(test):
+    """Run an async test to its end."""
+
+    @functools.wraps(test)
+    def run(*arguments, **named):
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+def asked(*ids):
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
+    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
+
+
+def answered(text):
+    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+@asynchronous
+async def test_bad_input_44_a_call_of_another_conversation_takes_no_result():
+    """I-22, bad input 44: two agents in one loop have exchanges of the same number; a result never crosses over."""
+    async with MemoryStore() as store:
+        one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
+        async with one.turn("q") as first, two.turn("q") as second:
+            (mine,) = await first.respond(asked("a"))
+            (other,) = await second.respond(asked("b"))
+            for attempt in (second.result(mine, "x"), second.park(mine), two.complete(mine, "x")):
+                with pytest.raises(PairingViolation):
+                    await attempt
+            await first.result(mine, "one")
+            await second.result(other, "two")
+            await first.respond(answered("done"))
+            await second.respond(answered("done"))
+        assert [m.get("tool_call_id") for m in await two.window()] == [None, None, "b", None]
+
+
+@asynchronous
+async def test_c1_a_refusal_that_is_caught_costs_no_answer():
+    """C1, I-4: what `respond` took is recorded when the block ends, whatever was refused in between."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format="openai-chat", max_retained_bytes=400)
+        async with talk.turn("q") as turn:
+            await turn.respond(answered("precious"))
+            with pytest.raises(DecisionHistoryRetentionExceeded):
+                await turn.say("z" * 500)
+        assert [m["content"] for m in await talk.window()] == ["q", "precious"]
+        async with talk.turn("again") as turn:
+            with pytest.raises(DecisionHistoryRetentionExceeded):
+                await turn.respond(asked("a" * 500))
+        assert [m["content"] for m in await talk.window()] == ["q", "precious"], "no response, so no settled turn"
+        for late in (turn.respond(answered("late")), turn.window(), turn.say("late")):
+            with pytest.raises(InvalidOption, match="over"):
+                await late
+
+
+@asynchronous
+async def test_c1_results_given_together_are_all_in_the_window(tmp_path):
+    """C1, I-23: commits of one turn may be heard of in any order; the window shows every one of them."""
+    tmp_path.chmod(0o700)
+    async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+        one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
+        async with two.turn("other") as other, one.turn("mine") as turn:
+            (apart,) = await other.respond(asked("z"))
+            first, second = await turn.respond(asked("a", "b"))
+            grouped = [asyncio.create_task(turn.result(first, "ra")), asyncio.create_task(other.result(apart, "rz"))]
+            await asyncio.sleep(0)
+            alone = asyncio.create_task(turn.result(second, "rb"))
+            await asyncio.sleep(0)
+            while not one.store.journal._database._queue and not all(task.done() for task in (*grouped, alone)):
+                await asyncio.sleep(0)
+            await asyncio.gather(*grouped, alone)
+            shown = [(m["role"], m.get("tool_call_id")) for m in await turn.window()]
+            assert shown == [("user", None), ("assistant", None), ("tool", "a"), ("tool", "b")]
+            await turn.respond(answered("done"))
+            await other.respond(answered("done"))
+
+
+@asynchronous
+async def test_c1_a_thousand_calls_of_one_response_take_their_results_in_bounded_steps():
+    """B1: a result costs what is new, beside a look at its own exchange; not the square of its calls."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format="openai-chat")
+        async with talk.turn("q") as turn:
+            calls = await turn.respond(asked(*(f"c{n}" for n in range(1_000))))
+            for call in calls:
+                await turn.result(call, "r")
+            await turn.respond(answered("done"))
+        assert len(await talk.window(WindowLimits(max_messages=2_000))) == 1_003
