@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -9,7 +10,11 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption
+from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
+    AgentDecisionProviderUnavailable,
+    InvalidOption,
+)
 from minutebook.model.codec import MAX_DEPTH
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call
@@ -255,3 +260,89 @@ def test_d09_codes_come_from_a_closed_table(status: int, body: bytes, code: str)
     """D9, I-37: a provider's own words are passed on only where they are known; else the status is the code."""
     assert status_code(status, body) == code
     assert known_code(None) is None
+
+
+def answered(api: Any, text: str) -> dict[str, Any]:
+    """A full body of either API: a text, a call, an error that is null, and the counts."""
+    if api is CHAT:
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"path":"a"}'}}
+        message = {"role": "assistant", "content": [{"type": "text", "text": text}], "refusal": None}
+        choice = {"index": 0, "message": {**message, "tool_calls": [call]}, "finish_reason": "stop"}
+        return {"choices": [choice], "error": None, "usage": {"prompt_tokens": 3}}
+    part = {"type": "output_text", "text": text, "annotations": []}
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"path":"a"}', "status": "completed"}
+    items = [{"type": "message", "role": "assistant", "content": [part]}, call]
+    usage = {"usage": {"input_tokens": 3}, "incomplete_details": {"reason": "max_output_tokens"}}
+    return {"status": "completed", "error": None, "output": items, **usage}
+
+
+def broken(api: Any, text: str) -> list[Any]:
+    """Bodies that report why there is no answer, in every word of theirs."""
+    if api is CHAT:
+        return [answered(api, text) | {"error": {"code": "server_error", "type": "server_error"}}]
+    failed = answered(api, text) | {"status": "failed", "error": {"code": "server_error", "type": "server_error"}}
+    return [failed, answered(api, text) | {"status": "incomplete"}]
+
+
+def variants(value: Any) -> Any:
+    """`value` with each place in it, itself too, taken by what nobody expects there, and with each place left out."""
+    yield from (None, True, -1, 10**600, 1.5, "", "x", [], [{}], [[]], {}, {"a": 1}, {"code": [], "type": {}})
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, item in list(items):
+        for changed in variants(item):
+            copied = value.copy()
+            copied[place] = changed
+            yield copied
+        copied = value.copy()
+        del copied[place]
+        yield copied
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES])
+@pytest.mark.parametrize("kind", [Native, Structured])
+def test_d09_no_value_of_a_body_is_believed_to_have_a_type(api: Any, kind: Any) -> None:
+    """D9: whatever stands at whatever place, the body holds a decision or is refused by one of the two errors."""
+    interface = kind(wire_format(api.name), api)
+    text = '{"decision":{"action":"finish","answer":"a"}}' if kind is Structured else '{"answer":"a"}'
+    codes = set()
+    for body in [answered(api, text), *broken(api, text)]:
+        for variant in variants(body):
+            try:
+                read(api, interface, REQUEST, json.dumps(variant).encode())
+                codes.add("decision")
+            except (AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable) as refused:
+                codes.add(refused.provider_error_code)
+    assert codes >= {"decision" if kind is Native else "unexpected_call", "malformed_response", "not_json"}
+
+
+@pytest.mark.parametrize("code", [{}, {"a": 1}, [], 5, True])
+def test_d09_a_code_that_is_no_text_is_none_that_we_know(code: Any) -> None:
+    """D9: it is in no table, so the failed response is a violation, and a status stays the code."""
+    with pytest.raises(AgentDecisionProviderSchemaViolation) as failed:
+        read(RESPONSES, NATIVE, REQUEST, json.dumps({"status": "failed", "error": {"code": code}}).encode())
+    assert failed.value.provider_error_code == "response_failed"
+    choice = {"message": {"role": "assistant", "content": "x"}, "finish_reason": code}
+    with pytest.raises(AgentDecisionProviderSchemaViolation) as cut:
+        read(CHAT, NATIVE, REQUEST, json.dumps({"choices": [choice]}).encode())
+    assert cut.value.provider_error_code == "incomplete"
+    assert status_code(500, json.dumps({"error": {"code": code, "type": code}}).encode()) == "http_500"
+
+
+NUMBERS: list[dict[str, Any]] = [
+    {"enum": [1]},
+    {"const": 1},
+    {"multipleOf": 0.1},
+    {"maximum": 1.5},
+    {"minimum": 10**400},
+    {"type": "array", "uniqueItems": True},
+]
+
+
+@pytest.mark.parametrize("rule", NUMBERS, ids=str)
+@pytest.mark.parametrize("number", ["1e308", "-1e308", "1" + "0" * 30, "-1" + "0" * 600])
+def test_d09_a_number_of_any_size_is_held_to_the_schema(rule: dict[str, Any], number: str) -> None:
+    """D9: what a model writes where a number belongs fits the schema or is a violation, and never an error of ours."""
+    request = msgspec.structs.replace(REQUEST, output=closed(answer=rule))
+    for value in (number, f"[{number},{number}]"):
+        with contextlib.suppress(AgentDecisionProviderSchemaViolation):
+            assert read(CHAT, NATIVE, request, says('{"answer":' + value + "}"))[1].finish

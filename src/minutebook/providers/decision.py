@@ -399,6 +399,17 @@ def read_message(interface: Interface, request: DecisionRequest, payload: bytes)
     return draft, interface.read(request, draft)
 
 
+def text_at(holder: JSON, key: str) -> str:
+    """
+    Return the text at `holder[key]`, empty where there is none.
+
+    A body is whatever a server sent, and what stands where a code should may not even be hashable. So a value of a body
+    is looked up in a table only by way of this.
+    """
+    value = holder.get(key) if isinstance(holder, dict) else None
+    return value if isinstance(value, str) else ""
+
+
 def token_count(value: JSON) -> int | None:
     """Return a provider's token count if it is one: an integer of at least 0, and no boolean."""
     return value if type(value) is int and value >= 0 else None

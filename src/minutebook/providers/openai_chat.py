@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 
 if TYPE_CHECKING:
     from minutebook.model.decisions import CapabilitySpec
@@ -56,11 +56,11 @@ def check(body: dict[str, JSON]) -> None:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise violation(Diagnosis.MALFORMED)
-    ending = choice.get("finish_reason")
     if message.get("refusal"):
         raise violation(Diagnosis.REFUSAL)
+    ending = text_at(choice, "finish_reason")
     if ending not in _USABLE:
-        raise violation(_ENDINGS.get(str(ending), Diagnosis.INCOMPLETE))
+        raise violation(_ENDINGS.get(ending, Diagnosis.INCOMPLETE))
 
 
 def text(fragment: bytes) -> str | None:

@@ -23,7 +23,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model import codec
-from minutebook.providers.decision import unavailable
+from minutebook.providers.decision import text_at, unavailable
 
 if TYPE_CHECKING:
     from minutebook.model.codec import JSON
@@ -61,9 +61,7 @@ _CODES: Final = {
 
 def known_code(error: JSON) -> str | None:
     """Return the code of a provider's error object, or its type; `None` for one not in the table."""
-    if not isinstance(error, dict):
-        return None
-    named = (_CODES.get(str(error.get(key))) for key in ("code", "type"))
+    named = (_CODES.get(text_at(error, key)) for key in ("code", "type"))
     return next((code for code in named if code), None)
 
 

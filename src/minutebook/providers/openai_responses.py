@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_chat import function
 from minutebook.providers.openai_http import known_code
 
@@ -48,9 +48,8 @@ def check(body: dict[str, JSON]) -> None:
     if status == "failed" or error is not None:
         raise _failure(error)
     if status != "completed":
-        details = body.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else None
-        raise violation(_CUTS.get(str(reason), Diagnosis.INCOMPLETE))
+        reason = text_at(body.get("incomplete_details"), "reason")
+        raise violation(_CUTS.get(reason, Diagnosis.INCOMPLETE))
     if not isinstance(body.get("output"), list):
         raise violation(Diagnosis.MALFORMED)
     if any(part.get("type") == "refusal" for part in _parts(body["output"])):
@@ -58,8 +57,8 @@ def check(body: dict[str, JSON]) -> None:
 
 
 def _failure(error: JSON) -> Exception:
-    code = error.get("code") if isinstance(error, dict) else None
-    if code is None or code in _TRANSPORT:
+    told = isinstance(error, dict) and error.get("code") is not None
+    if not told or text_at(error, "code") in _TRANSPORT:
         return unavailable(known_code(error) or "response_failed", 200)
     return violation(Diagnosis.FAILED)
 
