@@ -264,6 +264,17 @@ class KeepsReceipts(Faulty):
         return await super().receipt(key, idempotency) or self.kept.get((key, idempotency))
 
 
+class KeepsBlanks(Faulty):
+    """A reservation that is given back unused leaves its header behind."""
+
+    async def commit(self, key: Any, token: str, epoch: int, delta: Any, *, release: bool = False) -> Any:
+        committed = await super().commit(key, token, epoch, delta, release=release)
+        if release and not committed.header.entries:
+            await self.journal.reserve(key, token, format=committed.header.format)
+            await self.journal.recover(key, None)
+        return committed
+
+
 class ForgetsBounds(Faulty):
     def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
         super().__init__(StoreBounds(), clock)
@@ -300,6 +311,7 @@ JOURNAL_FAULTS = {
     OldestForNewest: "pages_as_asked",
     ListsPatterns: "lists_by_code_points",
     KeepsReceipts: "deletes_for_good",
+    KeepsBlanks: "keeps_no_blank_record",
     ForgetsBounds: "refuses_when_full",
     AltersBytes: "reads_back_what_was_written",
     LeavesExpired: "removes_what_expired",

@@ -327,6 +327,30 @@ def test_bad_input_55_jump_of_ten_years(kind: str, tmp_path: Path) -> None:
     assert drive(journal.header(held)) is not None
 
 
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_d07_a_failed_first_operation_takes_no_place(kind: str, tmp_path: Path) -> None:
+    """With one place for conversations, failed and refused first writes leave it free (SPEC D7, D24)."""
+    journal = open_journal(kind, tmp_path, StoreBounds(max_sessions=1))
+
+    async def fails(record: Any) -> Any:
+        raise ValueError("refused")
+
+    async def adds_nothing(record: Any) -> Any:
+        return None, "done"
+
+    for number in range(3):
+        conversation = chat(journal, f"failed-{number}")
+        with pytest.raises(ValueError, match="refused"):
+            drive(conversation.store.transact(conversation.key, fails))
+        assert drive(conversation.store.transact(conversation.key, adds_nothing)) == "done"
+        assert drive(conversation.append([], whole=True)) is None
+        assert drive(conversation.store.header(conversation.key)) is None
+    assert drive(conversation.store.totals()).conversations == 0
+    drive(chat(journal, "next").append([{"role": "user", "content": "hi"}]))
+    with pytest.raises(DecisionHistoryStoreFull):
+        drive(chat(journal, "one too many").append([{"role": "user", "content": "hi"}]))
+
+
 @pytest.mark.parametrize(
     "ttl", [0, -1, math.inf, -math.inf, math.nan, True, False, "60", timedelta(0), timedelta(-1), []]
 )

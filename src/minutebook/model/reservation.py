@@ -63,6 +63,16 @@ def free(header: Header) -> Header:
     return msgspec.structs.replace(header, token="", since=0)
 
 
+def is_blank(header: Header) -> bool:
+    """
+    Return whether an idle record says nothing: a first write was reserved, and then failed or was given up.
+
+    Every journal drops such a record in the write that frees it, so that no failed first operation takes a place in a
+    bounded store. Its receipts, of commits that recorded nothing, go with it: to repeat one records nothing again.
+    """
+    return not header.token and not header.entries
+
+
 def check_owner(header: Header | None, token: str, epoch: int) -> Header:
     """
     Return the header if `token` and `epoch` still own it.

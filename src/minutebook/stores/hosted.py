@@ -33,7 +33,7 @@ from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, new_header, replayed
-from minutebook.model.reservation import check_idle, check_owner, free, recover, take
+from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
 
+def _kept(document: _Document, *, release: bool) -> _Document | None:
+    return None if release and is_blank(document.header) else document
+
+
 class _Version(msgspec.Struct):
     version: int
 
@@ -215,7 +219,7 @@ class HostedJournal:
         if opening is not None:
             check_id(opening.idempotency, "idempotency id")
 
-        def change(found: _Document | None) -> tuple[_Document, Reserved]:
+        def change(found: _Document | None) -> tuple[_Document | None, Reserved]:
             document = found or _Document(head=_Head.of(new_header(key, format, wall)))
             held = take(document.header, token, format, wall)
             receipt = document.earlier(opening) if opening else None
@@ -223,7 +227,7 @@ class HostedJournal:
             after = grown.header if grown else held
             document = document.grown(free(after) if release else after, grown)
             shown = tail is not None and document.header.version != known
-            return document, Reserved(
+            return _kept(document, release=release), Reserved(
                 header=document.header,
                 tail=_newest(document, document.header.entries + 1, tail) if shown and tail else (),
                 written=grown.entries if grown else (),
@@ -239,14 +243,14 @@ class HostedJournal:
         wall = self._now()
         check_id(delta.idempotency, "idempotency id")
 
-        def change(found: _Document | None) -> tuple[_Document, Committed]:
+        def change(found: _Document | None) -> tuple[_Document | None, Committed]:
             held = check_owner(found.header if found else None, token, epoch)
             document = cast("_Document", found)
             receipt = document.earlier(delta)
             grown = self._extend(held, delta if receipt is None else None, wall)
             after = grown.header if grown else held
             document = document.grown(free(after) if release else after, grown)
-            return document, Committed(
+            return _kept(document, release=release), Committed(
                 header=document.header,
                 written=grown.entries if grown else (),
                 receipt=grown.receipt if grown else cast("Receipt", receipt),

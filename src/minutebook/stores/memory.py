@@ -21,7 +21,7 @@ from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Entry, Kind, decode_calls, encode_calls
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Delta, Header, Receipt, extend, new_header, replayed
-from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
+from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class _Namespace:
         if grown is not None:  # a replay or a bare reservation renews nothing, so it keeps its place in the order
             self.logs.move_to_end(name)
         self.bytes = size
+        if release and is_blank(log.header):
+            del self.logs[name]
         self.changing = False
         return grown.entries if grown else ()
 

@@ -26,7 +26,7 @@ from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Call, Entry, Kind, encode_calls
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Attempt, Header, Receipt, State, extend, new_header, replayed
-from minutebook.model.reservation import check_idle, check_owner, expired, free, recover, store_full, take
+from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.sqlite_host import HostConnection
@@ -372,10 +372,7 @@ class SQLiteJournal:
             gone = expired(header, self._bounds.ttl_ms, wall)
             if not gone:
                 check_idle(header, wall)
-            cursor.execute(sql.DROP_ENTRIES, (place.conversation,))
-            cursor.execute(sql.DROP_RECEIPTS, (place.conversation,))
-            _drop_header(cursor, place, place.conversation, place.own)
-            cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
+            _drop(cursor, place)
             if not gone:
                 return True
         return Kept(DecisionHistoryAbsent("no such conversation to delete"))
@@ -412,6 +409,8 @@ class SQLiteJournal:
             _set_minute(cursor, place, header.touched)
         if grown is not None:
             _add_entries(cursor, place.conversation, grown.entries)
+        if release and is_blank(header):
+            _drop(cursor, place)
         self._purge_some(cursor, place, wall)
         return header, grown
 
@@ -601,6 +600,14 @@ def _set_minute(cursor: sqlite3.Cursor, place: _Place, touched: int) -> None:
     """Keep the index of ages right; it is NULL where a purge had put the conversation aside while it was reserved."""
     if place.minute != touched >> _MINUTE_BITS:
         cursor.execute(sql.SET_MINUTE, (touched >> _MINUTE_BITS, place.conversation))
+
+
+def _drop(cursor: sqlite3.Cursor, place: _Place) -> None:
+    """Delete a conversation with all that belongs to it, and its namespace once it was the last one."""
+    cursor.execute(sql.DROP_ENTRIES, (place.conversation,))
+    cursor.execute(sql.DROP_RECEIPTS, (place.conversation,))
+    _drop_header(cursor, place, place.conversation, place.own)
+    cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
 
 
 def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:

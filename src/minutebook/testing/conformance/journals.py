@@ -297,6 +297,21 @@ async def recovers_once(lab: Lab) -> None:
     await refused(journal.recover(KEY, None), DecisionHistoryNotReserved, "a recovery of whatever epoch")
 
 
+async def keeps_no_blank_record(lab: Lab) -> None:
+    """A first reservation that is given back unused leaves nothing; one on a record with entries leaves those."""
+    journal = await lab.journal()
+    for number in range(2):
+        held = await journal.reserve(KEY, f"t-{number}", format=FORMAT)
+        await journal.commit(KEY, f"t-{number}", held.header.epoch, adding(f"release-{number}"), release=True)
+        expect(await journal.header(KEY) is None, "a reservation that was given back unused left a conversation")
+        expect(await journal.receipt(KEY, f"release-{number}") is None, "a receipt outlives its blank conversation")
+    again = await journal.reserve(KEY, "t-0", format="another", opening=adding("one", say("a")), release=True)
+    expect(again.written[0].seq == 1, "the first write after a blank one is not alone")
+    held = await journal.reserve(KEY, "u", format="another")
+    await journal.commit(KEY, "u", held.header.epoch, adding("release"), release=True)
+    expect(len(await samples.entries(journal, KEY)) == 1, "giving back unused took recorded entries with it")
+
+
 async def deletes_for_good(lab: Lab) -> None:
     """A deleted conversation is gone with all that belongs to it; a late commit is fenced and creates nothing."""
     journal = await lab.journal()
@@ -488,6 +503,7 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     excludes_others,
     fences_the_old_holder,
     recovers_once,
+    keeps_no_blank_record,
     deletes_for_good,
     one_of_many_wins,
     survives_cancellation,
