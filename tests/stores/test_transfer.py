@@ -141,7 +141,8 @@ def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: 
     assert again.window().json == told.window().json
     assert b"four" not in again.window().json
     assert list(again.exchanges()) == list(told.exchanges())
-    assert again.open_calls() == told.open_calls()
+    moved = [msgspec.structs.replace(call, conversation=again.key) for call in told.open_calls()]
+    assert list(again.open_calls()) == moved
 
 
 def test_c4_an_imported_conversation_goes_on_like_its_original(store: Store, folder: Path) -> None:
