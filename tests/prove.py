@@ -64,7 +64,7 @@ def promises_of(nodeid: str) -> set[tuple[str, int]]:
     return {(part[0], int(part[1:])) for part in found.group(1).rstrip("_").split("_")} if found else set()
 
 
-def table(collector: Collector) -> str:
+def table(collector: Collector, *, short: bool) -> str:
     """Return the document: one row for each test function, under the promise that its name gives."""
     runs: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for nodeid, ended in collector.ended.items():
@@ -75,7 +75,8 @@ def table(collector: Collector) -> str:
         "Written by `make prove`, which runs every promise at its full length. `make test` runs the same tests on a",
         "budget of seconds each. A harness that can only pass has a planted fault that it must find, in the same file.",
         "",
-        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
+        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests, "
+        f"{'on the short budgets of `make test`' if short else 'at full length'}.",
     ]
     for family, (title, prefix) in FAMILIES.items():
         rows = sorted((number, name) for name in runs for kind, number in promises_of(name) if kind == family)
@@ -102,11 +103,18 @@ def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[st
 
 
 def main(arguments: list[str]) -> int:
-    """Run the long budgets and write the table, also when something failed: then the table says so."""
-    os.environ["MINUTEBOOK_PROVE"] = "1"
+    """
+    Run the long budgets and write the table, also when something failed: then the table says so.
+
+    With `--short` the budgets are those of `make test`, and the table says that too.
+    """
+    short = "--short" in arguments
+    arguments = [argument for argument in arguments if argument != "--short"]
+    if not short:
+        os.environ["MINUTEBOOK_PROVE"] = "1"
     collector = Collector()
     code = pytest.main(["-q", "--timeout=7200", *arguments], plugins=[collector])
-    TABLE.write_text(table(collector))
+    TABLE.write_text(table(collector, short=short))
     return int(code)
 
 
