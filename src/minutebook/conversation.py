@@ -27,13 +27,16 @@ from minutebook.providers.wire import wire_format
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from os import PathLike
     from types import TracebackType
     from typing import Self
 
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
+    from minutebook.model.transfer import Imported
     from minutebook.ports import Observer
     from minutebook.stores.journal import JournalStore
+    from minutebook.stores.transfer import Progress
 
 LOW_WATER = 0.65
 """How far a conversation's window is cut when a limit bites, if its limits do not say otherwise (SPEC C4)."""
@@ -225,6 +228,31 @@ class Conversation:
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """Return the window as the next turn would see it; reserves and writes nothing."""
         return await self.history.window(limits)
+
+    async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
+        """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""
+        return await self.store.export(self.key, path, force=force, progress=progress)
+
+    async def import_(
+        self, path: str | PathLike[str], *, good_prefix: bool = False, progress: Progress | None = None
+    ) -> Imported:
+        """
+        Record an exported conversation in this one, which holds nothing yet; see `JournalStore.import_`.
+
+        Each entry is derived again from its payload by the wire format and must come out as the file has it. A decision
+        provider's conversation of the same API is taken too, of either interface, and keeps its identity: give the
+        `id` of the key that the provider has for the invocation, and go on through that provider.
+
+        Raises:
+            ImportRefused: also, as `unlawful`, a file of another format, or an entry that is not of its payload.
+        """
+        return await self.store.import_(self.key, path, check=self._derived, good_prefix=good_prefix, progress=progress)
+
+    def _derived(self, format: str, drafts: Sequence[Draft]) -> int | None:  # noqa: A002 - the field's standard word
+        # Imported here: the decision providers' formats are needed by no other conversation.
+        from minutebook.providers.derivation import derived_entries
+
+        return derived_entries(format, drafts) if format.partition("/")[0] == self._wire.name else None
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

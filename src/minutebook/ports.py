@@ -16,7 +16,7 @@ from minutebook.model.entries import Call, Draft, Entry
 from minutebook.model.record import Header, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import Decision, DecisionRequest
@@ -258,6 +258,10 @@ class Wire(Protocol):
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
         """Return the draft that answers `call`, which stands at `position` in its response, with a text or value."""
+        ...
+
+    def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
+        """Return the drafts of a recorded payload that answers exactly `calls`, by position: a result, or a message."""
         ...
 
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:

@@ -323,6 +323,8 @@ class Conversation(_Over[asynchronous.Conversation]):
     open_calls = _blocking(asynchronous.Conversation.open_calls)
     complete = _blocking(asynchronous.Conversation.complete)
     window = _blocking(asynchronous.Conversation.window)
+    export = _blocking(asynchronous.Conversation.export)
+    import_ = _blocking(asynchronous.Conversation.import_)
     entries = _streaming(asynchronous.Conversation.entries)
     exchanges = _streaming(asynchronous.Conversation.exchanges)
     last = _blocking(asynchronous.Conversation.last)

@@ -30,6 +30,7 @@ from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal
+from minutebook.providers.derivation import derived_entries
 from minutebook.runtime import Budgets, Program
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
@@ -147,7 +148,7 @@ IDS: dict[str, Callable[[Lab, Any], Any]] = {
     "key of verify": lambda lab, bad: drive(lab.store.verify(bad)),
     "key of recover": lambda lab, bad: drive(lab.store.recover(bad, worker_stopped=True)),
     "key of export": lambda lab, bad: drive(lab.store.export(bad, "/nonexistent/x")),
-    "key of import": lambda lab, bad: drive(lab.store.import_(bad, "/nonexistent/x")),
+    "key of import": lambda lab, bad: drive(lab.store.import_(bad, "/nonexistent/x", check=derived_entries)),
 }
 
 
@@ -304,7 +305,7 @@ def test_a10_no_id_becomes_part_of_a_path(tmp_path: Path) -> None:
                 conversation = chat(journal, id)
                 drive(conversation.append([{"role": "user", "content": "hi"}], id=id))
                 drive(conversation.store.export(conversation.key, folder / "out.jsonl", force=True))
-                drive(conversation.store.import_(conversation.store.key(f"{id}-2"), folder / "out.jsonl"))
+                drive(chat(journal, f"{id}-2").import_(folder / "out.jsonl"))
             drive(journal.close())
         opened = {name for event, name in events if event == "open" or event.startswith(("os.", "sqlite3."))}
         assert any("out.jsonl" in name for name in opened), "the hook saw nothing"

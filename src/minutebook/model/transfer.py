@@ -35,7 +35,7 @@ from minutebook.errors import (
 )
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Call, Draft, Entry, Kind, first_digest, recompute_digest
-from minutebook.model.keys import ConversationKey
+from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
 from minutebook.model.record import Delta, Receipt, extend, new_header
 
 if TYPE_CHECKING:
@@ -337,6 +337,8 @@ class Reading:
                 f"it announces {head.entries:,} entries and {head.bytes:,} bytes, limits {MAX_IMPORT_ENTRIES:,} and "
                 f"{MAX_IMPORT_BYTES:,}",
             )
+        if len(head.format.encode()) > MAX_ID_BYTES or not head.format.isprintable():
+            raise self.refusal("unlawful", "its format is none that a conversation is opened in")
         self._digests.append(first_digest(self._key))
         self.head = head
 
@@ -371,13 +373,14 @@ class Reading:
             stop=row.stop,
             wall=row.wall,
             calls=row.calls,
-            digest=bytes.fromhex(row.digest) if len(row.digest) == 64 else b"",
+            digest=b"",
             payload=payload,
         )
         expected = len(self.drafts) + 1
-        if row.seq != expected or recompute_digest(self._digests[-1], entry) != entry.digest:
+        digest = recompute_digest(self._digests[-1], entry) if row.seq == expected else b""
+        if digest.hex() != row.digest or not digest:
             raise self.refusal("altered", f"entry {expected} is not what was recorded")
-        return entry
+        return msgspec.structs.replace(entry, digest=digest)
 
     def _payload(self, row: Row) -> bytes:
         try:

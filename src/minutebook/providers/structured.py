@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FINISH: Final = "finish"
 _ROOT: Final = "decision"
 _ACTION: Final = "action"
+_WORDS: Final = {False: "Result", True: "Error"}
 _LOCAL_REFERENCE: Final = "#/$defs/"
 
 
@@ -68,8 +69,22 @@ class StructuredWire:
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
         """Return the draft that answers `call`: a user's message with the value as JSON."""
-        told = f"{'Error' if error else 'Result'} of {call.name}: {codec.encode(output).decode()}"
+        told = f"{_WORDS[error]} of {call.name}: {codec.encode(output).decode()}"
         return msgspec.structs.replace(self.plain.input(told), kind=Kind.RESULT, call=position)
+
+    def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
+        """Return the draft of the user's message that answers the one call; nothing but what `result` writes is one."""
+        message = codec.decode(payload)
+        told = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(told, str) or len(calls) != 1:
+            return ()
+        ((position, call),) = calls.items()
+        for error, word in _WORDS.items():
+            start = f"{word} of {call.name}: "
+            if told.startswith(start):
+                value = codec.decode(told.removeprefix(start).encode())
+                return (self.result(position, call, value, error=error),)
+        return ()
 
 
 class Structured:

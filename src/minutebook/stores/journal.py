@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
     from minutebook.ports import Journal, Listing, Reserved, Totals
-    from minutebook.stores.transfer import Progress
+    from minutebook.stores.transfer import Check, Progress
 
 Result = TypeVar("Result")
 
@@ -307,6 +307,7 @@ class JournalStore:
         key: ConversationKey,
         path: str | PathLike[str],
         *,
+        check: Check,
         good_prefix: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
@@ -319,6 +320,11 @@ class JournalStore:
         exchange before the damage, and the result says what was left. All payloads are in memory at once, at most
         512 MiB; the file is read in the caller's thread. `progress` is told of (done, total).
 
+        A file can claim of its payloads what it likes, so `check` is required: it is given the file's format and the
+        drafts, and returns how many, from the first one on, are what that format makes of their payloads; `None` for a
+        format that it does not know. `Conversation.import_` gives the one of its wire format; a host with a format of
+        its own, as `transact` lets it have, gives its own.
+
         Raises:
             ImportRefused: torn, altered, foreign, too large, or no lawful record; `problem` says which, `line` where,
                 `good_records` how many records before it are good.
@@ -327,7 +333,7 @@ class JournalStore:
             DecisionHistoryRetentionExceeded: it would retain more than a bound.
             DecisionHistoryStoreFull: so would the store.
         """
-        return await import_record(self, self._own(key), path, good_prefix, progress)
+        return await import_record(self, self._own(key), path, check, good_prefix, progress)
 
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -22,7 +22,7 @@ from minutebook.errors import (
     ImportRefused,
     InvalidOption,
 )
-from minutebook.model.entries import Kind, first_digest, recompute_digest
+from minutebook.model.entries import Draft, Kind, first_digest, recompute_digest
 from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import (
     MAX_LINE_BYTES,
@@ -39,10 +39,17 @@ from minutebook.stores.private_files import private_file_writer
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.model.transfer import Head
     from minutebook.stores.journal import JournalStore
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Told how many entries are done, and of how many; what it raises ends the export or import."""
+
+Check: TypeAlias = Callable[[str, Sequence[Draft]], int | None]
+"""
+Told a format and the drafts of a record; says how many of them, from the first one on, are what the format makes of
+their payloads, and `None` of a format that it does not know.
+"""
 
 _PROGRESS_ENTRIES = 256
 
@@ -108,17 +115,20 @@ async def import_record(
     store: JournalStore,
     key: ConversationKey,
     path: str | os.PathLike[str],
+    check: Check,
     good_prefix: bool,
     progress: Progress | None,
 ) -> Imported:
     """See `JournalStore.import_`."""
+    if not callable(check):  # pyright: ignore[reportUnnecessaryComparison] - callers without types
+        raise InvalidOption("check is asked what the entries are; it must be callable", option="check")
     await store.header(key)  # a closed store or a foreign key is told before the file is read
     reading = Reading()
     problem = _read(reading, path, progress)
     head = reading.head
     if head is None or (problem is not None and not good_prefix):
         raise problem or reading.refusal("torn", "the file is empty")
-    count = lawful = reading.lawful_entries()
+    count = lawful = _lawful(reading, head, check)
     if lawful < len(reading.drafts):
         problem = _unlawful(lawful)
     if problem is not None:
@@ -141,6 +151,15 @@ async def import_record(
         left=head.entries - count,
         line=0 if problem is None else problem.facts["line"],
     )
+
+
+def _lawful(reading: Reading, head: Head, check: Check) -> int:
+    """Return how many entries make a record by its own law and are what their format makes of their payloads."""
+    lawful = reading.lawful_entries()
+    derived = check(head.format, reading.drafts[:lawful])
+    if derived is None:
+        raise ImportRefused("line 1: its format is none that is known here", problem="unlawful", good_records=0, line=1)
+    return min(lawful, derived)
 
 
 class _Importer:

@@ -13,11 +13,11 @@ from minutebook.errors import InvalidMessage, PairingViolation
 from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
-from minutebook.providers.wire._transcript import Walk
+from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from minutebook.model.codec import JSON
 
@@ -130,6 +130,30 @@ class Format:
                 call=position,
             )
         return self._resulted(payload, value, position)
+
+    def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
+        """
+        Return the drafts of a recorded payload that answers exactly `calls`, by position: a result, or a message.
+
+        Results find their calls as in a transcript.
+
+        Raises:
+            InvalidMessage: no result of this format.
+            PairingViolation: it answers other calls, or not all of these.
+        """
+        payload, value = _bodies.opened(payload)
+        reply = self.complete(value) if len(calls) == 1 else None
+        if reply is not None and match(calls, reply) is not None:
+            return (self._resulted(payload, value, *calls),)
+        walk = Walk(self)
+        walk.waiting = dict(calls)
+        side = self.side(value, "$")
+        if side is not Side.RESULTS:
+            raise InvalidMessage("not a result", path="$")
+        walk.take(Piece("$", 0, side, payload, value))
+        if walk.waiting:
+            raise PairingViolation(f"the message leaves {len(walk.waiting)} of its calls unanswered")
+        return tuple(walk.drafts)
 
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
         """

@@ -14,6 +14,8 @@ from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire._values import Piece, Reply, Side
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from minutebook.providers.wire._format import Format
 
 
@@ -66,7 +68,7 @@ class Walk:
     def _answer(self, piece: Piece) -> None:
         positions: list[int] = []
         for reply in self.wire.replies(piece.value, piece.path):
-            position = _match(self.waiting, reply)
+            position = match(self.waiting, reply)
             if position is None:
                 raise PairingViolation(
                     f"message {piece.index} holds a result without a waiting call in the exchange before it",
@@ -78,7 +80,7 @@ class Walk:
         self.drafts.extend(self.wire.resulted_whole(piece, sorted(positions)))
 
 
-def _match(waiting: dict[int, Call], reply: Reply) -> int | None:
+def match(waiting: Mapping[int, Call], reply: Reply) -> int | None:
     """Return the position of the call that `reply` answers: by id; where a side has no id, by order and name."""
     by_id = [position for position, call in waiting.items() if reply.id and call.id == reply.id]
     if by_id:

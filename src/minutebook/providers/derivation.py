@@ -1,0 +1,122 @@
+"""
+Whether entries are what a wire format makes of their payloads: what an import asks before it believes a file.
+
+Windows are joins of stored slices, by stored sizes and calls. The record's own law cannot judge those, since it reads
+no payload, and a file's checks and digests can be made anew by whoever writes the file. So each draft is derived once
+more from its payload, by the format that recorded it, and must come out equal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minutebook.errors import InvalidMessage, InvalidValue, PairingViolation
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, Call, Draft
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.structured import StructuredWire
+from minutebook.providers.wire import FORMATS, wire_format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.ports import Wire
+
+_APIS: Final = {api.name: api for api in (CHAT, RESPONSES)}
+_STANDS_FOR_NONE: Final = b"null"
+"""The payload of a result that came in the same message as the result before it."""
+
+
+def derived_entries(format: str, drafts: Sequence[Draft]) -> int | None:  # noqa: A002 - the field's standard word
+    """
+    Return how many drafts, from the first one on, are what `format` makes of their payloads; linear in the payloads.
+
+    `format` is a wire format, or the identity of a decision provider's conversation: `API/model/interface`. `None` for
+    any other. The drafts are those of a lawful record from its first entry on.
+    """
+    wire = _wire_of(format)
+    return None if wire is None else _Derivation(wire, drafts).count()
+
+
+def _wire_of(name: str) -> Wire | None:
+    if name in FORMATS:
+        return wire_format(name)
+    start, _, rest = name.partition("/")
+    model, _, interface = rest.rpartition("/")  # a model's name may have slashes of its own
+    api = _APIS.get(start)
+    if api is None or not model.strip() or interface not in ("native", "structured"):
+        return None
+    plain = wire_format(api.name)
+    return plain if interface == "native" else StructuredWire(plain, api)
+
+
+class _Derivation:
+    """The drafts of one record, and the calls that its results have to answer."""
+
+    def __init__(self, wire: Wire, drafts: Sequence[Draft]) -> None:
+        self.wire = wire
+        self.drafts = drafts
+        self.calls: dict[int, tuple[Call, ...]] = {}
+        self.taken_back = {
+            seq for mark in drafts if mark.kind is ABANDONED for seq in range(mark.exchange, mark.call + 1)
+        }
+
+    def count(self) -> int:
+        position = 0
+        while position < len(self.drafts):
+            group = self.drafts[position : position + self._length(position)]
+            if not self._is_derived(position + 1, group):
+                break
+            position += len(group)
+        return position
+
+    def _length(self, position: int) -> int:
+        """Return how many drafts come of one payload: a message of results is followed by one for each further one."""
+        draft, length = self.drafts[position], 1
+        if draft.kind is RESULT and self.wire.grouped:
+            for follower in self.drafts[position + 1 :]:
+                if follower.payload != _STANDS_FOR_NONE or follower.kind is not RESULT:
+                    break
+                if follower.exchange != draft.exchange:
+                    break
+                length += 1
+        return length
+
+    def _is_derived(self, seq: int, group: Sequence[Draft]) -> bool:
+        draft = group[0]
+        if draft.kind is ABANDONED:
+            return True  # the record's law alone makes marks, and knows each of them
+        try:
+            expected = self._derived(group)
+        except (InvalidMessage, InvalidValue, PairingViolation):
+            expected = ()
+        # A decision provider keeps the body that it could not use, whatever that is, and takes it back at once.
+        unusable = (Draft(kind=RESPONSE, payload=draft.payload),) if seq in self.taken_back else None
+        found = tuple(map(_bare, group))
+        if found not in (expected, unusable):
+            return False
+        if draft.kind is RESPONSE:
+            self.calls[seq] = draft.calls
+        return True
+
+    def _derived(self, group: Sequence[Draft]) -> tuple[Draft, ...]:
+        """Return what the wire format makes of the payload of the group's first draft."""
+        draft = group[0]
+        if draft.kind is RESULT:
+            calls = self.calls.get(draft.exchange, ())
+            asked = {each.call: calls[each.call] for each in group if each.call < len(calls)}
+            return self.wire.answered(draft.payload, asked)
+        if draft.kind is INPUT:
+            return (self.wire.input(draft.payload),)
+        if draft.kind is INJECTION:
+            return (self.wire.injection(draft.payload),)
+        if draft.kind is RESPONSE:
+            return (self.wire.response(draft.payload),)
+        return self.wire.transcript((draft.payload,))
+
+
+def _bare(draft: Draft) -> Draft:
+    """Return a draft without its place and time, which the record's law checks."""
+    return msgspec.structs.replace(draft, exchange=0, wall=0, call=draft.call if draft.kind is RESULT else 0)
