@@ -96,8 +96,8 @@ def test_i02_control_commits_without_a_sync_are_lost(tmp_path: Path, figure: Fig
         ("DELETE FROM minutebook_entry WHERE seq = 3", "corrupt"),
         ("UPDATE minutebook_entry SET payload = payload || x'20' WHERE seq = 2", "corrupt"),
         ("UPDATE minutebook_conversation SET epoch = epoch + 1", "other"),
-        ("DELETE FROM minutebook_receipt", "other"),
-        ("UPDATE minutebook_conversation SET recent = x''", "other"),
+        ("DELETE FROM minutebook_receipt", "corrupt"),
+        ("UPDATE minutebook_conversation SET recent = x''", "corrupt"),
     ],
 )
 def test_i03_control_the_check_sees_half_a_commit(tmp_path: Path, damage: str, outcome: str) -> None:

@@ -488,11 +488,12 @@ def test_bad_input_84_no_descriptors_left(room: Path) -> None:
 
     def act() -> None:
         outcomes = set()
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
         for allowance in range(12):
             opened = len(os.listdir("/proc/self/fd"))
             top = os.dup(0)
             os.close(top)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (top + allowance, 4096))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top + allowance, usual[1]))
             try:
                 open_private_database(room / f"{allowance}.db")
                 with private_file_writer(room / f"{allowance}.jsonl") as writer:
@@ -501,7 +502,7 @@ def test_bad_input_84_no_descriptors_left(room: Path) -> None:
             except DecisionHistoryStorageFailed as failure:
                 outcomes.add(failure.problem)
             finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+                resource.setrlimit(resource.RLIMIT_NOFILE, usual)
             assert len(os.listdir("/proc/self/fd")) == opened
         assert outcomes == {"opened", "descriptors"}
 
