@@ -116,7 +116,9 @@ class Conversation:
         self.store = store
         self.key = store.key(id)
         self._wire = wire_format(format)
-        limits = limits or WindowLimits()
+        limits = _checked_limits(limits)
+        if on_event is not None and not callable(on_event):
+            raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
         self.history = History(
             store.journal,
             store.tails,
@@ -147,6 +149,8 @@ class Conversation:
     async def append(self, messages: Sequence[object], *, id: str = "", whole: bool = False) -> Receipt | None:  # noqa: A002
         """
         Record a ready transcript of wire messages in one durable write: all of it or nothing.
+
+        System and developer messages at its head are retained and stand in no window: send your own with each request.
 
         With an `id` the same transcript may come again and is recorded once. With `whole` the messages are the whole
         conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over.
@@ -194,7 +198,7 @@ class Conversation:
 
     async def open_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls that wait for a result, parked ones included, oldest first."""
-        header = await self.store.header(self.key)
+        header = await self.history.header()
         found: list[ToolCall] = []
         for waiting in header.state.open if header else ():
             page = await self.store.journal.oldest(self.key, waiting.exchange - 1, Page(rows=1, messages=1, size=1))
@@ -227,7 +231,7 @@ class Conversation:
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """Return the window as the next turn would see it; reserves and writes nothing."""
-        return await self.history.window(limits)
+        return await self.history.window(None if limits is None else _checked_limits(limits))
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""
@@ -268,7 +272,7 @@ class Conversation:
 
     async def _turns(self, after: int) -> AsyncIterator[list[Entry]]:
         """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
-        header = await self.store.header(self.key)
+        header = await self.history.header()
         waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
         turn: list[Entry] = []
         async for entry in self.store.entries(self.key, after=after):
@@ -284,7 +288,7 @@ class Conversation:
 
     async def exchanges(self, *, after: int = 0) -> AsyncIterator[Exchange]:
         """Stream the exchanges above `after`, oldest first, in bounded memory."""
-        header = await self.store.header(self.key)
+        header = await self.history.header()
         if header is None:
             return
         async for turn in self._turns(after):
@@ -307,7 +311,7 @@ class Conversation:
             raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
         if before and after is not None:
             raise InvalidOption("page before a seq or after one, not both", option="before")
-        header = await self.store.header(self.key)
+        header = await self.history.header()
         if header is None or limit == 0:
             return []
         if after is not None:
@@ -421,7 +425,10 @@ class Turn:
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
-            await hold.abandon(PairingViolation("the turn ended without a response"))
+            refusal = PairingViolation("the turn ended without a response; was `await turn.respond(...)` left out?")
+            if hold.sent is not None:
+                raise refusal  # a window was asked for, so a request was made: its answer would be lost without a word
+            await hold.abandon(refusal)
             return
         _check_answered(hold.header, "the turn ends")
         self.receipt = (await hold.commit(self._answer, settles=True, release=True)).receipt
@@ -433,6 +440,7 @@ class Turn:
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
         """
+        limits = None if limits is None else _checked_limits(limits)
         await self._record()  # an answer that was kept back: the turn goes on, and its request's receipt goes with it
         return await self._held().window(limits)
 
@@ -513,6 +521,14 @@ class Turn:
         if self._hold is None:
             raise InvalidOption("the turn is not entered; use `async with conversation.turn(...)`", option="turn")
         return self._hold
+
+
+def _checked_limits(limits: object) -> WindowLimits:
+    if limits is None:
+        return WindowLimits()
+    if not isinstance(limits, WindowLimits):
+        raise InvalidOption(f"limits is a WindowLimits, not {type(limits).__name__}", option="limits")
+    return limits
 
 
 def _checked_call(call: object, key: ConversationKey) -> Call:

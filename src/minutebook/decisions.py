@@ -145,7 +145,11 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.store is None:
             return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
         if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"store is a minutebook store, not {type(self.store).__name__}", option="store")
+            raise InvalidOption(
+                f"store is a store of minutebook, not a {type(self.store).__module__}.{type(self.store).__name__}; "
+                "one of minutebook.sync goes with the options and providers of minutebook.sync",
+                option="store",
+            )
         store = self.store if self.namespace is None else self.store.within(check_id(self.namespace, "namespace"))
         check_id(store.namespace, "namespace")
         return store

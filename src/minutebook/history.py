@@ -143,9 +143,23 @@ class History:
         hold = Hold(self)
         return await hold.reserve(self.delta(drafts, idempotency), release=True)
 
+    async def header(self) -> Header | None:
+        """
+        Return the conversation's counters, `None` when absent or expired.
+
+        Raises:
+            DecisionHistoryConflict: it was recorded in another wire format; read as this one it would make no sense.
+        """
+        header = await self.journal.header(self.key)
+        if header is not None and header.format.partition("/")[0] != self.wire.name:
+            raise DecisionHistoryConflict(
+                f"the conversation was recorded as {header.format.partition('/')[0]!r}; read it in that format"
+            )
+        return header
+
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """Return the window as it stands, without a reservation; writes nothing."""
-        header = await self.journal.header(self.key)
+        header = await self.header()
         if header is None:
             return Window(b"[]", Sent())
         known = self.tails.get(self.key)

@@ -42,15 +42,23 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
+    # Values and errors are the same for both colours, and a checker finds them here too.
     from minutebook import ports
-    from minutebook.model.bounds import WindowLimits
+    from minutebook.errors import *  # noqa: F403
+    from minutebook.model.bounds import WindowLimits as WindowLimits
     from minutebook.model.codec import JSON
-    from minutebook.model.decisions import Decision, DecisionRequest, Observation
-    from minutebook.model.keys import ConversationKey
+    from minutebook.model.decisions import Decision as Decision
+    from minutebook.model.decisions import DecisionRequest as DecisionRequest
+    from minutebook.model.decisions import Observation as Observation
+    from minutebook.model.keys import ConversationKey as ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
     from minutebook.ports import Generate, Observer, Random
-    from minutebook.runtime import Outcome, Program
+    from minutebook.runtime import Budgets as Budgets
+    from minutebook.runtime import CapabilityFailed as CapabilityFailed
+    from minutebook.runtime import Outcome
+    from minutebook.runtime import Program as Program
+    from minutebook.runtime import capability as capability
 
 __all__ = [
     "Conversation",
@@ -67,11 +75,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Values and errors have no colour: they are those of `minutebook`."""
-    if name not in minutebook.__all__:
-        raise AttributeError(f"module 'minutebook.sync' has no attribute {name!r}")
-    return getattr(minutebook, name)
+if not TYPE_CHECKING:  # checkers are told the names above
+
+    def __getattr__(name: str) -> object:
+        """Values and errors have no colour: they are those of `minutebook`."""
+        if name not in minutebook.__all__:
+            raise AttributeError(f"module 'minutebook.sync' has no attribute {name!r}")
+        return getattr(minutebook, name)
 
 
 P = ParamSpec("P")

@@ -7,6 +7,7 @@ import pytest
 
 from minutebook import (
     Conversation,
+    DecisionHistoryConflict,
     DecisionHistoryRetentionExceeded,
     InvalidOption,
     MemoryStore,
@@ -105,3 +106,39 @@ async def test_c1_a_thousand_calls_of_one_response_take_their_results_in_bounded
                 await turn.result(call, "r")
             await turn.respond(answered("done"))
         assert len(await talk.window(WindowLimits(max_messages=2_000))) == 1_003
+
+
+@asynchronous
+async def test_c2_a_conversation_is_not_read_in_another_format():
+    """C2: the wire format never changes; every way of reading says so instead of giving messages of no format."""
+    async with MemoryStore() as store:
+        async with Conversation(store, "c", format="openai-chat").turn("q") as turn:
+            await turn.respond(answered("a"))
+        other = Conversation(store, "c", format="anthropic")
+        for read in (other.window, other.last, other.open_calls):
+            with pytest.raises(DecisionHistoryConflict, match="openai-chat"):
+                await read()
+        for stream in (other.exchanges(), other.entries()):
+            with pytest.raises(DecisionHistoryConflict):
+                await anext(stream)
+
+
+@asynchronous
+async def test_c1_an_answer_that_was_forgotten_is_told():
+    """C1: a turn that gave a window and got no response is abandoned, and says so; one that asked for none is quiet."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format="openai-chat")
+        with pytest.raises(PairingViolation, match="respond"):
+            async with talk.turn("q") as turn:
+                await turn.window()
+        async with talk.turn("q"):
+            pass
+        assert not await talk.last()
+
+
+def test_bad_input_51_limits_are_what_they_should_be():
+    """Bad input 51: a dict or a number in the place of limits is refused by name, and so is a store of another kind."""
+    with pytest.raises(InvalidOption, match="WindowLimits"):
+        Conversation(MemoryStore(), "c", format="openai-chat", limits={"max_messages": 4})
+    with pytest.raises(InvalidOption, match="on_event"):
+        Conversation(MemoryStore(), "c", format="openai-chat", on_event=5)

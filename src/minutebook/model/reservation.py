@@ -34,8 +34,8 @@ def check_idle(header: Header, wall: int) -> None:
     """
     if header.token:
         raise DecisionHistoryBusy(
-            f"another worker holds this conversation since {max(0, wall - header.since):,} ms (epoch {header.epoch}); "
-            "wait for it, or recover the conversation once that worker is stopped",
+            f"another worker or turn holds this conversation since {max(0, wall - header.since):,} ms (epoch {header.epoch}); "
+            "wait for it or, once that worker is stopped, call store.recover(key, worker_stopped=True)",
             epoch=header.epoch,
             since_ms=max(0, wall - header.since),
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from minutebook.errors import InvalidOption, InvalidValue
+from minutebook.errors import BlockingMismatch, InvalidOption, InvalidValue
 from minutebook.model.codec import decode, encode, text
 from minutebook.model.decisions import CallReference, DecisionRequest, Observation
 from minutebook.model.keys import check_id
@@ -74,6 +74,10 @@ class Runtime(Generic[T]):
         """Keep the parts; nothing is called."""
         if not isinstance(program, Program):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidOption(f"program must be a Program, not {type(program).__name__}", option="program")
+        if not inspect.iscoroutinefunction(getattr(provider, "decide", None)):
+            raise BlockingMismatch(
+                "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
+            )
         self._program = program
         self._provider = provider
         self._fresh_id = fresh_id

@@ -93,7 +93,7 @@ _ADVICE: dict[Problem, str] = {
     "exists": "exists; name another file, or pass force to replace it",
     "no_directory": "lies in a directory that does not exist; create it with mode 0700",
     "directory_owner": "lies below a directory of another user; use a directory of this user",
-    "directory_writable": "lies below a directory in which others may write; take that right from them (chmod go-w)",
+    "directory_writable": "lies below a directory in which others may write; use one of your own with mode 0700",
     "network_filesystem": "lies on a network file system, whose locks SQLite cannot rely on; use a local disk, or pass "
     "allow_network_filesystem=True",
 }
@@ -463,7 +463,19 @@ def _refuse_directory(directory: int, path: str, *, sticky_passes: bool) -> None
         raise _unsafe("directory_owner", path)
     # An ACL that lets others write shows as the group's write bit (its mask), so the mode is enough.
     if status.st_mode & _WRITABLE_BY_OTHERS and not (sticky_passes and status.st_mode & stat.S_ISVTX):
-        raise _unsafe("directory_writable", path)
+        raise _unsafe("directory_writable", path, detail=_writable_advice(directory, status.st_mode))
+
+
+def _writable_advice(directory: int, mode: int) -> str:
+    """Say which directory it is, and what to do; a sticky one is everybody's and is not for one program to change."""
+    try:
+        named = repr(os.readlink(f"/proc/self/fd/{directory}"))
+    except OSError:
+        named = "a directory above it"
+    shown = f"lies in or below {named} (mode {stat.S_IMODE(mode):04o}), in which others may write; "
+    if mode & stat.S_ISVTX:
+        return shown + "put it into a directory of your own with mode 0700"
+    return shown + "take that right from them (chmod go-w), or use another directory"
 
 
 def _refuse_network(path: str, mountinfo: str | None) -> None:
