@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
-    from minutebook.conversation import Conversation
+    from minutebook.conversation import Conversation, Exchange, ToolCall
     from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
     from minutebook.errors import (
         AgentDecisionProviderSchemaViolation,
@@ -45,11 +45,19 @@ if TYPE_CHECKING:
         StorageError,
         StoreClosed,
     )
+    from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.decisions import Decision, DecisionRequest, Observation
+    from minutebook.model.decisions import (
+        CallReference,
+        Decision,
+        DecisionRequest,
+        Finish,
+        Observation,
+        ProposedCall,
+    )
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
-    from minutebook.runtime import Budgets, CapabilityFailed, Program, capability
+    from minutebook.runtime import Budgets, CapabilityFailed, Outcome, Program, capability
     from minutebook.stores.opening import (
         HostStore,
         MemoryStore,
@@ -63,6 +71,7 @@ __all__ = [
     "AgentDecisionProviderUnavailable",
     "BlockingMismatch",
     "Budgets",
+    "CallReference",
     "CallerError",
     "CapabilityFailed",
     "Conversation",
@@ -83,6 +92,8 @@ __all__ = [
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
     "DecisionRequest",
+    "Exchange",
+    "Finish",
     "HistoryOptions",
     "HostStore",
     "ImportRefused",
@@ -95,14 +106,18 @@ __all__ = [
     "Observation",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
+    "Outcome",
     "PairingViolation",
     "Program",
+    "ProposedCall",
     "ProviderContextCountUnavailable",
     "ProviderError",
     "Runtime",
     "SQLiteStore",
     "StorageError",
     "StoreClosed",
+    "ToolCall",
+    "Window",
     "WindowLimits",
     "__version__",
     "capability",
@@ -113,20 +128,27 @@ __all__ = [
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
     "Budgets": "minutebook.runtime",
+    "CallReference": "minutebook.model.decisions",
     "CapabilityFailed": "minutebook.runtime",
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",
     "DecisionRequest": "minutebook.model.decisions",
+    "Exchange": "minutebook.conversation",
+    "Finish": "minutebook.model.decisions",
     "HistoryOptions": "minutebook.decisions",
     "HostStore": "minutebook.stores.opening",
     "MemoryStore": "minutebook.stores.opening",
     "Observation": "minutebook.model.decisions",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
     "OpenAIDecisionProvider": "minutebook.decisions",
+    "Outcome": "minutebook.runtime",
     "Program": "minutebook.runtime",
+    "ProposedCall": "minutebook.model.decisions",
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
+    "ToolCall": "minutebook.conversation",
+    "Window": "minutebook.history",
     "WindowLimits": "minutebook.model.bounds",
     "capability": "minutebook.runtime",
     "create_sqlite_decision_history_store": "minutebook.stores.opening",

@@ -34,7 +34,8 @@ def check_idle(header: Header, wall: int) -> None:
     """
     if header.token:
         raise DecisionHistoryBusy(
-            f"another worker or turn holds this conversation since {max(0, wall - header.since):,} ms (epoch {header.epoch}); "
+            f"another worker or turn holds this conversation since {max(0, wall - header.since):,} ms, with epoch "
+            f"{header.epoch}; "
             "wait for it or, once that worker is stopped, call store.recover(key, worker_stopped=True)",
             epoch=header.epoch,
             since_ms=max(0, wall - header.since),
