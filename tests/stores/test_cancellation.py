@@ -456,3 +456,36 @@ def test_i06_a_lock_that_cannot_be_had_ends_no_writer(tmp_path, monkeypatch):
             assert (await store.totals()).conversations == 12
 
     asyncio.run(write_on())
+
+
+def test_i18_a_second_cancellation_in_the_cleaning_up_leaves_nothing_busy(tmp_path):
+    """I-18: a task that is cancelled while it gives its reservation back gives it back all the same."""
+    tmp_path.chmod(0o700)
+
+    async def cancelled_twice(store: SQLiteStore, name: str, steps: int) -> None:
+        conversation = Conversation(store, name, format="openai-chat")
+        entered = asyncio.Event()
+
+        async def turn() -> None:
+            async with conversation.turn("hello"):
+                entered.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(turn())
+        await entered.wait()
+        task.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def run() -> None:
+        async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            for steps in range(6):
+                await cancelled_twice(store, f"c{steps}", steps)
+            assert not (await store.totals()).reserved
+            for listing in await store.list():
+                await store.verify(listing.key)
+
+    asyncio.run(run())
