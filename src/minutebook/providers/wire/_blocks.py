@@ -7,6 +7,7 @@ back right, and every block stays byte for byte as it came, an empty one with a 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,21 +34,21 @@ class BlockFormat(Format):
     takes_empty_text = False
     """Whether the provider accepts a user's message that holds a text without a character and nothing else."""
 
+    @abstractmethod
     def call(self, block: dict[str, JSON], path: str) -> tuple[Call, JSON] | None:
         """Return the call that the block makes, if it makes one that the client answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replied(self, block: dict[str, JSON], path: str) -> Reply | None:
         """Return what the block answers, if it is a result."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rename_block(self, block: dict[str, JSON], names: Names) -> None:
         """Give the block's call id its new name, if it has one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_empty(self, block: JSON) -> bool:
         """Return whether the block holds nothing that a provider would take."""
-        raise NotImplementedError
 
     # -------------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the slice that is sent, and the size formula.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from minutebook.errors import InvalidMessage, PairingViolation
@@ -25,7 +26,7 @@ _NOTHING = b"null"
 """The payload of a result that came in the same message as the result before it."""
 
 
-class Format:
+class Format(ABC):
     """
     A wire format (see `minutebook.ports.Wire`): the parts that a provider's module does not have to say again.
 
@@ -37,45 +38,45 @@ class Format:
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
 
+    @abstractmethod
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def side(self, value: JSON, path: str) -> Side:
         """Return who speaks in the message, refusing what is none: `InvalidMessage`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
         """Return where the answer stands in a response's body or in an assistant's message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls in a response's fragment, which stood at `path`, in order, with their arguments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replies(self, value: JSON, path: str) -> list[Reply]:
         """Return what each result in a message of side RESULTS answers."""
-        raise NotImplementedError
 
     def results_span(self, payload: bytes, value: JSON) -> tuple[int, int]:  # noqa: ARG002 - grouped formats look
         """Return the slice of a complete result, or of a message of side RESULTS, that stands in `results_wrap`."""
         return _slices.find(payload)
 
+    @abstractmethod
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
         """Return what answers `call` with `output`: a message, or where results are grouped, a block of one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def complete(self, output: JSON) -> Reply | None:
         """Return what `output` answers, if it already is a complete result of this format."""
-        raise NotImplementedError
 
     def pieces(self, messages: Iterable[Piece]) -> Iterable[Piece]:
         """Return the steps of a transcript; here every message is one."""
         return messages
 
+    @abstractmethod
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a fragment with its call ids replaced, each pair used once, in order."""
-        raise NotImplementedError
 
     # -------------------------------------------------------------------------------------------------------------
 
