@@ -21,6 +21,7 @@ from tests.stores.labs import KINDS, PROVE, chat, in_threads, open_journal, said
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryCorrupt,
@@ -37,6 +38,7 @@ from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import FaultyJournal, FrozenClock, checkpoint, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, answer, append, dump, say
@@ -569,3 +571,18 @@ def test_hosted_operations_never_wait_and_may_run_twice() -> None:
     drive(journal.commit(key, "t", epoch, adding("two", answer("y")), release=True))
     assert epoch == 1
     assert len(drive(samples.entries(journal, key))) == 2
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
+def test_i39_a_conversation_deleted_while_it_is_verified_is_absent_and_not_corrupt(again: bool) -> None:
+    """I-39: what somebody deleted meanwhile is no damage; an operator is not sent to a backup for it."""
+    store = JournalStore(MemoryJournal(clock=FrozenClock()), namespace="n")
+    conversation = Conversation(store, "c", format="openai-chat")
+    drive(conversation.append([{"role": "user", "content": f"{number}"} for number in range(600)]))
+    proving = store.verify(conversation.key)
+    proving.send(None)  # at the pause after the first page
+    drive(store.delete(conversation.key))
+    if again:
+        drive(conversation.append([{"role": "user", "content": "other"}]))
+    with pytest.raises(DecisionHistoryAbsent, match="deleted"):
+        drive(proving)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
     InvalidOption,
@@ -264,11 +265,21 @@ class JournalStore:
 
         Raises:
             DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
-            DecisionHistoryAbsent: there is no such conversation.
+            DecisionHistoryAbsent: there is no such conversation, or it was deleted meanwhile.
         """
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        try:
+            await self._prove(key, header)
+        except DecisionHistoryCorrupt:
+            now = await self.journal.header(key)
+            if now is None or not _went_on(header, now):
+                raise DecisionHistoryAbsent("the conversation was deleted while it was verified") from None
+            raise
+        return header
+
+    async def _prove(self, key: ConversationKey, header: Header) -> None:
         proof = Proof(key, header)
         entries = self.entries(key)
         async for receipt in self.receipts(key):
@@ -281,7 +292,6 @@ class JournalStore:
                 proof.take_entry(entry)
             proof.take_receipt(receipt)
         proof.close()
-        return header
 
     async def export(
         self, key: ConversationKey, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None
@@ -370,3 +380,9 @@ def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:
 
 class _Holder:
     """What a transaction's token lives by."""
+
+
+def _went_on(before: Header, now: Header) -> bool:
+    """Return whether both headers can be of one conversation, and not of one that was deleted and made again."""
+    same = (now.version, now.digest) == (before.version, before.digest)
+    return now.created == before.created and (same or now.version > before.version)
