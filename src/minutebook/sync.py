@@ -417,100 +417,66 @@ class _Chat(decisions.OpenAIProvider):
     _blocking = True
 
 
-class OpenAIDecisionProvider(_Over[decisions.OpenAIProvider]):
+class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
+    """What both OpenAI providers are for blocking callers; `_made` is the asynchronous one that each drives."""
+
+    _made: ClassVar[type[decisions.OpenAIProvider]]
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: decisions.HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
+    ) -> None:
+        self._core = self._made(
+            model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            generate=generate,
+        )
+
+    @property
+    def store(self) -> Store | None:
+        """Where the conversations are kept; `None` without a history."""
+        return _store_over(self._core.store)
+
+    key = _plain(decisions.OpenAIProvider.key)
+    decide = _blocking(decisions.OpenAIProvider.decide)
+    close = _blocking(decisions.OpenAIProvider.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class OpenAIDecisionProvider(_OpenAIProvider):
     """Decisions by OpenAI's Responses API with an `openai.OpenAI` client: see `minutebook.OpenAIDecisionProvider`."""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        client: object = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        decision_interface: Literal["native", "structured"] = "native",
-        history: decisions.HistoryOptions | Literal[False] | None = None,
-        max_output_tokens: int | None = None,
-        count: bool = False,
-        extra_body: Mapping[str, JSON] | None = None,
-        generate: Generate | None = None,
-    ) -> None:
-        self._core = _Responses(
-            model=model,
-            client=client,
-            base_url=base_url,
-            api_key=api_key,
-            decision_interface=decision_interface,
-            history=history,
-            max_output_tokens=max_output_tokens,
-            count=count,
-            extra_body=extra_body,
-            generate=generate,
-        )
-
-    @property
-    def store(self) -> Store | None:
-        """Where the conversations are kept; `None` without a history."""
-        return _store_over(self._core.store)
-
-    key = _plain(decisions.OpenAIProvider.key)
-    decide = _blocking(decisions.OpenAIProvider.decide)
-    close = _blocking(decisions.OpenAIProvider.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    _made = _Responses
 
 
-class OpenAIChatDecisionProvider(_Over[decisions.OpenAIProvider]):
+class OpenAIChatDecisionProvider(_OpenAIProvider):
     """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        client: object = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        decision_interface: Literal["native", "structured"] = "native",
-        history: decisions.HistoryOptions | Literal[False] | None = None,
-        max_output_tokens: int | None = None,
-        count: bool = False,
-        extra_body: Mapping[str, JSON] | None = None,
-        generate: Generate | None = None,
-    ) -> None:
-        self._core = _Chat(
-            model=model,
-            client=client,
-            base_url=base_url,
-            api_key=api_key,
-            decision_interface=decision_interface,
-            history=history,
-            max_output_tokens=max_output_tokens,
-            count=count,
-            extra_body=extra_body,
-            generate=generate,
-        )
-
-    @property
-    def store(self) -> Store | None:
-        """Where the conversations are kept; `None` without a history."""
-        return _store_over(self._core.store)
-
-    key = _plain(decisions.OpenAIProvider.key)
-    decide = _blocking(decisions.OpenAIProvider.decide)
-    close = _blocking(decisions.OpenAIProvider.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    _made = _Chat
 
 
 class DecisionProvider(Protocol):

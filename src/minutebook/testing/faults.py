@@ -8,6 +8,7 @@ the same faults is the same run.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -46,14 +47,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """Makes what the caller sees, for example `asyncio.CancelledError`."""
 
 
-class _Journal:
+class _Journal(ABC):
     """A journal around another one; what is done around each call is told by `_around`."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
 
+    @abstractmethod
     async def _around(self, method: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        raise NotImplementedError
+        """Call the method of this name, or not, and return what the caller is to see."""
 
     async def reserve(
         self,
