@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import minutebook
 from minutebook import conversation as asynchronous
