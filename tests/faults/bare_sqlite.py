@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def body(number: int) -> bytes:
 def write_rows(database: str, journal_mode: str, synchronous: str, rows: int) -> None:
     """Add `rows` rows after those that are there, acknowledging each once its commit has returned."""
     acks = os.open(os.environ["FAULT_ACK_FILE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    hold = int(os.environ.get("FAULT_HOLD_AFTER", "0"))
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute(f"PRAGMA journal_mode={journal_mode}")
     connection.execute(f"PRAGMA synchronous={synchronous}")
@@ -46,6 +48,8 @@ def write_rows(database: str, journal_mode: str, synchronous: str, rows: int) ->
         connection.execute("UPDATE total SET rows = rows + 1")
         connection.execute("COMMIT")
         os.write(acks, f"ack {number}\n".encode())
+        if number - first + 1 == hold:
+            signal.pause()
     connection.close()
 
 

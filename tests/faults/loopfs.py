@@ -16,11 +16,11 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.faults.kill import await_acks
-from tests.faults.trace import child_environment, read_acks, scratch_parent
+from tests.faults.trace import HOLD_VARIABLE, child_environment, read_acks, scratch_parent
 
 # _IOR('X', 125, __u32), with the flag that keeps the journal from being flushed first: the power simply goes.
 EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -72,18 +72,18 @@ def loop_disk(size_mebibytes: int = 16) -> Iterator[LoopDisk]:
             _run("umount", str(root))
 
 
-def cut_during(
-    disk: LoopDisk, command: Sequence[str], acks: int, *, env: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
+def cut_during(disk: LoopDisk, command: Sequence[str], acks: int, *, held: bool = False) -> tuple[str, ...]:
     """
     Cut the power while `command` works on `disk`, after `acks` acknowledgements, and restart the disk.
 
     Returns what was acknowledged before the cut. What a child still says while the cut goes through its calls does
-    not count: no machine without power says anything.
+    not count: no machine without power says anything. With `held` the child stops by itself at its last
+    acknowledgement; otherwise a later sync of its own might save what a control has to lose.
     """
     with tempfile.TemporaryDirectory(dir=scratch_parent()) as scratch:
         ack_file = Path(scratch, "acks")
-        child = subprocess.Popen(command, env=child_environment(ack_file, env), stderr=subprocess.DEVNULL)
+        environment = child_environment(ack_file, {HOLD_VARIABLE: str(acks)} if held else None)
+        child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         try:
             await_acks(child, ack_file, acks)
             acknowledged = read_acks(ack_file)

@@ -300,7 +300,8 @@ def test_i02_ext4_agrees_with_the_rebuilt_disks(journal_mode: str, synchronous: 
             root = disk.root / str(n)
             root.mkdir()
             disk.sync()
-            acknowledged = cut_during(disk, child(root, journal_mode, synchronous, 100_000), 3 + n % 40)
+            command = child(root, journal_mode, synchronous, 100_000)
+            acknowledged = cut_during(disk, command, 3 + n % 40, held=not survives)
             lost += bare_sqlite.found_rows(root) < len(acknowledged)
     print(f"ext4, {journal_mode} {synchronous}: {lost} of {cuts} cuts lost an acknowledged row")
     assert (lost == 0) is survives

@@ -207,7 +207,7 @@ def test_i02_ext4_agrees_with_the_rebuilt_disks(normal: bool, figure: Figure) ->
             root = disk.root / str(n)
             root.mkdir(0o700)
             disk.sync()
-            acknowledged = cut_during(disk, plan.command(root), 3 + n * 7 % 40)
+            acknowledged = cut_during(disk, plan.command(root), 3 + n * 7 % 40, held=normal)
             problem = workload.judged(told, root, acknowledged, later=True)
             assert problem is None or (normal and problem[0] == "lost"), problem
             lost += problem is not None

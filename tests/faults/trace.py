@@ -28,6 +28,9 @@ from pathlib import Path
 
 ACK_VARIABLE = "FAULT_ACK_FILE"
 
+# A child that finds this number in its environment waits to be killed once it has acknowledged so often.
+HOLD_VARIABLE = "FAULT_HOLD_AFTER"
+
 # The shared memory of SQLite's WAL is rebuilt from the WAL by whoever opens the database first, and is written through
 # a mapping that no trace shows. No power cut leaves anything of it that counts.
 IGNORED_SUFFIXES = ("-shm",)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -518,9 +520,16 @@ def judged(
 
 
 def acknowledging() -> Callable[[str], None]:
-    """Return what writes one acknowledgement to the file that the harness reads."""
+    """Return what writes one acknowledgement to the file that the harness reads, and waits where it is to be held."""
     descriptor = os.open(os.environ["FAULT_ACK_FILE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    return lambda label: (os.write(descriptor, f"ack {label}\n".encode()), None)[1]
+    until_held = itertools.count(int(os.environ.get("FAULT_HOLD_AFTER", "0")) - 1, -1)
+
+    def acknowledge(label: str) -> None:
+        os.write(descriptor, f"ack {label}\n".encode())
+        if next(until_held) == 0:
+            signal.pause()
+
+    return acknowledge
 
 
 def parsed(arguments: Iterable[str]) -> tuple[Plan, Path]:
