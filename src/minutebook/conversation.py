@@ -20,8 +20,9 @@ from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.pause import pause
+from minutebook.model.units import Unit
 from minutebook.policy.projection import unit_fragments
-from minutebook.policy.window import Scan, Unit, with_entry
+from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.wire import wire_format
 

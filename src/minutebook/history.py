@@ -34,10 +34,10 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import reread
-from minutebook.model.entries import Draft, Entry
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
+from minutebook.model.tails import Tail
 from minutebook.policy.projection import project
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import Committed, Page
@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
+    from minutebook.model.entries import Draft, Entry
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
     from minutebook.model.tails import Tails, Tokens
+    from minutebook.model.units import Settled
     from minutebook.ports import Journal, Observer, Wire
 
 INPUT_ROWS = 256
@@ -164,35 +166,84 @@ class History:
             return Window(b"[]", Sent())
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        return (await self.fit(header, tail or (), limits or self.limits))[1]
+        _, window, read = await self.fit(header, tail or Tail(), limits or self.limits)
+        self.tails.put(self.key, header, read)
+        return window
 
     async def fit(
-        self, header: Header, tail: Sequence[Entry], limits: WindowLimits, staged: Sequence[Entry] = ()
-    ) -> tuple[Plan, Window, tuple[Entry, ...]]:
+        self, header: Header, tail: Tail, limits: WindowLimits, staged: Sequence[Draft] = ()
+    ) -> tuple[Plan, Window, Tail]:
         """
-        Return the plan and the window for a record that ends with `staged`, and the entries that were read for it.
+        Return the plan and the window for a record that ends with `staged`, and the tail without it.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
         """
         low_water = limits.low_water or self.low_water
+        after = header
+        entries: Sequence[Entry] = ()
+        if staged:
+            grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
+            after, entries = grown.header, grown.entries
+        scan, read = await self._scanned(after, entries, tail, limits, low_water)
+        await self._add_missing_input(scan)
+        settled = scan.settle(header)
+        plan = scan.plan(limits, low_water)
+        json = project(plan, self.wire)
+        while len(json) > limits.max_bytes:
+            plan = scan.without_oldest(plan, limits)
+            json = project(plan, self.wire)
+        return plan, Window(json, _sent(plan, json, limits)), self._tail(read, settled)
+
+    async def _scanned(
+        self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
+    ) -> tuple[Scan, list[Entry]]:
+        """Return a scan that decides the window, and the entries that it took, without the staged ones."""
         scan = Scan(header)
         scan.add(reversed(staged))
-        read = list(tail)
+        read = list(tail.entries)
         scan.add(read)
+        if tail.settled is not None:
+            scan.join(tail.settled)
+            if scan.reaches(limits, low_water):
+                return scan, read
+            return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
         while not scan.reaches(limits, low_water):
             entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
             if not entries:
                 await self._refuse_missing(scan.next_seq)
             scan.add(entries)
             read.extend(entries)
-        await self._add_missing_input(scan)
-        plan = scan.plan(limits, low_water)
-        json = project(plan, self.wire)
-        while len(json) > limits.max_bytes:
-            plan = scan.without_oldest(plan, limits)
-            json = project(plan, self.wire)
-        return plan, Window(json, _sent(plan, json, limits)), tuple(read)
+        return scan, read
+
+    def _tail(self, read: Sequence[Entry], settled: Settled | None) -> Tail:
+        """Return what to remember of a record whose newest entries are `read`."""
+        if settled is None:
+            return Tail(self._useful(read))
+        live = tuple(entry for entry in read if entry.seq >= settled.below)
+        return Tail(live, settled.trimmed(self.limits.max_messages, self.limits.max_bytes))
+
+    def bounded(self, tail: Tail) -> Tail:
+        """Return the tail without what no window needs: one to which much was added since the last window."""
+        entries = self._useful(tail.entries)
+        return tail if len(entries) == len(tail.entries) else Tail(entries)
+
+    def _useful(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Return the entries, newest first, up to one beyond the limits, and on to its turn's input if near."""
+        messages = size = turn = end = 0
+        limits = self.limits
+        for position, entry in enumerate(entries, 1):
+            messages += entry.messages
+            size += entry.size
+            if not end and (messages > limits.max_messages or size > limits.max_bytes):
+                end, turn = position, entry.turn
+            if end and (entry.seq == turn or not turn):
+                return tuple(entries[:position])
+            if position > 4 * limits.max_messages + 64:
+                return tuple(entries[:position])  # marks of failed attempts measure nothing; more is read when needed
+            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
+                break  # a turn of many steps: its input is read again where a window needs it
+        return tuple(entries[:end] if end else entries)
 
     async def _add_missing_input(self, scan: Scan) -> None:
         turn, said = scan.missing_input()
@@ -252,7 +303,7 @@ class Hold:
         self.held = False
         self.generated = False
         self.header: Header
-        self.tail: tuple[Entry, ...] = ()
+        self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
 
@@ -284,7 +335,7 @@ class Hold:
         self.header = reserved.header
         self.held = not release
         continued = known.continued(reserved.header, reserved.written) if known else None
-        self.tail = continued or reserved.tail
+        self.tail = continued or Tail(reserved.tail)
         if release:
             self._end()
         if reserved.receipt is None:
@@ -340,15 +391,7 @@ class Hold:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
         """
         history = self.history
-        header: Header = self.header
-        entries: tuple[Entry, ...] = ()
-        if staged:
-            grown = extend(self.header, Delta(drafts=tuple(staged), idempotency=""), self.header.touched)
-            header, entries = grown.header, grown.entries
-        limits = limits or history.limits
-        plan, window, read = await history.fit(header, self.tail, limits, entries)
-        self.tail = read
-        self.tail = self._useful_tail()
+        plan, window, self.tail = await history.fit(self.header, self.tail, limits or history.limits, staged)
         self._tell_trimmed(plan, window)
         self._plan, self._sent = plan, window.sent
         return window
@@ -407,7 +450,7 @@ class Hold:
         self._take(committed)
         self._plan = self._sent = None
         if release:
-            history.tails.put(history.key, self.header, self._useful_tail())
+            history.tails.put(history.key, self.header, history.bounded(self.tail))
             self._end()
         return committed
 
@@ -417,26 +460,9 @@ class Hold:
         the newest header counts, and the next window reads the entries again.
         """
         follows = committed.header.version == self.header.version + 1
-        self.tail = (*reversed(committed.written), *self.tail) if follows else ()
+        self.tail = self.tail.grown(committed.written) if follows else Tail()
         if committed.header.version > self.header.version:
             self.header = committed.header
-
-    def _useful_tail(self) -> tuple[Entry, ...]:
-        """What the next window can need: entries up to one beyond the limits, and on to its turn's input if near."""
-        messages = size = turn = end = 0
-        limits = self.history.limits
-        for position, entry in enumerate(self.tail, 1):
-            messages += entry.messages
-            size += entry.size
-            if not end and (messages > limits.max_messages or size > limits.max_bytes):
-                end, turn = position, entry.turn
-            if end and (entry.seq == turn or not turn):
-                return self.tail[:position]
-            if position > 4 * limits.max_messages + 64:
-                return self.tail[:position]  # marks of failed attempts measure nothing; the rest is read when needed
-            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
-                break  # a turn of many steps: its input is read again where a window needs it
-        return self.tail[:end] if end else self.tail
 
     async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
         """

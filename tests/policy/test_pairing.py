@@ -10,7 +10,7 @@ from tests.policy.histories import SHAPES, Both, real_window
 
 from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.model.entries import Kind
-from minutebook.policy.pairing import check_units, repeated_ids
+from minutebook.policy.pairing import check_unit, repeated_ids
 
 HUGE = 2**40
 
@@ -32,11 +32,11 @@ def test_i22_a_missing_or_a_doubled_stored_result_is_refused_with_its_seq():
     both = Both("openai-chat")
     exchange(both, 1, ["a", "b"])
     plan = real_window(both, 99, HUGE)[0]
-    check_units(plan.units)
     unit = plan.units[0]
+    check_unit(unit)
     for entries in (unit.entries[:-1], [*unit.entries, unit.entries[-1]], unit.entries[1:]):
         with pytest.raises(DecisionHistoryCorrupt) as caught:
-            check_units([msgspec.structs.replace(unit, entries=entries)])
+            check_unit(msgspec.structs.replace(unit, entries=entries))
         assert caught.value.seq == unit.key
 
 

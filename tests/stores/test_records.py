@@ -261,7 +261,8 @@ def test_o49_a_turn_of_many_steps_is_not_remembered_whole(tmp_path: Path) -> Non
     drive(many_steps())
     remembered = conversation.store.tails.get(conversation.key)
     assert remembered is not None
-    assert len(remembered.entries) <= 2 * 8 + 2
+    assert len(remembered.tail.entries) <= 2 * 8 + 2
+    assert remembered.tail.held < 8 * 1_000
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------
