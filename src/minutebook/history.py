@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -66,11 +67,17 @@ class Window(Sequence["dict[str, JSON]"]):
     It is a copy: changing a message changes neither the record nor a later window.
     """
 
-    def __init__(self, json: bytes, sent: Sent) -> None:
-        """Keep the bytes; they are decoded when somebody looks."""
+    def __init__(self, json: bytes, plan: Plan | None = None, limits: WindowLimits | None = None) -> None:
+        """Keep the bytes; they are decoded, and measured for a receipt, when somebody looks."""
         self.json = json
-        self.sent = sent
+        self._plan = plan
+        self._limits = limits
         self._messages: list[dict[str, JSON]] | None = None
+
+    @cached_property
+    def sent(self) -> Sent:
+        """What the receipt of a request with this window says of it, by numbers."""
+        return _sent(self._plan, self.json, self._limits) if self._plan and self._limits else Sent()
 
     @property
     def messages(self) -> list[dict[str, JSON]]:
@@ -80,7 +87,7 @@ class Window(Sequence["dict[str, JSON]"]):
         return self._messages
 
     def __len__(self) -> int:
-        return self.sent.messages
+        return self._plan.messages if self._plan else 0
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
         return iter(self.messages)
@@ -90,7 +97,7 @@ class Window(Sequence["dict[str, JSON]"]):
         return messages[index]
 
     def __repr__(self) -> str:
-        return f"Window({self.sent.messages} messages, {self.sent.bytes:,} bytes)"
+        return f"Window({len(self)} messages, {len(self.json):,} bytes)"
 
 
 class History:
@@ -163,7 +170,7 @@ class History:
         """Return the window as it stands, without a reservation; writes nothing."""
         header = await self.header()
         if header is None:
-            return Window(b"[]", Sent())
+            return Window(b"[]")
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
         _, window, read = await self.fit(header, tail or Tail(), limits or self.limits)
@@ -186,14 +193,14 @@ class History:
             grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
             after, entries = grown.header, grown.entries
         scan, read = await self._scanned(after, entries, tail, limits, low_water)
-        await self._add_missing_input(scan)
+        await self._add_missing_input(scan, limits)
         settled = scan.settle(header)
         plan = scan.plan(limits, low_water)
         json = project(plan, self.wire)
         while len(json) > limits.max_bytes:
             plan = scan.without_oldest(plan, limits)
             json = project(plan, self.wire)
-        return plan, Window(json, _sent(plan, json, limits)), self._tail(read, settled)
+        return plan, Window(json, plan, limits), self._tail(read, settled)
 
     async def _scanned(
         self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
@@ -245,8 +252,8 @@ class History:
                 break  # a turn of many steps: its input is read again where a window needs it
         return tuple(entries[:end] if end else entries)
 
-    async def _add_missing_input(self, scan: Scan) -> None:
-        turn, said = scan.missing_input()
+    async def _add_missing_input(self, scan: Scan, limits: WindowLimits) -> None:
+        turn, said = scan.missing_input(limits)
         entries: list[Entry] = []
         while turn and (not entries or entries[-1].seq < said):
             after = entries[-1].seq if entries else turn - 1

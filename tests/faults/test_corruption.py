@@ -207,9 +207,7 @@ PICKLE = f"c{MODULE}\nexplode\n(tR.".encode()
 TAGGED = msgspec.json.encode({"lc": 2, "type": "constructor", "id": [MODULE, "explode"], "args": [], "method": "run"})
 EXTENSION = msgspec.msgpack.encode(msgspec.msgpack.Ext(5, PICKLE))
 COLUMNS = [
-    ("minutebook_entry", "payload"),
-    ("minutebook_entry", "calls"),
-    ("minutebook_entry", "digest"),
+    ("minutebook_log", "entries"),
     ("minutebook_conversation", "state"),
     ("minutebook_conversation", "attempt"),
     ("minutebook_conversation", "format"),

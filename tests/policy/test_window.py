@@ -148,7 +148,7 @@ FAULTS = {
     "repeated ids stay": (projection, "repeated_ids", lambda units: {}),
     "an abandoned attempt is shown": (window.Scan, "_pass_over", lambda self, mark: None),
     "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
-    "what was said beside an input is lost": (window.Scan, "missing_input", lambda self: (0, 0)),
+    "what was said beside an input is lost": (window.Scan, "missing_input", lambda self, limits: (0, 0)),
     "reading stops too early": (window.Scan, "reaches", lambda self, limits, low: bool(self._found)),
 }
 

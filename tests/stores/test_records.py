@@ -490,8 +490,10 @@ def test_bad_input_48_a_signature_altered_by_one_byte_is_found(place: int, tmp_p
     letters = list(signature)
     letters[place] = "X"
     connection = sqlite3.connect(tmp_path / "lab.db", isolation_level=None)
-    change = "UPDATE minutebook_entry SET payload = CAST(replace(CAST(payload AS TEXT), ?, ?) AS BLOB) WHERE seq = 2"
-    connection.execute(change, (signature, "".join(letters)))
+    ((row,),) = connection.execute("SELECT entries FROM minutebook_log").fetchall()
+    changed = row.replace(signature.encode(), "".join(letters).encode())
+    assert changed != row
+    connection.execute("UPDATE minutebook_log SET entries = ?", (changed,))
     connection.close()
     with pytest.raises(DecisionHistoryCorrupt) as found:
         drive(conversation.store.verify(conversation.key))

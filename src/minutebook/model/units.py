@@ -37,6 +37,11 @@ class Unit(msgspec.Struct):
         """Whether it holds a response."""
         return bool(self.entries) and self.entries[0].kind is RESPONSE
 
+    @property
+    def held(self) -> int:
+        """How many bytes it takes in memory, roughly: its payloads, and its messages once they are joined."""
+        return _held(self.entries) + self.size
+
 
 _TRIMMED_AT_ONCE = 16
 
@@ -99,7 +104,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
         turns = {unit.turn for unit in units}
         dropped = self.units[:needless]
         gone = {unit.turn for unit in dropped} - turns
-        held = sum([_held(unit.entries) + unit.size for unit in dropped])
+        held = sum([unit.held for unit in dropped])
         return msgspec.structs.replace(
             self,
             whole=False,
@@ -154,7 +159,7 @@ def settle(before: Settled | None, below: int, units: Sequence[Unit], inputs: In
             held += _held(said)
         messages += unit.messages
         size += unit.size
-        held += _held(unit.entries) + unit.size
+        held += unit.held
     return Settled(
         below=below,
         whole=whole,
@@ -169,4 +174,7 @@ def settle(before: Settled | None, below: int, units: Sequence[Unit], inputs: In
 
 
 def _held(entries: Iterable[Entry]) -> int:
-    return sum([len(entry.payload) for entry in entries])
+    held = 0
+    for entry in entries:
+        held += len(entry.payload)
+    return held

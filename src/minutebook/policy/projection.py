@@ -33,7 +33,7 @@ def project(plan: Plan, wire: Wire) -> bytes:
             fragments += [entry.fragment for entry in reversed(plan.inputs[turn])]
         if unit.entries:
             fragments.append(_joined(unit, wire, renaming))
-    return b"[" + b",".join(filter(None, fragments)) + b"]"
+    return b"[%b]" % b",".join(filter(None, fragments))
 
 
 def _joined(unit: Unit, wire: Wire, renaming: Renaming) -> bytes:

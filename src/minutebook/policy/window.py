@@ -248,16 +248,25 @@ class Scan:
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
 
-    def missing_input(self) -> tuple[int, int]:
+    def missing_input(self, limits: WindowLimits) -> tuple[int, int]:
         """
         Return which input is not read yet: the `seq` of the oldest unit's turn, or 0 when none is missing.
 
-        With it comes the `seq` of the newest message said beside it, 0 when it stands alone.
+        With it comes the `seq` of the newest message said beside it, 0 when it stands alone. An input is not missed
+        where the window of these limits leaves out all of its turn.
         """
         oldest = self._found[-1] if self._found else None
         if oldest is None or any(entry.kind is INPUT for entry in self.inputs.get(oldest.turn, ())):
             return 0, 0
+        if self._leaves_out_oldest_turn(limits):
+            return 0, 0
         return oldest.turn, oldest.entries[0].call
+
+    def _leaves_out_oldest_turn(self, limits: WindowLimits) -> bool:
+        count = self._count()
+        oldest, newer = self._at(count - 1), self._at(count - 2)
+        alone = oldest and newer and oldest.turn != newer.turn
+        return bool(alone) and self._largest((limits.max_messages, limits.max_bytes)) < count
 
     def add_input(self, entries: Iterable[Entry]) -> None:
         """Take the input of the oldest unit's turn and what was said beside it; oldest first and without a gap."""
