@@ -18,6 +18,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── DecisionHistoryLimitExceeded         what must be sent does not fit the window
     │   ├── DecisionHistoryRetentionExceeded     one conversation would retain more than its bound
     │   ├── DecisionHistoryStoreFull             the store would hold more than its bounds
+    │   ├── DecisionHistorySummaryInvalid        the host's summary is none, or its callback failed
     │   └── DecisionHistoryAbsent                no such conversation, or it has expired
     ├── StorageError                             files, disks and databases; an operator has to look
     │   ├── DecisionHistoryStorageUnsafe         permissions, links or owners that are not private
@@ -58,6 +59,7 @@ __all__ = [
     "DecisionHistoryStorageLocked",
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
+    "DecisionHistorySummaryInvalid",
     "ImportRefused",
     "InvalidId",
     "InvalidMessage",
@@ -154,6 +156,10 @@ class DecisionHistoryRetentionExceeded(DecisionHistoryError):
 
 class DecisionHistoryStoreFull(DecisionHistoryError):
     """The store would exceed `max_sessions` or `max_bytes`; nothing older was evicted (SPEC D7)."""
+
+
+class DecisionHistorySummaryInvalid(DecisionHistoryError):
+    """The `summarize` callback raised, or gave no text that fits (SPEC D18). `problem` is an enumerated reason."""
 
 
 class DecisionHistoryAbsent(DecisionHistoryError):

@@ -268,6 +268,10 @@ class Wire(Protocol):
         """Return the drafts of a ready transcript in this format: turns, exchanges, and results beside their calls."""
         ...
 
+    def prefaced(self, text: str, message: bytes) -> bytes:
+        """Return a user's message with a text before what it says, so that the two are one message."""
+        ...
+
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
         ...

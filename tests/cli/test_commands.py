@@ -205,15 +205,10 @@ def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:
 def damage(database: Path) -> None:
     """Change the first response of the first conversation, as a careless edit would."""
     with sqlite3.connect(database) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")] for table in tables}
-        (table,) = [table for table, names in columns.items() if {"seq", "payload"} <= set(names)]
-        changed = connection.execute(
-            f"UPDATE {table} SET payload = CAST(replace(CAST(payload AS TEXT), 'Tues', 'Mon_') AS BLOB) "
-            f"WHERE rowid = (SELECT min(rowid) FROM {table} WHERE seq = 2)"
-        )
-        assert changed.rowcount == 1
-    connection.close()
+        rows = connection.execute("SELECT rowid, entries FROM minutebook_log ORDER BY rowid").fetchall()
+        row, entries = next((row, entries) for row, entries in rows if b"Tues" in entries)
+        change = "UPDATE minutebook_log SET entries = ? WHERE rowid = ?"
+        connection.execute(change, (entries.replace(b"Tues", b"Mon_", 1), row))
 
 
 def test_b10_stats_and_doctor(database: Path) -> None:

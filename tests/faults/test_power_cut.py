@@ -94,7 +94,7 @@ def test_i02_control_commits_without_a_sync_are_lost(tmp_path: Path, figure: Fig
     ("damage", "outcome"),
     [
         ("DELETE FROM minutebook_log WHERE seq = 3", "corrupt"),
-        ("UPDATE minutebook_log SET entries = substr(entries, 1, length(entries) - 1) || x'20'", "corrupt"),
+        ("UPDATE minutebook_log SET entries = substr(entries, 1, length(entries) - 1)", "corrupt"),
         ("UPDATE minutebook_conversation SET epoch = epoch + 1", "other"),
         ("DELETE FROM minutebook_receipt", "corrupt"),
         ("UPDATE minutebook_conversation SET recent = x''", "corrupt"),

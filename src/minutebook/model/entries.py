@@ -37,6 +37,8 @@ class Kind(enum.IntEnum):
     """What answers one call of a response."""
     ABANDONED = 6
     """A mark: the entries from `exchange` to `call` belong to an attempt that failed, was stopped or superseded."""
+    SUMMARY = 7
+    """A summary: in windows it stands for the exchanges up to `call`, which the record still holds."""
 
 
 # An attribute of an enum costs a quarter of a microsecond on Python 3.11, a global name a tenth of that, and a window
@@ -47,6 +49,7 @@ INJECTION: Final = Kind.INJECTION
 RESPONSE: Final = Kind.RESPONSE
 RESULT: Final = Kind.RESULT
 ABANDONED: Final = Kind.ABANDONED
+SUMMARY: Final = Kind.SUMMARY
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,7 +82,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     """RESPONSE: its calls, in the provider's order."""
     call: int = 0
-    """RESULT: the position of the call it answers. ABANDONED marks are made by the record alone, or imported."""
+    """
+    RESULT: the position of the call it answers. SUMMARY: the `seq` of the newest exchange that it covers. ABANDONED
+    marks are made by the record alone, or imported.
+    """
     exchange: int = 0
     """RESULT: the `seq` of its response; 0 means the newest response."""
     wall: int = 0
@@ -103,8 +109,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The `seq` of its response; 0 outside an exchange. ABANDONED: the first `seq` that the mark takes out."""
     call: Count
     """
-    RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. RESPONSE, INJECTION:
-    the `seq` of the newest message said beside the turn's input, so that a window finds it; 0 if there is none.
+    RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. SUMMARY: the `seq`
+    of the newest exchange that it covers. RESPONSE, INJECTION: the `seq` of the newest message said beside the turn's
+    input, so that a window finds it; 0 if there is none.
     """
     messages: Count
     size: Count

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded
-from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, Entry
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, SUMMARY, Entry
 from minutebook.model.units import Settled, Unit, settle, weigh
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Scan:
                 self.inputs.setdefault(entry.turn, []).append(entry)
             elif entry.exchange in self._open:
                 self._take_waiting(entry)
-            elif kind is not INSTRUCTIONS:
+            elif kind is not INSTRUCTIONS and kind is not SUMMARY:
                 self._parts.setdefault(entry.exchange, []).append(entry)
         self.next_seq = min(self.next_seq, self._below - 1)
 

@@ -46,6 +46,7 @@ class StructuredWire:
         self.injection = plain.injection
         self.transcript = plain.transcript
         self.rename = plain.rename
+        self.prefaced = plain.prefaced
         self.plain = plain
         self._api = api
 

@@ -29,7 +29,6 @@ class BlockFormat(Format):
     """A format of messages that are lists of blocks; a table of its words and three readers of one block."""
 
     grouped = True
-    list_key = ""
     sides: Mapping[str, Side]
     takes_empty_text = False
     """Whether the provider accepts a user's message that holds a text without a character and nothing else."""

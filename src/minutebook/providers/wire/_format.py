@@ -15,7 +15,7 @@ from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._transcript import Walk, match
-from minutebook.providers.wire._values import Answer, Piece, Reply, Side
+from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,10 +37,16 @@ class Format(ABC):
     response_wrap: tuple[bytes, bytes] = (b"", b"")
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
+    list_key: str = "content"
+    """Where a message has what it says: a text, or a list of parts."""
 
     @abstractmethod
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""
+
+    @abstractmethod
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
 
     @abstractmethod
     def side(self, value: JSON, path: str) -> Side:
@@ -203,6 +209,13 @@ class Format(ABC):
         """Return the draft of one message of the user's."""
         start, stop = _slices.find(payload)
         return Draft(kind=kind, payload=payload, messages=1, size=stop - start, start=start, stop=stop)
+
+    def prefaced(self, text: str, message: bytes) -> bytes:
+        """Return a user's message with a text before what it says: a part of its own, so that the two stay apart."""
+        value = members(codec.decode(message), "$")
+        said = value.get(self.list_key)
+        parts = [self.text_part(said)] if isinstance(said, str) else array(said, f"$.{self.list_key}")
+        return codec.encode({**value, self.list_key: [self.text_part(text), *parts]})
 
     def _check_user(self, value: JSON, path: str) -> None:
         side = self.side(value, path)
