@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from math import ceil, log2
@@ -11,11 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.policy.histories import REFUSED, SHAPES, Both, compact, history_over, random_steps, steps
 
-from minutebook.errors import InvalidOption, ProviderContextWindowExceeded
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption, ProviderContextWindowExceeded
+from minutebook.model.bounds import WindowLimits
 from minutebook.model.context import ContextWindow, window_exceeded
+from minutebook.model.tails import Tail
 from minutebook.policy import tokens
+from minutebook.policy.tokens import TokenGuard
 from minutebook.testing import drive
+
+HUGE = 2**40
 
 # --- the reservation -------------------------------------------------------------------------------------------------
 
@@ -255,3 +262,92 @@ def test_d12_a_planted_fault_is_found(fault: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tokens, "fewest_removed", fault)
     with pytest.raises(AssertionError):
         test_d12_the_bound_holds_for_every_answer_and_every_estimate(31)
+
+
+# --- windows held to tokens ------------------------------------------------------------------------------------------
+
+
+def naive_window(both: Both, weigh: Any, limit: int, max_messages: int) -> Any:
+    """The window by the book: plan by messages and bytes, then drop the oldest unit until the count fits."""
+    planned = both.story.window(max_messages, HUGE)
+    if planned == REFUSED:
+        return None
+    kept = planned[1]
+    while weigh(compact(both.story.messages(kept)).encode()) > limit:
+        if len(kept) <= both.story.must(both.story.units()):
+            return None
+        kept = kept[1:]
+    return compact(both.story.messages(kept))
+
+
+def guarded_window(both: Both, weigh: Any, limit: int, max_messages: int, told: list[Any]) -> Any:
+    """The real window under a guard, with every request that was counted; `None` where it is refused."""
+    asked: list[bytes] = []
+
+    async def count(messages: bytes) -> int:
+        asked.append(messages)
+        return weigh(messages)  # type: ignore[no-any-return]
+
+    guard = TokenGuard(
+        context=ContextWindow(context_window_tokens=limit, input_token_multiplier=1, safety_margin_tokens=0),
+        max_output_tokens=0,
+        provider="openai",
+        count=count,
+    )
+    limits = WindowLimits(max_messages=max_messages, max_bytes=HUGE)
+    history = history_over(both.entries, both.wire, limits=limits)
+    history._observer = told.append
+    try:
+        plan, window, _ = drive(history.fit(both.header, Tail(), limits, (), guard))
+    except (ProviderContextWindowExceeded, DecisionHistoryLimitExceeded):
+        return None, asked
+    assert window.json in asked, "what is sent was counted"
+    assert weigh(window.json) <= limit, "and fits"
+    assert (window.sent.bytes, window.sent.units, window.sent.messages) == (
+        len(window.json),
+        len(plan.units),
+        len(json.loads(window.json)),
+    )
+    return window.json.decode(), asked
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    history=steps,
+    name=st.sampled_from(sorted(SHAPES)),
+    percent=st.integers(1, 100),
+    fixed=st.integers(0, 500),
+    max_messages=st.integers(1, 40),
+)
+def test_d12_a_guarded_window_is_the_one_that_dropping_one_by_one_leaves(
+    history: Any, name: str, percent: int, fixed: int, max_messages: int
+) -> None:
+    """D12: over random histories of every format; units leave whole, and the newest and what waits stay."""
+    both = Both(name).run(history)
+    whole = both.story.window(max_messages, HUGE)
+    if whole == REFUSED:
+        return
+
+    def weigh(messages: bytes) -> int:
+        return len(messages) // 4 + fixed
+
+    limit = weigh(whole[0].encode()) * percent // 100 + 1
+    told: list[Any] = []
+    window, asked = guarded_window(both, weigh, limit, max_messages, told)
+    assert window == naive_window(both, weigh, limit, max_messages)
+    assert len(asked) <= most_counts(len(whole[1]))
+    assert [event.count for event in told] == [weigh(messages) for messages in asked]
+
+
+def test_d12_guarded_windows_are_cut_and_refused_often_enough_to_prove_something() -> None:
+    """The property above compares windows of each kind: whole, cut and refused."""
+    random = Random(12)
+    kinds = {"whole": 0, "cut": 0, "refused": 0}
+    for number in range(300):
+        both = Both(sorted(SHAPES)[number % len(SHAPES)]).run(random_steps(random, 60))
+        whole = both.story.window(1_000, HUGE)
+        limit = max(1, len(whole[0].encode()) * random.randrange(10, 120) // 100)
+        window, asked = guarded_window(both, len, limit, 1_000, [])
+        assert window == naive_window(both, len, limit, 1_000)
+        kinds["refused" if window is None else "whole" if len(asked) == 1 else "cut"] += 1
+    assert min(kinds.values()) > 20, kinds

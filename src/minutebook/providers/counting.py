@@ -129,13 +129,15 @@ def counted_tokens(counting: Counting, payload: bytes) -> int:
     Raises:
         ProviderContextCountUnavailable: no JSON, or no integer of at least 0 where the count belongs.
     """
+    body: JSON = None
+    code = "no_count"
     try:
         body = codec.decode(payload)
     except InvalidValue:
-        raise count_failed("not_json") from None
+        code = "not_json"  # and the error is left behind: it quotes the keys of whatever was sent
     tokens = token_count(body.get(counting.answer) if isinstance(body, dict) else None)
     if tokens is None:
-        raise count_failed("no_count")
+        raise count_failed(code)
     return tokens
 
 

@@ -405,19 +405,25 @@ def _texts(listed: Any) -> Sequence[str]:
 
 def _place(base: str) -> Place:
     """Return where a compatible server stands that the application vouches for."""
-    httpx2 = _httpx2()
-    try:
-        url = httpx2.URL(base)
-    except (httpx2.InvalidURL, ValueError):
-        raise InvalidOption("qualified holds base URLs, such as http://127.0.0.1:8080/v1", option="qualified") from None
+    url = _url(base)
     host = url.raw_host.decode("ascii")
     plain = url.scheme in ("http", "https") and host and not (url.userinfo or url.query or url.fragment)
     if not plain or (url.scheme == "http" and not _is_loopback(host)):
         raise InvalidOption(
-            "a qualified server is an https URL, or http on this machine, without user, query and fragment",
+            "qualified holds base URLs of servers: https, or http on this machine, such as http://127.0.0.1:8080/v1, "
+            "without user, query and fragment",
             option="qualified",
         )
     return Place(url.scheme, host, url.port, _path(url).rstrip("/"), official=False)
+
+
+def _url(text: str) -> URL:
+    httpx2 = _httpx2()
+    try:
+        url: URL = httpx2.URL(text)
+    except (httpx2.InvalidURL, ValueError):
+        url = httpx2.URL("")  # the error is left behind: it quotes the text, a password in it too
+    return url
 
 
 def _is_loopback(host: str) -> bool:
