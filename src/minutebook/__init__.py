@@ -41,12 +41,14 @@ if TYPE_CHECKING:
         MinutebookError,
         PairingViolation,
         ProviderContextCountUnavailable,
+        ProviderContextWindowExceeded,
         ProviderError,
         StorageError,
         StoreClosed,
     )
     from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         CallReference,
         Decision,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     )
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
+    from minutebook.providers.guard import ContextGuardTransport
     from minutebook.runtime import Budgets, CapabilityFailed, Outcome, Program, capability
     from minutebook.stores.opening import (
         HostStore,
@@ -74,6 +77,8 @@ __all__ = [
     "CallReference",
     "CallerError",
     "CapabilityFailed",
+    "ContextGuardTransport",
+    "ContextWindow",
     "Conversation",
     "ConversationKey",
     "Decision",
@@ -111,6 +116,7 @@ __all__ = [
     "Program",
     "ProposedCall",
     "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
     "ProviderError",
     "Runtime",
     "SQLiteStore",
@@ -130,6 +136,8 @@ _HOMES = {
     "Budgets": "minutebook.runtime",
     "CallReference": "minutebook.model.decisions",
     "CapabilityFailed": "minutebook.runtime",
+    "ContextGuardTransport": "minutebook.providers.guard",
+    "ContextWindow": "minutebook.model.context",
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",

@@ -30,7 +30,8 @@ Every error that minutebook raises, in one tree, split by who has to act.
     └── ProviderError                            the model's side, or the request made for it
         ├── AgentDecisionProviderUnavailable     transport or provider failure
         ├── AgentDecisionProviderSchemaViolation a response without a valid typed decision
-        └── ProviderContextCountUnavailable      no count could be had, so nothing was generated
+        ├── ProviderContextCountUnavailable      no count could be had, so nothing was generated
+        └── ProviderContextWindowExceeded        what must be sent was counted and does not fit the model's window
 
 Each class has a stable `code`, which is its name: the published names are what people search for. Messages hold
 numbers, options and what to do; never message content, keys or passwords (promise I-37).
@@ -68,6 +69,7 @@ __all__ = [
     "MinutebookError",
     "PairingViolation",
     "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
     "ProviderError",
     "StorageError",
     "StoreClosed",
@@ -213,3 +215,11 @@ class AgentDecisionProviderSchemaViolation(ProviderError):
 
 class ProviderContextCountUnavailable(ProviderError):
     """No token count could be had; nothing was generated (SPEC D12)."""
+
+
+class ProviderContextWindowExceeded(ProviderError):
+    """
+    The least that can be sent was counted and does not fit the window; nothing was generated (SPEC D12).
+
+    `count`, `reservation` and `window` are in tokens.
+    """

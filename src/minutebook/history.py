@@ -33,6 +33,7 @@ from minutebook.errors import (
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
     MinutebookError,
+    ProviderContextWindowExceeded,
 )
 from minutebook.model.codec import reread
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
@@ -40,6 +41,7 @@ from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
 from minutebook.model.tails import Tail
 from minutebook.policy.projection import project
+from minutebook.policy.tokens import fewest_removed, removable_sizes
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import Committed, Page
 
@@ -49,11 +51,12 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Draft, Entry
-    from minutebook.model.events import Event
+    from minutebook.model.events import Event, ProviderContextCount
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
     from minutebook.model.tails import Tails, Tokens
     from minutebook.model.units import Settled
+    from minutebook.policy.tokens import TokenGuard
     from minutebook.ports import Journal, Observer, Wire
 
 INPUT_ROWS = 256
@@ -178,13 +181,19 @@ class History:
         return window
 
     async def fit(
-        self, header: Header, tail: Tail, limits: WindowLimits, staged: Sequence[Draft] = ()
+        self,
+        header: Header,
+        tail: Tail,
+        limits: WindowLimits,
+        staged: Sequence[Draft] = (),
+        guard: TokenGuard | None = None,
     ) -> tuple[Plan, Window, Tail]:
         """
         Return the plan and the window for a record that ends with `staged`, and the tail without it.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
+            ProviderContextWindowExceeded: the same, counted in tokens by `guard`.
         """
         low_water = limits.low_water or self.low_water
         after = header
@@ -200,7 +209,24 @@ class History:
         while len(json) > limits.max_bytes:
             plan = scan.without_oldest(plan, limits)
             json = project(plan, self.wire)
+        if guard is not None:
+            plan, json = await self._within_tokens(guard, scan, plan, json)
         return plan, Window(json, plan, limits), self._tail(read, settled)
+
+    async def _within_tokens(self, guard: TokenGuard, scan: Scan, plan: Plan, json: bytes) -> tuple[Plan, bytes]:
+        """Return what of a planned window fits the model's; what comes back was counted like that (SPEC D12)."""
+        built = {0: (plan, json)}
+
+        async def measure(removed: int) -> ProviderContextCount:
+            if removed:
+                narrower = scan.narrowed(plan, removed)
+                built[removed] = (narrower, project(narrower, self.wire))
+            counted = await guard.measure(built[removed][1])
+            self.emit(counted)
+            return counted
+
+        sizes = removable_sizes(plan, scan.removable(plan))
+        return built[await fewest_removed(sizes, len(json), guard.most_input, measure)]
 
     async def _scanned(
         self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
@@ -390,15 +416,18 @@ class Hold:
         finally:
             history.tokens.end(self.token)
 
-    async def window(self, limits: WindowLimits | None = None, staged: Sequence[Draft] = ()) -> Window:
+    async def window(
+        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), guard: TokenGuard | None = None
+    ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
+            ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
         """
         history = self.history
-        plan, window, self.tail = await history.fit(self.header, self.tail, limits or history.limits, staged)
+        plan, window, self.tail = await history.fit(self.header, self.tail, limits or history.limits, staged, guard)
         self._tell_trimmed(plan, window)
         self._plan, self._sent = plan, window.sent
         return window
@@ -535,7 +564,8 @@ def _reason(error: BaseException) -> str:
     """Return the enumerated reason of an abandoned attempt; never the error's own words."""
     if not isinstance(error, Exception):
         return "cancelled"
-    return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"
+    refusals = (DecisionHistoryError, CallerError, ProviderContextWindowExceeded)
+    return "refused" if isinstance(error, refusals) else "failed"
 
 
 def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import minutebook
 from minutebook import conversation as asynchronous
@@ -20,6 +20,7 @@ from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
+from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.stores.journal import JournalStore
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
     from typing import NoReturn, Self
 
     # Values and errors are the same for both colours, and a checker finds them here too.
+    from httpx2 import BaseTransport, Request, Response
+
     from minutebook import ports
     from minutebook.errors import *  # noqa: F403
     from minutebook.model.bounds import WindowLimits as WindowLimits
     from minutebook.model.codec import JSON
+    from minutebook.model.context import ContextWindow as ContextWindow
     from minutebook.model.decisions import Decision as Decision
     from minutebook.model.decisions import DecisionRequest as DecisionRequest
     from minutebook.model.decisions import Observation as Observation
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
     from minutebook.runtime import capability as capability
 
 __all__ = [
+    "ContextGuardTransport",
     "Conversation",
     "HistoryOptions",
     "HostStore",
@@ -76,6 +81,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # checkers are told the names above
+    BaseTransport = object  # the HTTP library is loaded by the first request and not by a name
 
     def __getattr__(name: str) -> object:
         """Values and errors have no colour: they are those of `minutebook`."""
@@ -433,6 +439,7 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
         history: decisions.HistoryOptions | Literal[False] | None = None,
         max_output_tokens: int | None = None,
         count: bool = False,
+        context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
     ) -> None:
@@ -445,6 +452,7 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
+            context=context,
             extra_body=extra_body,
             generate=generate,
         )
@@ -477,6 +485,50 @@ class OpenAIChatDecisionProvider(_OpenAIProvider):
     """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
 
     _made = _Chat
+
+
+class ContextGuardTransport(BaseTransport):
+    """The guard under a blocking SDK client: see `minutebook.ContextGuardTransport`."""
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        context: ContextWindow,
+        transport: BaseTransport | None = None,
+        qualified: Sequence[str] = (),
+        on_event: Observer | None = None,
+    ) -> None:
+        self._guard = Guard(provider, context, qualified, on_event, blocking=True)
+        self._inner = carrier(transport, "handle_request", "HTTPTransport")
+
+    def handle_request(self, request: Request) -> Response:
+        """Return the response to `request`: see `minutebook.ContextGuardTransport.handle_async_request`."""
+        return drive(self._guard.send(request, self._inner.handle_request))
+
+    def surface(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Raise a refusal of this guard as it is: for the `middleware` of an `anthropic.Anthropic`."""
+        try:
+            return call_next(request)
+        except Exception as error:
+            refusal = refusal_in(error)
+        raise refusal
+
+    def close(self) -> None:
+        """Close the transport that carries the requests."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._inner.__exit__(exc_type, exc_value, traceback)
 
 
 class DecisionProvider(Protocol):

@@ -37,3 +37,16 @@ class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_a
     first_abandoned: int
     reason: str
     """An enumerated reason: `failed`, `cancelled` or `refused`."""
+
+
+class ProviderContextCount(Event, frozen=True, kw_only=True, tag="provider_context_count"):
+    """A request was counted before it was generated (SPEC D16)."""
+
+    provider: str
+    """`openai`, `anthropic` or `google`."""
+    count: int
+    """Input tokens by the provider's counting endpoint."""
+    reservation: int
+    """Tokens that the request would take of the window, multiplier, margin and output allowance worked in."""
+    window: int
+    fits: bool

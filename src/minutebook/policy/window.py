@@ -398,6 +398,14 @@ class Scan:
             raise self._refusal(self._mandatory(), limits)
         return self._planned(kept)
 
+    def removable(self, plan: Plan) -> int:
+        """Return how many of the oldest units of `plan` may leave: all but what must stay."""
+        return max(0, len(plan.units) - self._mandatory())
+
+    def narrowed(self, plan: Plan, removed: int) -> Plan:
+        """Return `plan` without so many of its oldest units, at most those that are `removable`."""
+        return self._planned(len(plan.units) - removed)
+
     def _refusal(self, must: int, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
         least = self._planned(must)
         return DecisionHistoryLimitExceeded(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from minutebook.errors import (
     AgentDecisionProviderUnavailable,
@@ -24,6 +25,7 @@ from minutebook.errors import (
 )
 from minutebook.model import codec
 from minutebook.providers.decision import text_at, unavailable
+from minutebook.providers.guard import OFFICIAL
 
 if TYPE_CHECKING:
     from minutebook.model.codec import JSON
@@ -106,6 +108,13 @@ class OpenAIPost:
         self._blocking = blocking
         self._made = client is None
         self._client: Any = None if client is None else _single(client, blocking=blocking)
+
+    @property
+    def is_official(self) -> bool:
+        """Whether requests go to OpenAI itself, as they do unless a client or URL names another server."""
+        url = self._settings["base_url"] if self._client is None else str(self._client.base_url)
+        host = urlsplit(url or "").hostname
+        return host is None or host.rstrip(".") in OFFICIAL["openai"].hosts
 
     def connect(self) -> None:
         """
