@@ -8,15 +8,15 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingViolation
+from minutebook.continuation import Continuation
+from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_retained
-from minutebook.model.codec import JSON, decode, reread
+from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.pause import pause
@@ -154,7 +154,8 @@ class Conversation:
         System and developer messages at its head are retained and stand in no window: send your own with each request.
 
         With an `id` the same transcript may come again and is recorded once. With `whole` the messages are the whole
-        conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over.
+        conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over, and
+        the results of one exchange may stand in any order.
 
         Raises:
             DecisionHistoryBusy: another worker holds the conversation.
@@ -174,28 +175,15 @@ class Conversation:
         """Compare and record under one reservation, so that two clients with the same list record it once."""
         hold = await self.history.open(attempt=False)
         try:
-            drafts = await self._unrecorded(drafts)
+            continuation = Continuation(self._wire, drafts)
+            async for entry in self.entries():
+                continuation.take(entry)
+            drafts = continuation.left()
             committed = await hold.commit(drafts, release=True, idempotency=idempotency if drafts else "")
         except BaseException as error:
             await hold.abandon(error)
             raise
         return committed.receipt if drafts else None
-
-    async def _unrecorded(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Return the drafts beyond those that are recorded; linear in the record, which a whole transcript repeats."""
-        position = 0
-        async for entry in self.entries():
-            if position == len(drafts):
-                raise DecisionHistoryConflict(
-                    f"the transcript has {position} entries and the record more; it is not this conversation's",
-                    seq=entry.seq,
-                )
-            if not _is_same(drafts[position], entry):
-                raise DecisionHistoryConflict(
-                    f"entry {position + 1} of the transcript is not what is recorded at seq {entry.seq}", seq=entry.seq
-                )
-            position += 1
-        return drafts[position:]
 
     async def open_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls that wait for a result, parked ones included, oldest first."""
@@ -561,17 +549,3 @@ def _check_answered(header: Header, what: str) -> None:
                 f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
                 exchange=waits.exchange,
             )
-
-
-def _is_same(draft: Draft, entry: Entry) -> bool:
-    """Return whether a client's message says what is recorded: of a raw response, the part that is sent back."""
-    if draft.kind is not entry.kind or (draft.kind is RESULT and draft.call != entry.call):
-        return False
-    if draft.payload == entry.payload:
-        return True
-    given = draft.payload[draft.start : draft.stop]
-    return bool(given) and _canonical(given) == _canonical(entry.fragment)
-
-
-def _canonical(fragment: bytes) -> str:
-    return json.dumps(decode(b"[%b]" % fragment), sort_keys=True)
