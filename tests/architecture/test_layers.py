@@ -27,6 +27,7 @@ FACES = {
     "continuation",
     "decisions",
     "programs",
+    "reading",
     "sync",
     "cli",
     "local",
