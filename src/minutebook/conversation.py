@@ -22,6 +22,7 @@ from minutebook.model.keys import ConversationKey, check_id
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
+from minutebook.stores.streams import standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,14 +158,19 @@ class Conversation(Reading):
         return committed.receipt if drafts else None
 
     async def open_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls that wait for a result, parked ones included, oldest first."""
-        header = await self.history.header()
+        """
+        Return the calls that wait for a result, parked ones included, oldest first.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
         found: list[ToolCall] = []
-        for waiting in header.state.open if header else ():
-            page = await self.store.journal.oldest(self.key, waiting.exchange - 1, Page(rows=1, messages=1, size=1))
-            if not page:
-                return ()  # deleted or expired meanwhile
-            calls = self._wire.calls(page[0].fragment)
+        header = await self.history.header()
+        if header is None:
+            return ()
+        for waiting in header.state.open:
+            response = await self._entry(header, waiting.exchange)
+            calls = self._wire.calls(response.fragment)
             found.extend(_tool_call(self.key, calls[p], waiting.exchange, p) for p in waiting.waiting)
         return tuple(found)
 
@@ -190,8 +196,25 @@ class Conversation(Reading):
         return f"result-{call.exchange}-{call.position}-{digest}"
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
-        """Return the window as the next turn would see it; reserves and writes nothing."""
-        return await self.history.window(None if limits is None else _checked_limits(limits))
+        """
+        Return the window as the next turn would see it; reserves and writes nothing.
+
+        Raises:
+            DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        limits = None if limits is None else _checked_limits(limits)
+        header = await self.history.header()
+        if header is None:
+            return Window(b"[]")
+        try:
+            window = await self.history.window(limits)
+        except Exception:
+            # What seemed damaged or too large may have been put together from two conversations.
+            await standing(self.store.journal, self.key, header)
+            raise
+        await standing(self.store.journal, self.key, header)
+        return window
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.errors import InvalidOption
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE, Page
+from minutebook.stores.streams import standing, stream_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,17 +67,19 @@ class Reading:
         Stream the entries above `after` that no attempt took back, with their metadata, oldest first.
 
         Memory is bounded by one turn. What failed attempts left behind is in `store.entries(key)`.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
-        async for turn in self._turns(after):
+        async for turn in self._turns(await self.history.header(), after):
             for entry in turn:
                 yield entry
 
-    async def _turns(self, after: int) -> AsyncIterator[list[Entry]]:
+    async def _turns(self, header: Header | None, after: int) -> AsyncIterator[list[Entry]]:
         """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
-        header = await self.history.header()
         waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
         turn: list[Entry] = []
-        async for entry in self.store.entries(self.key, after=after):
+        async for entry in stream_entries(self.store.journal, self.key, header, after):
             if entry.kind is INPUT and turn:
                 yield turn
                 turn = []
@@ -88,18 +91,23 @@ class Reading:
             yield turn
 
     async def exchanges(self, *, after: int = 0) -> AsyncIterator[Exchange]:
-        """Stream the exchanges above `after`, oldest first, in bounded memory."""
+        """
+        Stream the exchanges above `after`, oldest first, in bounded memory.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
         header = await self.history.header()
         if header is None:
             return
-        async for turn in self._turns(after):
+        async for turn in self._turns(header, after):
             scan = Scan(header, below=turn[-1].seq + 1, reading=True)
             scan.add(reversed(turn))
             for position in reversed(range(len(scan.units))):
                 yield await self._read(scan, position, header)
 
     async def last(self, count: int | None = None) -> list[Exchange]:
-        """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40)."""
+        """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40). Raises as `page`."""
         return await self.page(limit=count)
 
     async def page(self, *, before: int = 0, after: int | None = None, limit: int | None = 50) -> list[Exchange]:
@@ -107,6 +115,9 @@ class Reading:
         Return up to `limit` exchanges in order: the newest, those before a `seq`, or those after one (0: the oldest).
 
         Paging by the `seq` of a page's first or last exchange meets each exchange once, also while others come in.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
@@ -120,8 +131,9 @@ class Reading:
         scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
             entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
+            await standing(self.store.journal, self.key, header)
             if not entries:
-                return []  # deleted or expired meanwhile
+                raise _missing(scan.next_seq)
             scan.add(entries)
             await pause()
         found: list[Exchange] = []
@@ -168,10 +180,23 @@ class Reading:
         missing = set(range(calls)) - here - set(waiting)
         if not missing:
             return unit
-        async for entry in self.entries(after=unit.entries[-1].seq):
-            if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
-                unit = with_entry(unit, entry)
-                missing.discard(entry.call)
+        async for turn in self._turns(header, unit.entries[-1].seq):
+            for entry in turn:
+                if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
+                    unit = with_entry(unit, entry)
+                    missing.discard(entry.call)
             if not missing:
                 break
         return unit
+
+    async def _entry(self, header: Header, seq: int) -> Entry:
+        """Return one entry of the conversation that `header` describes."""
+        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
+        await standing(self.store.journal, self.key, header)
+        if not page or page[0].seq != seq:
+            raise _missing(seq)
+        return page[0]
+
+
+def _missing(seq: int) -> DecisionHistoryCorrupt:
+    return DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
