@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
-    from minutebook.conversation import Conversation, Exchange, ToolCall
+    from minutebook.conversation import Conversation, ToolCall
     from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
     from minutebook.errors import (
         AgentDecisionProviderSchemaViolation,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
     from minutebook.providers.guard import ContextGuardTransport
+    from minutebook.reading import Exchange
     from minutebook.runtime import Budgets, CapabilityFailed, Outcome, Program, capability
     from minutebook.stores.opening import (
         HostStore,
@@ -142,7 +143,7 @@ _HOMES = {
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",
     "DecisionRequest": "minutebook.model.decisions",
-    "Exchange": "minutebook.conversation",
+    "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
     "HistoryOptions": "minutebook.decisions",
     "HostStore": "minutebook.stores.opening",

@@ -264,6 +264,16 @@ class Wire(Protocol):
         """Return the drafts of a recorded payload that answers exactly `calls`, by position: a result, or a message."""
         ...
 
+    def outputs(
+        self, payload: bytes, position: int, waiting: Mapping[int, Call]
+    ) -> tuple[tuple[int | None, JSON], ...]:
+        """
+        Return what a recorded result gives the call at `position`, or a message of results each of the `waiting` ones.
+
+        What stands beside results in their message has the position `None`. Everything is in the payload's order.
+        """
+        ...
+
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
         """Return the drafts of a ready transcript in this format: turns, exchanges, and results beside their calls."""
         ...

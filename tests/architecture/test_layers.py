@@ -22,7 +22,20 @@ LAYERS = {
 }
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
 
-FACES = {"conversation", "decisions", "programs", "sync", "cli", "local", "__init__", "__main__", "_version", "testing"}
+FACES = {
+    "conversation",
+    "continuation",
+    "decisions",
+    "programs",
+    "reading",
+    "sync",
+    "cli",
+    "local",
+    "__init__",
+    "__main__",
+    "_version",
+    "testing",
+}
 
 CORE = ("model", "policy", "history", "runtime")
 FORBIDDEN_IN_CORE = {

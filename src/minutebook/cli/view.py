@@ -13,6 +13,7 @@ from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.wire import FORMATS
+from minutebook.stores.streams import standing
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Entry
@@ -73,6 +74,7 @@ async def look(
     """Return the newest `last` exchanges and the requests that they answered, oldest first; costs what it returns."""
     exchanges = await _newest_exchanges(store, id, header, last)
     answers = await _newest_answers(store, id, header, exchanges[-1].response.seq) if exchanges else []
+    await standing(store.journal, store.key(id), header)
     waiting = {waits.exchange for waits in header.state.open}
     rows = [_row(exchange, waiting, answers[0] if answers else None) for exchange in reversed(exchanges)]
     return rows, [_request(receipt) for receipt in reversed(answers)]

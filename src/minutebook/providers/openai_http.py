@@ -3,7 +3,8 @@ Posting bytes with the official OpenAI client.
 
 The client is the host's, with its keys, proxies and time-outs. Its low-level `post` takes the body as `content`, so
 what is sent are the bytes that were built, and gives back the raw response, so what is kept are the bytes that came.
-Its own retries and redirects are off: a step is one request (SPEC D9, D13).
+Its own retries and redirects are off: a step is one request (SPEC D9, D13). A body is read in pieces and no further
+than a bound, before and after it is unpacked, so that neither a gzip bomb nor an endless one fills the memory.
 
 One coroutine serves both clients: under the blocking one it ends without ever suspending. Which of the two is told by
 whoever drives it, since a blocking client under an event loop would stop the loop for as long as a model thinks.
@@ -11,6 +12,7 @@ whoever drives it, since a blocking client under an event loop would stop the lo
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,11 +26,20 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model import codec
+from minutebook.model.pause import drive
 from minutebook.providers.decision import text_at, unavailable
 from minutebook.providers.guard import OFFICIAL
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
     from minutebook.model.codec import JSON
+
+MAX_RESPONSE_BYTES: Final = codec.MAX_PAYLOAD_BYTES
+"""How long a response may be once it is unpacked: no record takes a longer one."""
+
+MAX_REFUSAL_BYTES: Final = 1024 * 1024
+"""Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
 
 _CODES: Final = {
     "exceed_context_size_error": "context_length_exceeded",
@@ -143,7 +154,7 @@ class OpenAIPost:
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
-                and whatever a transport of the host raises.
+                a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
         self.connect()
         openai, response_type = _imported("openai"), _imported("httpx2").Response
@@ -155,9 +166,13 @@ class OpenAIPost:
                     content=body,
                     cast_to=response_type,
                     options={"headers": {"Content-Type": "application/json"}, "follow_redirects": False},
+                    stream=True,
                 )
             )
-            return bytes(response.content)
+            received = await _read(response, MAX_RESPONSE_BYTES, blocking=self._blocking)
+            if received is not None:
+                return received
+            failure = unavailable("response_too_large")
         except openai.APIStatusError as error:
             failure = unavailable(status_code(error.status_code, error.response.content), error.status_code)
         except openai.APITimeoutError:
@@ -168,8 +183,8 @@ class OpenAIPost:
             failure = unavailable("client_failed")
         except MinutebookError:
             raise
-        except Exception:  # the host's transport, proxy or hook may raise anything
-            failure = unavailable("connection_failed")
+        except Exception as error:  # the host's transport, proxy or hook may raise anything
+            failure = unavailable("timeout" if _is_timeout(error) else "connection_failed")
         # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
         # quote the provider, which quotes them in turn (promise I-37).
         raise failure
@@ -187,6 +202,61 @@ async def _result(returned: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
+async def _read(response: Any, max_bytes: int, *, blocking: bool) -> bytes | None:
+    """Return the body of a response; `None`, and a closed connection, once it is longer than `max_bytes`."""
+    body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
+    async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
+        async for piece in pieces:
+            if len(body) + len(piece) > max_bytes:
+                return None
+            body += piece
+    return bytes(body)
+
+
+async def _pieces(response: Any, *, blocking: bool) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it comes in; the client unpacks it in pieces of at most 1 MiB."""
+    if blocking:
+        pieces: Generator[bytes, None, None] = response.iter_bytes()
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                yield piece
+    else:
+        coming: AsyncGenerator[bytes, None] = response.aiter_bytes()
+        async with contextlib.aclosing(coming):
+            async for piece in coming:
+                yield piece
+
+
+def _bound_refusals(client: Any, *, blocking: bool) -> None:
+    """
+    Have a client of our own read the body of a response that is not 2xx within a bound.
+
+    The client reads those bodies itself, whole, before it raises. What it sends with is the one place to come before.
+    """
+    send = client._send_request
+
+    async def sent(request: Any, **options: Any) -> Any:
+        response = await _result(send(request, **options))
+        if response.is_success:
+            return response
+        body = await _read(response, MAX_REFUSAL_BYTES, blocking=blocking)
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_TRANSFER]
+        return type(response)(response.status_code, headers=headers, content=body or b"", request=response.request)
+
+    def sent_at_once(request: Any, **options: Any) -> Any:
+        return drive(sent(request, **options))
+
+    client._send_request = sent_at_once if blocking else sent
+
+
+_OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Return whether the HTTP client, of whichever of its two names, waited too long."""
+    return any(kind.__name__ == "TimeoutException" for kind in type(error).__mro__)
+
+
 def _single(client: object, *, blocking: bool) -> Any:
     """Return a client without its retries; the connections stay shared with it."""
     openai = _imported("openai")
@@ -199,4 +269,6 @@ def _single(client: object, *, blocking: bool) -> Any:
     if not isinstance(client, ours):
         raise InvalidOption(f"client is an openai.{ours.__name__}, not {type(client).__name__}", option="client")
     checked: Any = client
-    return checked.with_options(max_retries=0)
+    single = checked.with_options(max_retries=0)
+    _bound_refusals(single, blocking=blocking)
+    return single

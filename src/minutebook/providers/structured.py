@@ -44,6 +44,7 @@ class StructuredWire:
         self.response_wrap = plain.response_wrap
         self.input = plain.input
         self.injection = plain.injection
+        self.outputs = plain.outputs
         self.transcript = plain.transcript
         self.rename = plain.rename
         self.prefaced = plain.prefaced

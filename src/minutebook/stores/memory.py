@@ -8,6 +8,7 @@ journal serves any number of threads and event loops: no method waits for anythi
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import threading
 from collections import OrderedDict
@@ -243,8 +244,9 @@ class MemoryJournal:
         wall = self._access()
         with self._lock:
             log = self._live(key, wall)[1]
-            found = (_unpack_receipt(packed) for packed in (log.receipts.values() if log else ()))
-            return tuple(heapq.nsmallest(rows, (r for r in found if r.version > after), key=lambda r: r.version))
+            # Each commit added one, so the first is of version 1, the second of version 2, and so on.
+            found = log.receipts.values() if log else ()
+            return tuple(map(_unpack_receipt, itertools.islice(found, max(0, after), max(0, after) + max(0, rows))))
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""

@@ -162,6 +162,15 @@ class Format(ABC):
             raise PairingViolation(f"the message leaves {len(walk.waiting)} of its calls unanswered")
         return tuple(walk.drafts)
 
+    def outputs(
+        self,
+        payload: bytes,
+        position: int,
+        waiting: Mapping[int, Call],  # noqa: ARG002 - grouped formats look
+    ) -> tuple[tuple[int | None, JSON], ...]:
+        """Return what a recorded result gives its call: here every result is a message of its own."""
+        return ((position, codec.decode(payload)),)
+
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
         """
         Return the drafts of a ready transcript: messages, SDK objects or bytes, or one JSON array as bytes.
