@@ -408,14 +408,14 @@ class _Growth:
         self._append(draft, content, exchange=seq, call=self.state.said)
 
     def _add_summary(self, draft: Draft, content: bytes) -> None:
-        if not self.state.summarised <= draft.call <= self.seq or not draft.call:
+        if draft.call and not self.state.summarised <= draft.call <= self.seq:
             raise InvalidOption(
                 f"a summary covers the exchanges up to one from {max(self.state.summarised, 1)} to {self.seq}, "
-                f"not to {draft.call}",
+                f"not to {draft.call}; one that covers nothing drops the summary before it",
                 option="call",
             )
         self._append(draft, content, exchange=0)
-        self._set(summary=self.seq, summarised=draft.call)
+        self._set(summary=self.seq if draft.call else 0, summarised=draft.call)
 
     def _add_result(self, draft: Draft, content: bytes) -> None:
         exchange = draft.exchange or self.state.exchange

@@ -67,6 +67,7 @@ class Scan:
         self._state = state
         self._below = below or header.entries + 1
         self._reading = reading
+        self._covered = 0 if reading else state.summarised
         self._superseded = {state.turn} if state.unanswered and header.attempt is None else set[int]()
         self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
@@ -222,6 +223,23 @@ class Scan:
     def _count(self) -> int:
         return len(self._found) + (len(self._settled.units) if self._settled else 0)
 
+    def _shown(self) -> int:
+        """Count the units that no summary covers; the others are in no window any more."""
+        return self._since(self._covered + 1) if self._covered else self._count()
+
+    def late(self) -> set[int]:
+        """
+        Return the exchanges that a summary passed over because they waited, and that are complete since.
+
+        All entries behind the summary have to be read by now.
+        """
+        return {
+            exchange
+            for exchange, parts in self._parts.items()
+            if exchange <= self._covered
+            and any(part.kind is RESULT and part.seq > self._state.summary for part in parts)
+        }
+
     def _at(self, position: int) -> Unit | None:
         """Return the unit that so many newer ones precede, if there is one."""
         if position < len(self._found):
@@ -240,10 +258,9 @@ class Scan:
             return False
         if self.messages > limits.max_messages or self.size > limits.max_bytes:
             return True
-        if low_water < 1 and self._resumes(limits):
-            oldest = self._at(self._count() - 1)
-            return oldest is not None and oldest.key < self._state.window_from
-        return False
+        oldest = self._at(self._count() - 1)
+        bound = self._state.window_from if low_water < 1 and self._resumes(limits) else 0
+        return oldest is not None and oldest.key < max(bound, self._covered + 1)
 
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
@@ -293,7 +310,7 @@ class Scan:
         """
         must = self._mandatory()
         full = (limits.max_messages, limits.max_bytes)
-        kept = self._largest(full)
+        kept = min(self._largest(full), self._shown())
         if kept < must:
             raise self._refusal(must, limits)
         if low_water < 1:
@@ -318,7 +335,7 @@ class Scan:
             before = self._since(self._state.window_from)
             if before <= kept:
                 return max(before, must)
-        elif kept == self._count():
+        elif kept == self._shown():
             return kept
         low = (int(full[0] * low_water), int(full[1] * low_water))
         return min(kept, max(must, self._largest(low)))
@@ -368,6 +385,7 @@ class Scan:
             size += older[1]
         newest_left = self._at(kept)
         left = newest_left.key if newest_left and newest_left.key >= self._state.window_from else 0
+        left = left if left > self._covered else 0
         return Plan(
             units=units,
             inputs=self.inputs,
