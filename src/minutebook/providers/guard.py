@@ -12,9 +12,6 @@ One coroutine serves both colours; under the blocking transport it ends without 
 from __future__ import annotations
 
 import inspect
-import ipaddress
-import re
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -29,12 +26,7 @@ from minutebook.errors import (
 from minutebook.model import codec
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.providers.counting import (
-    ANTHROPIC,
     ANTHROPIC_BETAS,
-    GEMINI,
-    OPENAI_CHAT,
-    OPENAI_RESPONSES,
-    Counting,
     Refusal,
     count_body,
     count_failed,
@@ -43,6 +35,7 @@ from minutebook.providers.counting import (
     refused,
 )
 from minutebook.providers.decision import unavailable
+from minutebook.providers.endpoints import OFFICIAL, Entrance, entrance, httpx2_module, place_of, places
 from minutebook.providers.explicit import check_explicit
 
 if TYPE_CHECKING:
@@ -66,86 +59,6 @@ MAX_COUNT_BYTES: Final = 65_536
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """One path that generates, and the path that counts for it."""
-
-    path: re.Pattern[str]
-    count: str
-    """The counting path, as a template of the match."""
-    counting: Counting
-    queries: tuple[bytes, ...] = (b"",)
-    official: bool = True
-    """Whether the official host has the counting path."""
-
-
-class Official(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a provider's API is served, and which of its paths generate."""
-
-    hosts: tuple[str, ...]
-    base: str
-    """The path in front of all others."""
-    doors: tuple[Door, ...]
-
-
-_MODEL: Final = r"(?P<version>v1|v1beta)/models/(?P<model>[A-Za-z0-9._-]+)"
-
-OFFICIAL: Final[dict[str, Official]] = {
-    "openai": Official(
-        hosts=("api.openai.com", *(f"{region}.api.openai.com" for region in ("us", "eu", "ae", "au", "in", "jp"))),
-        base="/v1",
-        doors=(
-            Door(path=re.compile("/responses"), count="/responses/input_tokens", counting=OPENAI_RESPONSES),
-            Door(
-                path=re.compile("/chat/completions"),
-                count="/chat/completions/input_tokens",
-                counting=OPENAI_CHAT,
-                official=False,
-            ),
-        ),
-    ),
-    "anthropic": Official(
-        hosts=("api.anthropic.com",),
-        base="",
-        doors=(
-            Door(
-                path=re.compile("/v1/messages"),
-                count="/v1/messages/count_tokens",
-                counting=ANTHROPIC,
-                queries=(b"", b"beta=true"),
-            ),
-        ),
-    ),
-    "google": Official(
-        hosts=("generativelanguage.googleapis.com",),
-        base="",
-        doors=(
-            Door(
-                path=re.compile(f"/{_MODEL}:generateContent"),
-                count=r"/\g<version>/models/\g<model>:countTokens",
-                counting=GEMINI,
-            ),
-            Door(
-                path=re.compile(f"/{_MODEL}:streamGenerateContent"),
-                count=r"/\g<version>/models/\g<model>:countTokens",
-                counting=GEMINI,
-                queries=(b"", b"alt=sse"),
-            ),
-        ),
-    ),
-}
-"""The direct endpoints. Azure, Bedrock, Vertex and other resellers have other hosts, paths and bodies: refused."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where requests may go: scheme, host, port and the path in front."""
-
-    scheme: str
-    host: str
-    port: int | None
-    base: str
-    official: bool = True
-
-
 class Guard:
     """
     What both transports are: checks, counts and forwards one request; keeps nothing between two.
@@ -164,14 +77,9 @@ class Guard:
             raise InvalidOption("context is a ContextWindow", option="context")
         if on_event is not None and not callable(on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
-        if type(qualified) not in (tuple, list):
-            raise InvalidOption("qualified is a list or tuple of base URLs", option="qualified")
         self._official = OFFICIAL[provider]
+        self._places = places(self._official, qualified)
         self._context = context
-        self._places = [
-            *(Place("https", host, None, self._official.base) for host in self._official.hosts),
-            *(_place(base) for base in _texts(qualified)),
-        ]
         self._on_event = on_event
         self._blocking = blocking
 
@@ -184,63 +92,26 @@ class Guard:
             ProviderContextCountUnavailable: it cannot be counted, or was not; nothing was generated.
             AgentDecisionProviderUnavailable: the server answered with a redirect, which is not followed.
         """
-        place = self._place_of(request)
-        found = self._door(request, place)
-        if found is not None:
-            request = await self._counted(request, place, *found, forward)
+        way = entrance(request, self._official, place_of(request, self._places))
+        if way is not None:
+            request = await self._counted(request, way, forward)
         response: Response = await _result(forward(request))
         if 300 <= response.status_code < 400:
             await self._close(response)
             raise unavailable("redirect_refused", response.status_code)
         return response
 
-    def _place_of(self, request: Request) -> Place:
-        url, headers = request.url, request.headers
-        # What these would change is where the bytes go, or which path they ask for, behind the URL that is checked.
-        for name in ("target", "sni_hostname"):
-            if name in request.extensions:
-                raise refused(Refusal.HEADER_REFUSED, name)
-        for name in ("upgrade", "x-http-method-override"):
-            if name in headers:
-                raise refused(Refusal.HEADER_REFUSED, name)
-        if headers.get("host") != url.netloc.decode("ascii"):
-            raise refused(Refusal.HEADER_REFUSED, "host")
-        origin = (url.scheme, url.raw_host.decode("ascii"), url.port)
-        there = [place for place in self._places if (place.scheme, place.host, place.port) == origin]
-        if not there or url.userinfo:
-            raise refused(Refusal.HOST_REFUSED)
-        for place in there:
-            if _path(url).startswith(f"{place.base}/"):
-                return place
-        raise refused(Refusal.PATH_REFUSED)
-
-    def _door(self, request: Request, place: Place) -> tuple[Door, re.Match[str]] | None:
-        """Return the door that a request goes through; `None` for reading and for counting, which generate nothing."""
-        path, query = _path(request.url)[len(place.base) :], request.url.query
-        if request.method in ("GET", "HEAD"):
-            return None
-        for door in self._official.doors if request.method == "POST" else ():
-            found = door.path.fullmatch(path)
-            if found and query in door.queries and (door.official or not place.official):
-                return door, found
-            if _counts(door, path) and query in door.queries:
-                return None
-        raise refused(Refusal.PATH_REFUSED)
-
-    async def _counted(
-        self, request: Request, place: Place, door: Door, found: re.Match[str], forward: Forward
-    ) -> Request:
+    async def _counted(self, request: Request, way: Entrance, forward: Forward) -> Request:
         """Return the request to send, made of the bytes that were counted."""
-        content = _content(request)
+        counting, content = way.door.counting, _content(request)
         body = _body(content)
-        check_explicit(door.counting, body)
-        output = output_limit(door.counting, body)
+        check_explicit(counting, body)
+        output = output_limit(counting, body)
         _check_betas(request)
         fields = {name: bytes(raw) for name, raw in _fields(content).items()}
-        counting = count_body(door.counting, fields, found.groupdict().get("model", ""))
-        path = place.base + found.expand(door.count)
-        payload = await self._count(_count_request(request, path, counting), forward)
-        counted = self._context.measured(door.counting.provider, counted_tokens(door.counting, payload), output)
+        asked = _count_request(request, way.count_path, count_body(counting, fields, way.model))
+        tokens = counted_tokens(counting, await self._count(asked, forward))
+        counted = self._context.measured(counting.provider, tokens, output)
         self._tell(counted)
         if not counted.fits:
             raise window_exceeded(counted)
@@ -256,7 +127,7 @@ class Guard:
                 await self._close(response)
         except MinutebookError:
             raise
-        except import_module("httpx2").TimeoutException:
+        except httpx2_module().TimeoutException:
             failure = count_failed("timeout")
         except Exception:  # whatever a transport of the host raises
             failure = count_failed("connection_failed")
@@ -387,7 +258,7 @@ def carrier(transport: object, method: str, default: str) -> Any:
         InvalidOption: something that is no transport.
     """
     if transport is None:
-        return getattr(_httpx2(), default)()
+        return getattr(httpx2_module(), default)()
     if callable(getattr(transport, method, None)):
         return transport
     if any(callable(getattr(transport, name, None)) for name in ("handle_request", "handle_async_request")):
@@ -398,58 +269,12 @@ def carrier(transport: object, method: str, default: str) -> Any:
     raise InvalidOption(f"transport is an httpx2.{default}", option="transport")
 
 
-def _texts(listed: Any) -> Sequence[str]:
-    texts: Sequence[str] = [codec.text(value, "qualified") for value in listed]
-    return texts
-
-
-def _place(base: str) -> Place:
-    """Return where a compatible server stands that the application vouches for."""
-    url = _url(base)
-    host = url.raw_host.decode("ascii")
-    plain = url.scheme in ("http", "https") and host and not (url.userinfo or url.query or url.fragment)
-    if not plain or (url.scheme == "http" and not _is_loopback(host)):
-        raise InvalidOption(
-            "qualified holds base URLs of servers: https, or http on this machine, such as http://127.0.0.1:8080/v1, "
-            "without user, query and fragment",
-            option="qualified",
-        )
-    return Place(url.scheme, host, url.port, _path(url).rstrip("/"), official=False)
-
-
-def _url(text: str) -> URL:
-    httpx2 = _httpx2()
-    try:
-        url: URL = httpx2.URL(text)
-    except (httpx2.InvalidURL, ValueError):
-        url = httpx2.URL("")  # the error is left behind: it quotes the text, a password in it too
-    return url
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _path(url: URL) -> str:
-    """Return the path as it is sent, escapes and all: two spellings of a path are two paths here."""
-    return url.raw_path.partition(b"?")[0].decode("ascii")
-
-
-def _counts(door: Door, path: str) -> bool:
-    if door.counting is GEMINI:
-        return re.fullmatch(f"/{_MODEL}:countTokens", path) is not None
-    return path == door.count
-
-
 def _content(request: Request) -> bytes:
     """Return the body, which has to be there in one piece, as plain JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         content = request.content
-    except _httpx2().RequestNotRead:
+    except httpx2_module().RequestNotRead:
         raise refused(Refusal.BODY_STREAMED) from None
     if "transfer-encoding" in request.headers:
         raise refused(Refusal.BODY_STREAMED)
@@ -486,7 +311,7 @@ def _count_request(request: Request, path: str, body: bytes) -> Request:
 
 
 def _request(request: Request, url: URL, headers: Headers | list[tuple[str, str]], content: bytes) -> Request:
-    made: Request = _httpx2().Request(
+    made: Request = httpx2_module().Request(
         request.method, url, headers=headers, content=content, extensions=request.extensions
     )
     return made
@@ -496,15 +321,6 @@ def _bounded(chunk: bytes, before: int) -> bytes:
     if before + len(chunk) > MAX_COUNT_BYTES:
         raise count_failed("count_too_long")
     return chunk
-
-
-def _httpx2() -> Any:
-    try:
-        return import_module("httpx2")
-    except ImportError as error:
-        raise InvalidOption(
-            "the guard needs httpx2, which comes with the SDKs; run: pip install minutebook[openai] or [anthropic]"
-        ) from error
 
 
 async def _result(returned: Any) -> Any:

@@ -28,7 +28,7 @@ from minutebook.errors import (
 from minutebook.model import codec
 from minutebook.model.pause import drive
 from minutebook.providers.decision import text_at, unavailable
-from minutebook.providers.guard import OFFICIAL
+from minutebook.providers.endpoints import OFFICIAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
