@@ -376,6 +376,18 @@ def test_b3_hysteresis_over_long_random_histories(figure):
     assert cut > done // 10
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_d08_the_latest_exchange_stays_behind_a_turn_that_waits(name):
+    """Between it and the current input stands the input of a parked exchange: all three stay, or it is refused."""
+    both = Both(name).run([("append", 1, 0, 0), ("ask", 0, 0, 0), ("answer", 0, 0, 1), ("park", 0, 0, 0)])
+    both.run([("settle", 0, 0, 0), ("ask", 1, 1, 0)])
+    plan, built = real_window(both, 99, HUGE)
+    latest = len(built) - 2
+    assert latest >= 2
+    assert real_window(both, len(built) - 1, HUGE) == REFUSED == both.story.window(len(built) - 1, HUGE)
+    assert [unit.is_exchange for unit in plan.units] == [True, False, False]
+
+
 # --- what a process remembers (SPEC B1) ------------------------------------------------------------------------------
 
 

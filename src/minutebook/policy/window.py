@@ -125,19 +125,21 @@ class Scan:
 
     def _take_waiting(self, entry: Entry) -> None:
         """Pass over an exchange that waits; what was said meanwhile is shown without it."""
-        self._waiting_turns.add(entry.turn)
+        if entry.kind is not RESULT:  # a late one stands in a later turn
+            self._waiting_turns.add(entry.turn)
         if entry.kind is INJECTION and entry.turn:
             self._find(Unit(entry.seq, entry.turn, [entry], entry.messages, entry.size))
 
     def _take_response(self, entry: Entry) -> None:
         exchange = entry.exchange
-        if exchange in self._open or not (entry.turn or self._reading):
-            return
-        parts = self._parts.pop(exchange, None)
-        if parts is None:
-            self._find(Unit(exchange, entry.turn, [entry], entry.messages, entry.size))
-        else:
-            self._find(_unit(exchange, entry.turn, [entry, *sorted(parts, key=_shown_order)]))
+        if exchange in self._open:
+            self._take_waiting(entry)
+        elif entry.turn or self._reading:
+            parts = self._parts.pop(exchange, None)
+            if parts is None:
+                self._find(Unit(exchange, entry.turn, [entry], entry.messages, entry.size))
+            else:
+                self._find(_unit(exchange, entry.turn, [entry, *sorted(parts, key=_shown_order)]))
 
     def _find(self, unit: Unit) -> None:
         self._answered.add(unit.turn)
