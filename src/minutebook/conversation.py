@@ -19,6 +19,8 @@ from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
 from minutebook.model.keys import ConversationKey, check_id
+from minutebook.model.summaries import SUMMARY_BYTES, dropped_summary
+from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Observer
+    from minutebook.ports import Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
 
@@ -70,6 +72,8 @@ class Conversation(Reading):
         limits: what a window may hold.
         max_retained_bytes: refuse to retain more than this in this conversation, beside the store's own bounds.
         on_event: told of what leaves the window and of what is abandoned, by numbers alone.
+        summarize: makes a summary of what leaves a turn's window, to stand there in its place; see `Summarize`.
+        max_summary_bytes: how long that may be, in UTF-8 bytes.
 
     Raises:
         InvalidOption: an unknown format, a store without a namespace, or a retention below the chosen window.
@@ -85,6 +89,8 @@ class Conversation(Reading):
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        summarize: Summarize | None = None,
+        max_summary_bytes: int = SUMMARY_BYTES,
     ) -> None:
         self.store = store
         self.key = store.key(id)
@@ -106,6 +112,7 @@ class Conversation(Reading):
             if max_retained_bytes is None
             else check_retained(max_retained_bytes, limits.max_bytes),
             observer=on_event,
+            summarising=summarising(summarize, max_summary_bytes, limits.max_bytes, store.fresh_id),
         )
 
     def turn(self, message: object = None, *, id: str = "") -> Turn:  # noqa: A002 - the field's standard word
@@ -194,6 +201,21 @@ class Conversation(Reading):
         page = await self.store.journal.oldest(self.key, call.exchange - 1, Page(rows=1, messages=1, size=1))
         digest = page[0].digest.hex() if page else ""
         return f"result-{call.exchange}-{call.position}-{digest}"
+
+    async def drop_summary(self) -> Receipt | None:
+        """
+        Have windows show no summary any more, as after one that was poisoned; the next turn's window makes one anew.
+
+        All exchanges that it stood for are in the record, and in windows again as far as they fit.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds the conversation.
+        """
+        header = await self.history.header()
+        if header is None or not header.state.summary:
+            return None
+        committed = await self.history.append((dropped_summary(),))
+        return committed.receipt if committed else None
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """

@@ -29,6 +29,8 @@ from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.keys import check_id
+from minutebook.model.summaries import SUMMARY_BYTES
+from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import (
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
-    from minutebook.ports import Generate, Observer
+    from minutebook.ports import Generate, Observer, Summarize
     from minutebook.providers.decision import Api, Interface
     from minutebook.stores.journal import JournalStore
 
@@ -92,6 +94,10 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where conversations are kept; without one, in RAM, in a store of the provider's own."""
     namespace: str | None = None
     """The store's namespace, from trusted configuration, where the store itself has none (SPEC D21)."""
+    summarize: Summarize | None = None
+    """Makes a summary of what leaves the window, to stand there in its place (SPEC D17, D18); none by default."""
+    max_summary_bytes: int = SUMMARY_BYTES
+    """How long that may be, in UTF-8 bytes."""
     max_sessions: int | None = None
     """The RAM store's bound on conversations: 128."""
     max_store_bytes: int | None = None
@@ -105,6 +111,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_retained(self.max_retained_bytes, self.max_bytes)
         if self.on_event is not None and not callable(self.on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        summarising(self.summarize, self.max_summary_bytes, self.max_bytes, str)
         if self.store is None:
             self._bounds()
             if self.namespace is not None:
@@ -267,6 +274,7 @@ class Steps:
             low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
+            summarising=summarising(options.summarize, options.max_summary_bytes, options.max_bytes, store.fresh_id),
         )
 
     async def _open(self, history: History, request: DecisionRequest) -> Hold:

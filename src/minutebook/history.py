@@ -35,15 +35,17 @@ from minutebook.errors import (
     MinutebookError,
     ProviderContextWindowExceeded,
 )
+from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
-from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
+from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
+from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
+from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
-from minutebook.policy.projection import project
-from minutebook.policy.tokens import fewest_removed, removable_sizes
+from minutebook.policy.compaction import Removed, Summarising
 from minutebook.policy.window import Plan, Scan
-from minutebook.ports import Committed, Page
+from minutebook.ports import STREAM_PAGE, Committed, Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +53,9 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Draft, Entry
-    from minutebook.model.events import Event, ProviderContextCount
+    from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header, Receipt
+    from minutebook.model.record import Header, Receipt, State
     from minutebook.model.tails import Tails, Tokens
     from minutebook.model.units import Settled
     from minutebook.policy.tokens import TokenGuard
@@ -70,17 +72,20 @@ class Window(Sequence["dict[str, JSON]"]):
     It is a copy: changing a message changes neither the record nor a later window.
     """
 
-    def __init__(self, json: bytes, plan: Plan | None = None, limits: WindowLimits | None = None) -> None:
+    def __init__(
+        self, json: bytes, plan: Plan | None = None, limits: WindowLimits | None = None, summary: int = 0
+    ) -> None:
         """Keep the bytes; they are decoded, and measured for a receipt, when somebody looks."""
         self.json = json
         self._plan = plan
         self._limits = limits
+        self._summary = summary
         self._messages: list[dict[str, JSON]] | None = None
 
     @cached_property
     def sent(self) -> Sent:
         """What the receipt of a request with this window says of it, by numbers."""
-        return _sent(self._plan, self.json, self._limits) if self._plan and self._limits else Sent()
+        return _sent(self._plan, self.json, self._limits, self._summary) if self._plan and self._limits else Sent()
 
     @property
     def messages(self) -> list[dict[str, JSON]]:
@@ -120,6 +125,7 @@ class History:
         low_water: float,
         max_retained_bytes: int | None = None,
         observer: Observer | None = None,
+        summarising: Summarising | None = None,
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
         self.journal = journal
@@ -132,6 +138,7 @@ class History:
         self.limits = limits
         self.low_water = limits.low_water or low_water
         self.max_retained_bytes = max_retained_bytes
+        self.summarising = summarising
         self._observer = observer
         self.lost_events = 0
         """Events whose observer raised: counted here, and kept from everything else."""
@@ -170,7 +177,7 @@ class History:
         return header
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
-        """Return the window as it stands, without a reservation; writes nothing."""
+        """Return the window as it stands, without a reservation; writes nothing and asks for no summary."""
         header = await self.header()
         if header is None:
             return Window(b"[]")
@@ -187,13 +194,16 @@ class History:
         limits: WindowLimits,
         staged: Sequence[Draft] = (),
         guard: TokenGuard | None = None,
-    ) -> tuple[Plan, Window, Tail]:
+        *,
+        summarising: Summarising | None = None,
+    ) -> tuple[Fitted, Window, Tail]:
         """
-        Return the plan and the window for a record that ends with `staged`, and the tail without it.
+        Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
             ProviderContextWindowExceeded: the same, counted in tokens by `guard`.
+            DecisionHistorySummaryInvalid: the callback that `summarising` has raised, or gave no summary.
         """
         low_water = limits.low_water or self.low_water
         after = header
@@ -204,29 +214,48 @@ class History:
         scan, read = await self._scanned(after, entries, tail, limits, low_water)
         await self._add_missing_input(scan, limits)
         settled = scan.settle(header)
-        plan = scan.plan(limits, low_water)
-        json = project(plan, self.wire)
-        while len(json) > limits.max_bytes:
-            plan = scan.without_oldest(plan, limits)
-            json = project(plan, self.wire)
-        if guard is not None:
-            plan, json = await self._within_tokens(guard, scan, plan, json)
-        return plan, Window(json, plan, limits), self._tail(read, settled)
+        shown = await self._summary_entry(after, (*entries, *read), tail)
+        summary = read_summary(shown) if shown else None
+        fitting = Fitting(scan, self.wire, limits, low_water, self.emit, summary=summary, guard=guard)
+        if summarising is None:
+            fitted = await fitting.cut()
+        else:
+            fitted = await fitting.compacted(summarising, lambda: self._uncovered(header, after.state))
+        seq = header.entries + 1 if fitted.summary else after.state.summary
+        kept = shown if shown and shown.seq <= header.entries else None
+        return fitted, Window(fitted.json, fitted.plan, limits, seq), self._tail(read, settled, kept)
 
-    async def _within_tokens(self, guard: TokenGuard, scan: Scan, plan: Plan, json: bytes) -> tuple[Plan, bytes]:
-        """Return what of a planned window fits the model's; what comes back was counted like that (SPEC D12)."""
-        built = {0: (plan, json)}
+    async def _summary_entry(self, header: Header, entries: Sequence[Entry], tail: Tail) -> Entry | None:
+        """Return the entry of the summary that windows show, if there is one."""
+        seq = header.state.summary
+        if not seq:
+            return None
+        if tail.summary is not None and tail.summary.seq == seq:
+            return tail.summary
+        found = next((entry for entry in entries if entry.seq == seq), None)
+        if found is None:
+            found = next(iter(await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))), None)
+        return found or await self._refuse_missing(seq)
 
-        async def measure(removed: int) -> ProviderContextCount:
-            if removed:
-                narrower = scan.narrowed(plan, removed)
-                built[removed] = (narrower, project(narrower, self.wire))
-            counted = await guard.measure(built[removed][1])
-            self.emit(counted)
-            return counted
-
-        sizes = removable_sizes(plan, scan.removable(plan))
-        return built[await fewest_removed(sizes, len(json), guard.most_input, measure)]
+    async def _uncovered(self, header: Header, state: State) -> Removed:
+        """Return all exchanges that no summary covers as `state` has it, those in the window too; linear in them."""
+        header = msgspec.structs.replace(
+            header,
+            state=msgspec.structs.replace(header.state, summary=state.summary, summarised=state.summarised),
+        )
+        scan = Scan(header)
+        late: set[int] = set()
+        while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
+            entries = await self.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
+            if not entries:
+                await self._refuse_missing(scan.next_seq)
+            scan.add(entries)
+            if scan.next_seq <= state.summarised:
+                late = late or scan.late()
+            await pause()
+        await self._add_missing_input(scan, None)
+        units = [unit for unit in reversed(scan.units) if unit.key > state.summarised or unit.key in late]
+        return Removed(units, scan.inputs)
 
     async def _scanned(
         self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
@@ -249,12 +278,12 @@ class History:
             read.extend(entries)
         return scan, read
 
-    def _tail(self, read: Sequence[Entry], settled: Settled | None) -> Tail:
+    def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:
         """Return what to remember of a record whose newest entries are `read`."""
         if settled is None:
-            return Tail(self._useful(read))
+            return Tail(self._useful(read), summary=summary)
         live = tuple(entry for entry in read if entry.seq >= settled.below)
-        return Tail(live, settled.trimmed(self.limits.max_messages, self.limits.max_bytes))
+        return Tail(live, settled.trimmed(self.limits.max_messages, self.limits.max_bytes), summary)
 
     def bounded(self, tail: Tail) -> Tail:
         """Return the tail without what no window needs: one to which much was added since the last window."""
@@ -278,7 +307,7 @@ class History:
                 break  # a turn of many steps: its input is read again where a window needs it
         return tuple(entries[:end] if end else entries)
 
-    async def _add_missing_input(self, scan: Scan, limits: WindowLimits) -> None:
+    async def _add_missing_input(self, scan: Scan, limits: WindowLimits | None) -> None:
         turn, said = scan.missing_input(limits)
         entries: list[Entry] = []
         while turn and (not entries or entries[-1].seq < said):
@@ -339,6 +368,7 @@ class Hold:
         self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
+        self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
         """Take the reservation and commit `delta` with it; a second time if an orphan of this process held it."""
@@ -427,10 +457,34 @@ class Hold:
             ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
         """
         history = self.history
-        plan, window, self.tail = await history.fit(self.header, self.tail, limits or history.limits, staged, guard)
-        self._tell_trimmed(plan, window)
-        self._plan, self._sent = plan, window.sent
+        pending = () if self._summary is None else (self._summary,)
+        fitted, window, self.tail = await history.fit(
+            self.header,
+            self.tail,
+            limits or history.limits,
+            (*pending, *staged),
+            guard,
+            summarising=history.summarising,
+        )
+        self._tell_trimmed(fitted.plan, window)
+        self._plan, self._sent = fitted.plan, window.sent
+        if fitted.summary is not None:
+            self._summary = fitted.summary
+            self._tell_summarised(fitted, window)
         return window
+
+    def _tell_summarised(self, fitted: Fitted, window: Window) -> None:
+        summary = read_summary(fitted.summary) if fitted.summary else None
+        if summary is not None:
+            self.history.emit(
+                HistorySummary(
+                    message_count=len(window),
+                    bytes=len(window.json),
+                    exchanges=summary.covered.exchanges,
+                    newly_covered=fitted.newly_covered,
+                    summary_bytes=len(summary.text.encode()),
+                )
+            )
 
     def _tell_trimmed(self, plan: Plan, window: Window) -> None:
         if plan.left[0] and (self._plan is None or self._plan.start != plan.start):
@@ -472,8 +526,9 @@ class Hold:
         """
         history = self.history
         plan, sent = self._plan, self._sent
+        pending, self._summary = () if self._summary is None else (self._summary,), None
         delta = history.delta(
-            drafts,
+            (*pending, *drafts),
             idempotency,
             opens=opens,
             settles=settles,
@@ -568,7 +623,7 @@ def _reason(error: BaseException) -> str:
     return "refused" if isinstance(error, refusals) else "failed"
 
 
-def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:
+def _sent(plan: Plan, json: bytes, limits: WindowLimits, summary: int) -> Sent:
     return Sent(
         first=plan.start,
         last=plan.units[-1].key if plan.units else 0,
@@ -579,4 +634,5 @@ def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
         trimmed=plan.trimmed,
+        summary=summary,
     )

@@ -278,8 +278,8 @@ class Wire(Protocol):
         """Return the drafts of a ready transcript in this format: turns, exchanges, and results beside their calls."""
         ...
 
-    def prefaced(self, text: str, message: bytes) -> bytes:
-        """Return a user's message with a text before what it says, so that the two are one message."""
+    def prefaced(self, text: str, fragment: bytes) -> bytes:
+        """Return an input's fragment with a text before what its first message says, as a part of its own."""
         ...
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
@@ -310,6 +310,21 @@ class Generate(Protocol):
 
     def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> Awaitable[JSON] | JSON:
         """Return the decision for `messages`, the instructions first as a message of the role `system`."""
+        ...
+
+
+class Summarize(Protocol):
+    """A host's function, or coroutine function, that makes a summary of what leaves the window (SPEC D17)."""
+
+    def __call__(
+        self, *, previous_summary: str | None, turns: list[list[dict[str, JSON]]], max_bytes: int
+    ) -> Awaitable[str] | str:
+        """
+        Return a text of at most `max_bytes` UTF-8 bytes for what `previous_summary` stands for and `turns` together.
+
+        `turns` are the exchanges that left since that summary, oldest first, each as wire messages of the
+        conversation's format; the first of a turn stands behind the input that it answers. They are copies.
+        """
         ...
 
 

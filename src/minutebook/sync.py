@@ -20,6 +20,7 @@ from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
+from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey as ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
-    from minutebook.ports import Generate, Observer, Random
+    from minutebook.ports import Generate, Observer, Random, Summarize
     from minutebook.runtime import Budgets as Budgets
     from minutebook.runtime import CapabilityFailed as CapabilityFailed
     from minutebook.runtime import Outcome
@@ -319,6 +320,8 @@ class Conversation(_Over[asynchronous.Conversation]):
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        summarize: Summarize | None = None,
+        max_summary_bytes: int = SUMMARY_BYTES,
     ) -> None:
         self.store = store
         self._core = asynchronous.Conversation(
@@ -328,6 +331,8 @@ class Conversation(_Over[asynchronous.Conversation]):
             limits=limits,
             max_retained_bytes=max_retained_bytes,
             on_event=on_event,
+            summarize=summarize,
+            max_summary_bytes=max_summary_bytes,
         )
         self.key = self._core.key
 
@@ -338,6 +343,7 @@ class Conversation(_Over[asynchronous.Conversation]):
     append = _blocking(asynchronous.Conversation.append)
     open_calls = _blocking(asynchronous.Conversation.open_calls)
     complete = _blocking(asynchronous.Conversation.complete)
+    drop_summary = _blocking(asynchronous.Conversation.drop_summary)
     window = _blocking(asynchronous.Conversation.window)
     export = _blocking(asynchronous.Conversation.export)
     import_ = _blocking(asynchronous.Conversation.import_)
@@ -391,6 +397,8 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     on_event: Observer | None = None,
     store: Store | None = None,
     namespace: str | None = None,
+    summarize: Summarize | None = None,
+    max_summary_bytes: int = SUMMARY_BYTES,
     max_sessions: int | None = None,
     max_store_bytes: int | None = None,
     ttl: timedelta | float | None = None,
@@ -403,6 +411,8 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
         on_event=on_event,
         store=None if store is None else _core_of(store),
         namespace=namespace,
+        summarize=summarize,
+        max_summary_bytes=max_summary_bytes,
         max_sessions=max_sessions,
         max_store_bytes=max_store_bytes,
         ttl=ttl,

@@ -17,7 +17,8 @@ LAYERS = {
     "policy": {"ports", "model", "errors"},
     "stores": {"ports", "model", "errors"},
     "providers": {"ports", "model", "errors"},
-    "history": {"ports", "policy", "model", "errors"},
+    "fitting": {"ports", "policy", "model", "errors"},
+    "history": {"fitting", "ports", "policy", "model", "errors"},
     "runtime": {"history", "ports", "policy", "model", "errors"},
 }
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
@@ -37,7 +38,7 @@ FACES = {
     "testing",
 }
 
-CORE = ("model", "policy", "history", "runtime")
+CORE = ("model", "policy", "fitting", "history", "runtime")
 FORBIDDEN_IN_CORE = {
     "asyncio",
     "aiosqlite",

@@ -606,10 +606,10 @@ def real_window(both, max_messages, max_bytes, *, rows=1000, low=1.0, tail=0):
     limits = WindowLimits(max_messages=max_messages, max_bytes=max_bytes, low_water=low)
     known = tuple(reversed(both.entries[len(both.entries) - tail :])) if tail else ()
     try:
-        plan, window, _ = drive(history.fit(both.header, Tail(known), limits))
+        fitted, window, _ = drive(history.fit(both.header, Tail(known), limits))
     except DecisionHistoryLimitExceeded:
         return REFUSED
-    return plan, window
+    return fitted.plan, window
 
 
 class Remembering:
@@ -627,8 +627,8 @@ class Remembering:
         self.tail = self.tail.grown(tuple(self.both.entries[self.seen :])) if self.seen else Tail()
         self.seen = len(self.both.entries)
         try:
-            plan, window, tail = drive(self.history.fit(self.both.header, self.tail, limits or self.limits))
+            fitted, window, tail = drive(self.history.fit(self.both.header, self.tail, limits or self.limits))
         except DecisionHistoryLimitExceeded:
             return REFUSED
         self.tail = tail
-        return plan, window
+        return fitted.plan, window

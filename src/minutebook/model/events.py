@@ -50,3 +50,14 @@ class ProviderContextCount(Event, frozen=True, kw_only=True, tag="provider_conte
     """Tokens that the request would take of the window, multiplier, margin and output allowance worked in."""
     window: int
     fits: bool
+
+
+class HistorySummary(Event, frozen=True, kw_only=True, tag="decision_history_summary"):
+    """A summary stands for exchanges that left; the record holds them. The counts are those of the window now."""
+
+    message_count: int
+    bytes: int
+    exchanges: int
+    """How many exchanges it covers in all."""
+    newly_covered: int
+    summary_bytes: int

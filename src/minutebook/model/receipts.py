@@ -20,6 +20,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_bytes: int = 0
     trimmed: bool = False
     """Whether older exchanges stayed out."""
+    summary: int = 0
+    """The `seq` of the summary that it shows; 0 for none."""
     counted_tokens: int | None = None
     """Input tokens by the provider's counting endpoint, before generation."""
     billed_tokens: int | None = None

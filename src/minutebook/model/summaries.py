@@ -120,6 +120,11 @@ def summary_draft(summary: Summary) -> Draft:
     return Draft(kind=SUMMARY, payload=_encode(summary), call=summary.covered.last)
 
 
+def dropped_summary() -> Draft:
+    """Return the draft after which windows show no summary; what the last one covered is covered no more."""
+    return summary_draft(Summary(before="", text="", after="", covered=Covered()))
+
+
 def read_summary(entry: Entry | Draft) -> Summary:
     """
     Return the summary that an entry holds.

@@ -31,6 +31,8 @@ class Tail(msgspec.Struct, frozen=True):
 
     entries: tuple[Entry, ...] = ()
     settled: Settled | None = None
+    summary: Entry | None = None
+    """The summary that windows show, where one was read."""
 
     @property
     def held(self) -> int:
@@ -39,7 +41,7 @@ class Tail(msgspec.Struct, frozen=True):
 
     def grown(self, written: tuple[Entry, ...]) -> Tail:
         """Return the tail once `written`, oldest first, has been added to the record."""
-        return Tail((*reversed(written), *self.entries), self.settled) if written else self
+        return Tail((*reversed(written), *self.entries), self.settled, self.summary) if written else self
 
 
 class Remembered(msgspec.Struct, frozen=True):

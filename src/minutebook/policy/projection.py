@@ -12,14 +12,18 @@ from minutebook.model.entries import RESPONSE, RESULT, Entry
 from minutebook.policy.pairing import Renaming, check_unit, repeated_ids
 
 if TYPE_CHECKING:
+    from minutebook.model.summaries import Summary
     from minutebook.model.units import Unit
     from minutebook.policy.window import Plan
     from minutebook.ports import Wire
 
 
-def project(plan: Plan, wire: Wire) -> bytes:
+def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
     """
     Return the window as the bytes of a JSON array of wire messages, oldest first.
+
+    A summary stands in the first message, which is a user's, before what that says: so no two messages of one role meet
+    that did not meet before (case O-14).
 
     Raises:
         DecisionHistoryCorrupt: a call without its result, or a result without its call.
@@ -33,6 +37,8 @@ def project(plan: Plan, wire: Wire) -> bytes:
             fragments += [entry.fragment for entry in reversed(plan.inputs[turn])]
         if unit.entries:
             fragments.append(_joined(unit, wire, renaming))
+    if summary is not None and fragments:
+        fragments[0] = wire.prefaced(summary.told, fragments[0])
     return b"[%b]" % b",".join(filter(None, fragments))
 
 

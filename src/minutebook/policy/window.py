@@ -44,6 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where the next window begins if it keeps its start: `start`, or its turn's input if nothing stands between."""
     trimmed: bool
     """Whether the record holds older units that this window leaves out."""
+    uncovered: bool
+    """Whether it leaves out a unit that no summary covers."""
     left: tuple[int, int] = (0, 0)
     """Where the last window began (1 before the first), and the key of the newest unit left out since; else zeros."""
 
@@ -235,9 +237,10 @@ class Scan:
 
         All entries behind the summary have to be read by now.
         """
+        found = ((unit.key, unit.entries) for unit in self._found)
         return {
             exchange
-            for exchange, parts in self._parts.items()
+            for exchange, parts in (*self._parts.items(), *found)
             if exchange <= self._covered
             and any(part.kind is RESULT and part.seq > self._state.summary for part in parts)
         }
@@ -267,17 +270,17 @@ class Scan:
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
 
-    def missing_input(self, limits: WindowLimits) -> tuple[int, int]:
+    def missing_input(self, limits: WindowLimits | None) -> tuple[int, int]:
         """
         Return which input is not read yet: the `seq` of the oldest unit's turn, or 0 when none is missing.
 
         With it comes the `seq` of the newest message said beside it, 0 when it stands alone. An input is not missed
-        where the window of these limits leaves out all of its turn.
+        where the window of these limits leaves out all of its turn; without limits nothing is left out.
         """
         oldest = self._found[-1] if self._found else None
         if oldest is None or any(entry.kind is INPUT for entry in self.inputs.get(oldest.turn, ())):
             return 0, 0
-        if self._leaves_out_oldest_turn(limits):
+        if limits is not None and self._leaves_out_oldest_turn(limits):
             return 0, 0
         return oldest.turn, oldest.entries[0].call
 
@@ -300,9 +303,9 @@ class Scan:
         standing.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
         self.inputs[turn] = [standing[seq] for seq in sorted(standing, reverse=True)]
 
-    def plan(self, limits: WindowLimits, low_water: float) -> Plan:
+    def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0) -> Plan:
         """
-        Return the newest units within `limits`, oldest first.
+        Return the newest units within `limits`, oldest first, with so many bytes reserved for a summary.
 
         With a `low_water` below 1 the window keeps its start for as long as it fits, and is cut to that fraction of the
         limits when it does not (SPEC B3).
@@ -311,10 +314,10 @@ class Scan:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit (SPEC D8).
         """
         must = self._mandatory()
-        full = (limits.max_messages, limits.max_bytes)
+        full = (limits.max_messages, limits.max_bytes - reserved)
         kept = min(self._largest(full), self._shown())
         if kept < must:
-            raise self._refusal(must, limits)
+            raise self._refusal(must, limits, reserved)
         if low_water < 1:
             kept = self._steady(full, low_water, kept, must, limits)
         return self._planned(kept)
@@ -396,6 +399,7 @@ class Scan:
             start=units[0].key if units else 0,
             window_from=self._window_from(kept),
             trimmed=newest_left is not None,
+            uncovered=newest_left is not None and newest_left.key > self._covered,
             left=(max(self._state.window_from, 1), left) if left else (0, 0),
         )
 
@@ -426,12 +430,13 @@ class Scan:
         """Return `plan` without so many of its oldest units, at most those that are `removable`."""
         return self._planned(len(plan.units) - removed)
 
-    def _refusal(self, must: int, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
+    def _refusal(self, must: int, limits: WindowLimits, reserved: int = 0) -> DecisionHistoryLimitExceeded:
         least = self._planned(must)
+        room = f", of which {reserved:,} bytes are kept for a summary (max_summary_bytes)" if reserved else ""
         return DecisionHistoryLimitExceeded(
             f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
-            f"{limits.max_messages:,} and {limits.max_bytes:,}; raise max_messages or max_bytes, or shorten the newest "
-            "exchange before it is recorded",
+            f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes, or shorten the "
+            "newest exchange before it is recorded",
             messages=least.messages,
             bytes=least.size,
             max_messages=limits.max_messages,

@@ -219,12 +219,14 @@ class Format(ABC):
         start, stop = _slices.find(payload)
         return Draft(kind=kind, payload=payload, messages=1, size=stop - start, start=start, stop=stop)
 
-    def prefaced(self, text: str, message: bytes) -> bytes:
-        """Return a user's message with a text before what it says: a part of its own, so that the two stay apart."""
-        value = members(codec.decode(message), "$")
+    def prefaced(self, text: str, fragment: bytes) -> bytes:
+        """Return an input's fragment with a text before what its first message says, as a part of its own."""
+        first = _slices.items(b"[%b]" % fragment)[0]
+        value = members(codec.decode(first), "$")
         said = value.get(self.list_key)
         parts = [self.text_part(said)] if isinstance(said, str) else array(said, f"$.{self.list_key}")
-        return codec.encode({**value, self.list_key: [self.text_part(text), *parts]})
+        rest = fragment[fragment.index(first) + len(first) :]
+        return codec.encode({**value, self.list_key: [self.text_part(text), *parts]}) + rest
 
     def _check_user(self, value: JSON, path: str) -> None:
         side = self.side(value, path)
