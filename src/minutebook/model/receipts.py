@@ -22,6 +22,10 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether older exchanges stayed out."""
     counted_tokens: int | None = None
     """Input tokens by the provider's counting endpoint, before generation."""
+    reserved_tokens: int | None = None
+    """What the count reserved of the model's window, its output allowance included."""
+    window_tokens: int | None = None
+    """The model's window by the application's word, where requests are held to one."""
     billed_tokens: int | None = None
     """Input tokens by the provider's own account, after generation."""
 
