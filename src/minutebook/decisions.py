@@ -245,14 +245,15 @@ class Steps:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             prepared: dict[bytes, Prepared] = {}
-            window = await hold.window(staged=staged, guard=self._guard(request, prepared))
+            guard = self._guard(request, prepared)
+            window = await hold.window(staged=staged, guard=guard)
             # Under a guard what is sent is what was counted, and is not made a second time.
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
             unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
             draft, decision = self._read(request, payload)
-            hold.note_tokens(counted=counted, billed=decision.billed_tokens)
+            hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.commit((*staged, draft), settles=True, release=True)
         except BaseException as error:
             kept = isinstance(error, AgentDecisionProviderSchemaViolation)

@@ -502,11 +502,17 @@ class Hold:
         """The window of this turn's last request, by numbers."""
         return self._sent
 
-    def note_tokens(self, *, counted: int | None = None, billed: int | None = None) -> None:
-        """Add a token count to the receipt of the request that is under way."""
-        if self._sent is not None:
-            replaced = {k: v for k, v in (("counted_tokens", counted), ("billed_tokens", billed)) if v is not None}
-            self._sent = msgspec.structs.replace(self._sent, **replaced)
+    def note_tokens(
+        self, *, counted: int | None = None, billed: int | None = None, guard: TokenGuard | None = None
+    ) -> None:
+        """Add token counts to the receipt of the request that is under way, and what `guard` held it to."""
+        if self._sent is None:
+            return
+        noted = {"counted_tokens": counted, "billed_tokens": billed}
+        if guard is not None and counted is not None:
+            noted["reserved_tokens"] = guard.context.reservation(counted, guard.max_output_tokens)
+            noted["window_tokens"] = guard.context.context_window_tokens
+        self._sent = msgspec.structs.replace(self._sent, **{k: v for k, v in noted.items() if v is not None})
 
     async def commit(
         self,

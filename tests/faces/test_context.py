@@ -284,6 +284,7 @@ def test_d12_the_receipt_describes_what_was_sent(server: CountingServer, api: st
     assert json.loads(raw) == window
     assert sent.digest == hashlib.sha256(raw).hexdigest()
     assert sent.counted_tokens == decision.counted_tokens == by_size(limit)(generated.json)
+    assert (sent.reserved_tokens, sent.window_tokens) == (ROOM.reservation(decision.counted_tokens, 100), 1_000)
     provider.store.verify(provider.key(REQUEST))
 
 

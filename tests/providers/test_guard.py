@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ import msgspec
 import openai
 import pytest
 from tests.providers.counting_server import ANTHROPIC, GEMINI, CountingServer, counting_server
+from tests.providers.test_openai_requests import variants
 
 from minutebook import ContextGuardTransport, ContextWindow, sync
 from minutebook.errors import (
@@ -33,7 +35,8 @@ from minutebook.errors import (
 )
 from minutebook.model.events import ProviderContextCount
 from minutebook.providers import guard as guard_module
-from minutebook.providers.counting import ANTHROPIC_BETAS, COUNTINGS, Refusal, refused
+from minutebook.providers.counting import ANTHROPIC_BETAS, COUNTINGS, Refusal, output_limit, refused
+from minutebook.providers.explicit import check_explicit
 
 KEY = "sk-canary-4711"
 SECRET = "canary-content-0815"
@@ -392,6 +395,17 @@ def test_d15_what_is_switched_off_or_harmless_passes(server: CountingServer, api
     assert set(shown) <= {*COUNTINGS[wire_of(api)].counted, "model"}
 
 
+@each_api
+def test_d15_control_without_the_check_the_state_reaches_the_server(
+    server: CountingServer, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusals above come from the check and from nothing else: a guard without it sends what they refuse."""
+    monkeypatch.setattr(guard_module, "check_explicit", lambda counting, body: None)
+    body = {**BODIES[api], **STATE[api][0]}
+    post(server, api, body)
+    assert server.generated[0].json == body
+
+
 def test_d15_a_store_that_is_not_mentioned_is_one(server: CountingServer) -> None:
     """D15: OpenAI stores a response unless it is told not to."""
     body = {name: value for name, value in BODIES["openai"].items() if name != "store"}
@@ -507,6 +521,9 @@ OUTSIDE: list[tuple[str, dict[str, Any], Refusal, str]] = [
         "fileData",
     ),
     ("google", {"systemInstruction": {"parts": [{"fileData": {}}]}}, Refusal.OUTSIDE_CONTENT, "fileData"),
+    ("google", {"contents": {"parts": {"fileData": {}}}}, Refusal.OUTSIDE_CONTENT, "fileData"),
+    ("google", {"tools": {"googleSearch": {}}}, Refusal.SERVER_TOOL, "googleSearch"),
+    ("openai", {"instructions": [{"type": "item_reference", "id": "x"}]}, Refusal.SERVER_STATE, "item_reference"),
     *(
         ("google", {"tools": [{"functionDeclarations": []}, {tool: {}}]}, Refusal.SERVER_TOOL, tool)
         for tool in (
@@ -537,6 +554,48 @@ def test_d15_what_is_not_in_the_request_is_refused_by_name(
 ) -> None:
     """D15: tools that the provider runs, files and pictures by reference, items that it holds."""
     assert refused_with(server, code, lambda: post(server, api, {**BODIES[api], **fields})).field == name
+
+
+RICH: dict[str, dict[str, Any]] = {
+    "openai": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]},
+        ],
+        "tools": [FUNCTION],
+        "prompt_cache_options": {"prewarm": False},
+    },
+    "chat": {
+        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "n": 1,
+    },
+    "anthropic": {
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": []}}]}],
+        "tools": [{"type": "custom", "name": "f", "input_schema": {}}],
+    },
+    "google": {
+        "contents": [{"parts": [{"functionResponse": {"name": "f", "response": {}, "parts": [{"inlineData": {}}]}}]}],
+        "systemInstruction": {"parts": [{"text": "s"}]},
+        "tools": [{"functionDeclarations": [{"name": "f"}]}],
+        "generationConfig": {"maxOutputTokens": 100, "candidateCount": 1},
+    },
+}
+
+
+@each_api
+def test_d15_no_value_of_a_body_is_believed_to_have_a_type(api: str) -> None:
+    """D15: whatever stands at whatever place, the body can be counted or is refused by name; nothing else is raised."""
+    counting, codes = COUNTINGS[wire_of(api)], set()
+    for body in variants({**BODIES[api], **RICH[api]}):
+        try:
+            check_explicit(counting, body if isinstance(body, dict) else {"x": body})
+            output_limit(counting, body)
+            codes.add("counted")
+        except ProviderContextCountUnavailable as refusal:
+            codes.add(refusal.provider_error_code)
+    assert codes >= {"counted", "unknown_field", "no_output_limit", "server_tool", "outside_content"}
 
 
 @pytest.mark.parametrize(
@@ -731,6 +790,35 @@ def test_d12_i28_without_a_count_nothing_is_generated(
     assert len(server.counted) == 1
     assert server.generated == []
     assert events == []
+
+
+def test_d12_a_cancelled_count_ends_the_request(server: CountingServer) -> None:
+    """D12: a task that is cancelled while it waits for a count has generated nothing, and ends as cancelled."""
+    arrived = threading.Event()
+
+    def waits(handler: Any) -> None:
+        arrived.set()
+        hangs(handler)
+
+    server.count = lambda body: waits
+
+    async def cancelled() -> None:
+        guard = ContextGuardTransport(
+            provider="anthropic",
+            context=WINDOW,
+            transport=httpx2.AsyncHTTPTransport(verify=False),
+            qualified=[server.url],
+        )
+        async with httpx2.AsyncClient(transport=guard, timeout=20) as client:
+            task = asyncio.ensure_future(client.post(server.url + "/v1/messages", json=BODIES["anthropic"]))
+            await asyncio.to_thread(arrived.wait, 20)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(cancelled())
+    assert len(server.counted) == 1
+    assert server.generated == []
 
 
 def test_d12_a_huge_count_is_one(server: CountingServer) -> None:

@@ -24,6 +24,10 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The `seq` of the summary that it shows; 0 for none."""
     counted_tokens: int | None = None
     """Input tokens by the provider's counting endpoint, before generation."""
+    reserved_tokens: int | None = None
+    """What the count reserved of the model's window, its output allowance included."""
+    window_tokens: int | None = None
+    """The model's window by the application's word, where requests are held to one."""
     billed_tokens: int | None = None
     """Input tokens by the provider's own account, after generation."""
 

@@ -68,7 +68,7 @@ def check_explicit(counting: Counting, body: Mapping[str, JSON]) -> None:
 
 
 def _check_responses(body: Mapping[str, JSON]) -> None:
-    for item in _objects(body.get("input")):
+    for item in (*_objects(body.get("instructions")), *_objects(body.get("input"))):
         kind = text_at(item, "type") or ("message" if "role" in item else "item_reference")
         if kind not in _RESPONSES_ITEMS:
             raise refused(Refusal.SERVER_STATE if kind in _SERVER_ITEMS else Refusal.OUTSIDE_CONTENT, kind)
@@ -125,14 +125,14 @@ def _check_blocks(content: JSON) -> None:
 
 def _check_gemini(body: Mapping[str, JSON]) -> None:
     given = {spelled(name): value for name, value in body.items()}
-    for content in (*_objects(given.get("contents")), *_objects([given.get("systemInstruction")])):
+    for content in (*_objects(given.get("contents")), *_objects(given.get("systemInstruction"))):
         for part in _objects(content.get("parts")):
             _check_part(part)
     for tool in _objects(given.get("tools")):
         for name in tool:
             if spelled(name) != "functionDeclarations":
                 raise refused(Refusal.SERVER_TOOL, name)
-    for config in _objects([given.get("generationConfig")]):
+    for config in _objects(given.get("generationConfig")):
         _check_spelling(config)
         for name, value in config.items():
             if spelled(name) == "candidateCount" and value not in (None, 1):
@@ -170,9 +170,13 @@ def _check_kind(part: dict[str, JSON], known: frozenset[str]) -> str:
     return kind
 
 
-def _objects(listed: JSON) -> Iterator[dict[str, JSON]]:
-    """Return the objects of a list; where an API takes a text instead, there is nothing to look into."""
-    for item in listed if isinstance(listed, list) else ():
+def _objects(held: JSON) -> Iterator[dict[str, JSON]]:
+    """
+    Return the objects of a list; Google's API takes a single one without its list, and means the same.
+
+    Where an API takes a text instead, there is nothing to look into.
+    """
+    for item in held if isinstance(held, list) else (held,):
         if isinstance(item, dict):
             yield item
 
