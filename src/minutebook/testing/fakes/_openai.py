@@ -54,7 +54,7 @@ def malformed(message: str) -> Problem:
 
 def identified(headers: Mapping[str, str], _: Mapping[str, str]) -> Problem | None:
     """Refuse a request without a key."""
-    if headers.get("authorization", "").removeprefix("Bearer ").strip():
+    if headers.get("authorization", "").removeprefix("Bearer").strip():
         return None
     return invalid("You didn't provide an API key.", None, status=401)
 

@@ -107,7 +107,7 @@ def _misshapen(shape: Shape, body: dict[str, Any], betas: frozenset[str]) -> Pro
     if BINDING_BETA in betas and "block_binding" in thinking:
         if thinking.get("type") != "adaptive":
             return invalid("thinking.block_binding: only with adaptive thinking")
-        if set(members(thinking["block_binding"])) > {"prefix_mismatch_behavior"} or _behavior(body) not in _BEHAVIORS:
+        if set(members(thinking["block_binding"])) - {"prefix_mismatch_behavior"} or _behavior(body) not in _BEHAVIORS:
             return invalid("thinking.block_binding.prefix_mismatch_behavior: Input should be 'error' or 'drop_block'")
         body = {**body, "thinking": {key: value for key, value in thinking.items() if key != "block_binding"}}
     fault = shape(body)
@@ -464,7 +464,7 @@ def _betas(headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def _identified(headers: Mapping[str, str], _: Mapping[str, str]) -> Problem | None:
-    key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+    key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer").strip()
     if not key:
         return Problem(status=401, type="authentication_error", message="x-api-key header is required")
     return None if headers.get("anthropic-version") else invalid("anthropic-version: header is required")

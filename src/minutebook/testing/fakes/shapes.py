@@ -206,8 +206,11 @@ def _union(branches: list[_Branch]) -> Shape:
         return meant[tags]
 
     def check(value: Any) -> Fault | None:
+        found = candidates(value)
+        if not found:
+            return _untagged(branches, value)
         deepest = _INVALID
-        for branch in candidates(value):
+        for branch in found:
             fault = branch.shape(value)
             if fault is None:
                 return None
@@ -215,6 +218,21 @@ def _union(branches: list[_Branch]) -> Shape:
         return deepest
 
     return check
+
+
+def _untagged(branches: list[_Branch], value: Any) -> Fault:
+    """Return what is wrong with a value that no alternative of a union can have meant."""
+    if type(value) is not dict:
+        return _INVALID
+    members = cast("dict[str, Any]", value)
+    objects = [branch for branch in branches if branch.tags]
+    for name in _TAGS:
+        words = [branch.tags[name] for branch in objects if name in branch.tags]
+        if name in members and words and not any(_is_word(members[name]) and members[name] in some for some in words):
+            return Fault((name,))
+        if name not in members and objects and all(name in branch.required for branch in objects):
+            return Fault((name,), "missing")
+    return _INVALID
 
 
 def _is_word(tag: Any) -> bool:
