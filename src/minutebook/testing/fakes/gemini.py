@@ -316,7 +316,8 @@ def _uneven() -> Problem:
 def _paired(calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> Problem | None:
     """Refuse responses that are not those of the calls, by id where there is one, else by order and name."""
     left = list(calls)
-    for answer in answers:
+    # Those with ids first, so that one without takes none of their calls.
+    for answer in sorted(answers, key=lambda answer: not answer.get("id")):
         id_ = answer.get("id")
         found = next(
             (call for call in left if (call.get("id") == id_ if id_ else call["name"] == answer["name"])), None
