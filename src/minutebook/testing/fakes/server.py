@@ -122,8 +122,7 @@ class ProviderFake:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._raised: list[Exception] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._serve))
-        self._http.daemon_threads = True
+        self._http = _Listener(("127.0.0.1", 0), _handler(self._serve))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -325,6 +324,11 @@ class ProviderFake:
 
 
 # --- HTTP ---
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # with the usual five, connections are reset as soon as twenty tasks connect at once
 
 
 def _handler(serve: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
