@@ -10,14 +10,14 @@ import anthropic
 import httpx2
 import pytest
 
-from minutebook.testing.fakes import Answer, ProviderFake, Seal, ToolCall
+from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake, Seal
 from minutebook.testing.fakes import anthropic as rules
 
 TOOLS: list[Any] = [{"name": "look", "description": "Read.", "input_schema": {"type": "object"}}]
-LOOKS = (ToolCall("look", {"path": "ä", "n": 1.0}), ToolCall("look", {"path": "b"}))
+LOOKS = (FunctionCall("look", {"path": "ä", "n": 1.0}), FunctionCall("look", {"path": "b"}))
 SCRIPT = (
     Answer(thinking="Two files.", text="I look.", calls=LOOKS),
-    Answer(thinking="", calls=(ToolCall("look", {"path": "c"}),)),
+    Answer(thinking="", calls=(FunctionCall("look", {"path": "c"}),)),
     Answer(redacted=True, text="Both are fine."),
 )
 SYSTEM: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]

@@ -10,16 +10,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from minutebook.testing.fakes import Answer, ProviderFake, Seal, ToolCall, gemini
+from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake, Seal, gemini
 
 TOOLS: list[Any] = [{"functionDeclarations": [{"name": "look", "parametersJsonSchema": {"type": "object"}}]}]
-LOOKS = (ToolCall("look", {"path": "ä"}), ToolCall("look", {"path": "b"}, id=None))
+LOOKS = (FunctionCall("look", {"path": "ä"}), FunctionCall("look", {"path": "b"}, id=None))
 SCRIPT = (
     Answer(thinking="Two files.", text="I look.", calls=LOOKS),
-    Answer(calls=(ToolCall("look", {"path": "c"}),)),
+    Answer(calls=(FunctionCall("look", {"path": "c"}),)),
     Answer(thinking="So.", text="Both are fine."),
     Answer(thinking="Again.", calls=LOOKS),
-    Answer(calls=(ToolCall("look", {"path": "d"}),)),
+    Answer(calls=(FunctionCall("look", {"path": "d"}),)),
 )
 KEY = {"x-goog-api-key": "any"}
 GENERATE = "/v1beta/models/m:generateContent"

@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from minutebook.testing.fakes import Answer, ProviderFake, Seal, ToolCall, openai_chat, openai_responses
+from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake, Seal, openai_chat, openai_responses
 
 PARAMETERS = {
     "type": "object",
@@ -23,10 +23,10 @@ FUNCTION = {"name": "look", "description": "Read.", "parameters": PARAMETERS, "s
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
 TOOLS: list[Any] = [{"type": "function", **FUNCTION}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
-LOOKS = (ToolCall("look", {"path": "ä"}), ToolCall("look", {"path": "b"}))
+LOOKS = (FunctionCall("look", {"path": "ä"}), FunctionCall("look", {"path": "b"}))
 SCRIPT = (
     Answer(thinking="Two files.", text="I look.", calls=LOOKS),
-    Answer(thinking="One more.", calls=(ToolCall("look", {"path": "c"}),)),
+    Answer(thinking="One more.", calls=(FunctionCall("look", {"path": "c"}),)),
     Answer(text="Both are fine."),
 )
 

@@ -20,11 +20,11 @@ from minutebook.testing.fakes import (
     Answer,
     Cut,
     Failure,
+    FunctionCall,
     ProviderFake,
     Reply,
     Silence,
     StreamFailure,
-    ToolCall,
     html_page,
     malformed_json,
     redirect,
@@ -153,7 +153,7 @@ def test_d09_cut_connections_break_bodies_and_streams(provider: str) -> None:
     streams = (path.replace("generate", "streamGenerate") + "?alt=sse", body)
     if provider != "gemini":
         streams = (path, {**body, "stream": True})
-    answer = Answer(text="a long text that is cut", calls=(ToolCall("look", {}),))
+    answer = Answer(text="a long text that is cut", calls=(FunctionCall("look", {}),))
     cuts = [Cut(answer, 0), Cut(answer, 30), Cut(answer, 10**9)]
     with ProviderFake(provider, [cut for cut in cuts for _ in range(2)]) as fake:
         for _ in cuts:
@@ -355,7 +355,7 @@ def test_ids_are_fresh_in_every_answer_and_the_same_in_every_run(provider: str) 
     """The same request twice has other ids; the same run again has the same ones, so failures replay."""
     runs = []
     for _ in range(2):
-        answer = Answer(thinking="x", calls=(ToolCall("look", {}), ToolCall("look", {})))
+        answer = Answer(thinking="x", calls=(FunctionCall("look", {}), FunctionCall("look", {})))
         with ProviderFake(provider, [answer, answer]) as fake:
             runs.append([ask(fake, provider).text for _ in range(2)])
     assert runs[0] == runs[1]

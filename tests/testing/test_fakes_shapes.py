@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
@@ -25,12 +25,13 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from pydantic import TypeAdapter
 
 from minutebook.errors import InvalidOption
-from minutebook.testing.fakes import Seal, anthropic, openai_chat, openai_responses
-from minutebook.testing.fakes.dialect import token_count
+from minutebook.testing.fakes import Seal, anthropic, gemini, openai_chat, openai_responses
+from minutebook.testing.fakes.dialect import Route, token_count
 from minutebook.testing.fakes.seals import Prefix, Verdict
 from minutebook.testing.fakes.shapes import Fault, shape_of, shape_of_type
 
 MUTATIONS = 120
+quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 def closed(schema: Any) -> Any:
@@ -191,6 +192,47 @@ def test_shapes_agree_with_an_independent_validator(kind: Any, figure: Callable[
     figure(f"{len(BODIES[kind]) * MUTATIONS} changed bodies, {refused} refused by both")
 
 
+GEMINI = {
+    "contents": [
+        {"role": "user", "parts": [{"text": "x"}]},
+        {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "f", "args": {}}, "thoughtSignature": "s"}]},
+        {"role": "user", "parts": [{"function_response": {"id": "c", "name": "f", "response": {"output": [1]}}}]},
+    ],
+    "systemInstruction": {"parts": [{"text": "x"}]},
+    "tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": {}}]}],
+    "tool_config": {"functionCallingConfig": {"mode": "AUTO"}},
+    "generationConfig": {"candidateCount": 1, "thinkingConfig": {"includeThoughts": True}},
+}
+STRICT = {"type": "object", "properties": {"a": {"items": {"anyOf": [{}]}}}, "required": ["a"]}
+JUDGED: list[tuple[Any, list[dict[str, Any]]]] = [
+    (openai_chat, BODIES[CompletionCreateParamsNonStreaming]),
+    (openai_responses, BODIES[ResponseCreateParamsNonStreaming]),
+    (anthropic, [{**BODIES[MessageCreateParamsNonStreaming][0], "max_tokens": 5_000}]),
+    (gemini, [GEMINI, {"generateContentRequest": {"model": "models/m", **GEMINI}, "x": 1}]),
+]
+
+
+@pytest.mark.parametrize(("rules", "bodies"), JUDGED, ids=[rules.__name__ for rules, _ in JUDGED])
+def test_d09_rules_judge_any_body_and_never_fail(rules: Any, bodies: list[dict[str, Any]]) -> None:
+    """Whatever stands at whatever place, every rule comes to an answer, and what passes can be counted and answered."""
+    random, seal = Random(4712), Seal(b"one")
+    dialect = rules.DIALECT
+    routes = [Route(kind="generate", model="m"), Route(kind="count", model="m")]
+    passed = 0
+    for body in [*bodies, *({**body, "text": {"format": {"strict": True, "schema": STRICT}}} for body in bodies)]:
+        for _ in range(MUTATIONS * 4):
+            other = changed(changed(body, random), random)
+            for route in routes:
+                dialect.check(route, other, {}, seal)
+            if rules.check_request(other) is None:
+                passed += dialect.tokens(routes[0], other, {}, seal) > 0
+            rules.check_count(other)
+            for name in ("messages", "input", "contents"):
+                if isinstance(other.get(name), list):
+                    rules.check_messages(other[name])
+    assert passed
+
+
 @pytest.mark.parametrize(
     ("check", "body", "told"),
     [
@@ -235,7 +277,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@quick
 @given(st.lists(values, min_size=1), values)
 def test_e_counts_grow_with_what_is_said(messages: list[Any], more: Any) -> None:
     """Deterministic, and more by at least one with each message: a longer window never costs less."""
@@ -245,7 +287,7 @@ def test_e_counts_grow_with_what_is_said(messages: list[Any], more: Any) -> None
     assert token_count({"messages": messages, "tools": [more]}) > few
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@quick
 @given(values, values, values)
 def test_o11_a_seal_holds_for_one_block_behind_one_prefix(block: Any, before: Any, other: Any) -> None:
     """Valid where it was made; stale behind anything else; foreign on another block, in another spelling or secret."""

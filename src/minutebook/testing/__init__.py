@@ -12,7 +12,7 @@ What users need to test their own stores and agents. Nothing else in the package
 
 from minutebook.testing.clock import FrozenClock
 from minutebook.testing.drive import Cut, Ended, cancel_at, checkpoint, drive
-from minutebook.testing.fakes import Answer, ProviderFake, ToolCall
+from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake
 from minutebook.testing.faults import Fault, FaultyJournal, SuspendingJournal
 from minutebook.testing.scripted import ScriptedProvider
 
@@ -23,10 +23,10 @@ __all__ = [
     "Fault",
     "FaultyJournal",
     "FrozenClock",
+    "FunctionCall",
     "ProviderFake",
     "ScriptedProvider",
     "SuspendingJournal",
-    "ToolCall",
     "cancel_at",
     "checkpoint",
     "drive",

@@ -1,13 +1,13 @@
 """
 Strict fakes of the providers' APIs: loopback servers that refuse what the real services refuse.
 
-    with ProviderFake("anthropic", [Answer(calls=(ToolCall("look", {"path": "a"}),)), Answer(text="done")]) as fake:
+    with ProviderFake("anthropic", [Answer(calls=(FunctionCall("look", {"path": "a"}),)), Answer(text="done")]) as fake:
         client = anthropic.Anthropic(base_url=fake.base_url, api_key="any")
         ...
         assert not fake.refused
 
     ProviderFake                   the server: what it answers, what it received
-    Answer, ToolCall               what the model says
+    Answer, FunctionCall               what the model says
     Failure, Reply, Cut, Silence, StreamFailure, html_page, redirect, malformed_json
                                    what can happen instead
     openai_responses, openai_chat, anthropic, gemini
@@ -22,11 +22,11 @@ from minutebook.testing.fakes.answers import (
     Answer,
     Cut,
     Failure,
+    FunctionCall,
     Line,
     Reply,
     Silence,
     StreamFailure,
-    ToolCall,
     html_page,
     malformed_json,
     redirect,
@@ -39,6 +39,7 @@ __all__ = [
     "Answer",
     "Cut",
     "Failure",
+    "FunctionCall",
     "Line",
     "Problem",
     "ProviderFake",
@@ -48,7 +49,6 @@ __all__ = [
     "Seal",
     "Silence",
     "StreamFailure",
-    "ToolCall",
     "anthropic",
     "gemini",
     "html_page",

@@ -12,18 +12,18 @@ __all__ = [
     "Answer",
     "Cut",
     "Failure",
+    "FunctionCall",
     "Line",
     "Reply",
     "Silence",
     "StreamFailure",
-    "ToolCall",
     "html_page",
     "malformed_json",
     "redirect",
 ]
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class FunctionCall(msgspec.Struct, frozen=True):
     """A call that the model makes."""
 
     name: str
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
     thinking: str | None = None
     """The reasoning that is shown. `None` for none; an empty text is a block whose content is withheld, sealed."""
     redacted: bool = False
