@@ -106,6 +106,14 @@ def insert(index: int, message: Any) -> Change:
 
 
 TEXT = {"type": "text", "text": "By the way."}
+CITED = {
+    "type": "char_location",
+    "cited_text": "x",
+    "document_index": 0,
+    "document_title": None,
+    "start_char_index": 0,
+    "end_char_index": 1,
+}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.invalid/a.png"}}
 
 # 0 user; 1 thinking, text, two calls; 2 results; 3 thinking, call; 4 result; 5 redacted, text; 6 user
@@ -153,6 +161,11 @@ RULES: list[tuple[str, Change, str]] = [
         "a document in the model's message",
         add(5, 1, {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}}),
         "`document` blocks are not allowed",
+    ),
+    (
+        "citations by the user",
+        at("messages", 0, "content", value=[{"type": "text", "text": "x", "citations": [CITED]}]),
+        "text.citations: not permitted",
     ),
     ("a result dropped", block(2, 0, value=...), "without `tool_result` blocks immediately after"),
     ("all results dropped", at("messages", 2, value=...), "without `tool_result` blocks immediately after"),
@@ -243,6 +256,7 @@ def test_i22_o10_o11_each_broken_rule_is_refused(
     assert told in str(caught)
 
 
+BY_HAND: dict[str, Any] = {"max_tokens": 5_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
 ALLOWED: list[tuple[str, Change]] = [
     (
         "cache marks moved",
@@ -254,6 +268,8 @@ ALLOWED: list[tuple[str, Change]] = [
     ("two user messages in a row", insert(7, {"role": "user", "content": "x"})),
     ("a system message behind the user's", insert(7, {"role": "system", "content": "x"})),
     ("all thinking stripped behind a cut", lambda body: _strip(body, 3)),
+    ("thinking by hand", lambda body: body.update(BY_HAND)),
+    ("thinking by hand in an open loop", lambda body: body.update(BY_HAND, messages=body["messages"][:5])),
     ("the newest words alone", at("messages", slice(0, 6), value=...)),
 ]
 

@@ -108,6 +108,7 @@ RULES: list[tuple[str, Change, str]] = [
     ("an empty part", part(0, 0, value={}), "required oneof field 'data'"),
     ("a signature alone", part(0, 0, value={"thoughtSignature": "x"}), "required oneof field 'data'"),
     ("two kinds in a part", part(0, 0, "functionCall", value={"name": "look"}), "required oneof field 'data'"),
+    ("a content that is none", at("contents", 0, value=5), "contents[0]: Invalid value"),
     ("a role of nobody", at("contents", 0, "role", value="assistant"), "contents[0].role"),
     ("a call of no name", part(1, 2, "functionCall", "name", value=...), "function_call.name: must be set"),
     ("arguments of a text", part(1, 2, "functionCall", "args", value="{}"), "function_call.args: Invalid value"),

@@ -294,6 +294,22 @@ RESPONSES_RULES: list[tuple[str, Change, type[openai.APIStatusError], str | None
         "invalid_type",
         "input[0]",
     ),
+    (
+        "a compaction of nobody",
+        at("input", 0, value={"type": "compaction", "encrypted_content": "x"}),
+        openai.BadRequestError,
+        None,
+        "Nothing was compacted",
+    ),
+    ("a call id twice", lambda body: _rename(body), openai.BadRequestError, None, "Duplicate call_id"),
+    (
+        "a tool twice",
+        lambda body: body["tools"].append(body["tools"][0]),
+        openai.BadRequestError,
+        None,
+        "Duplicate function name",
+    ),
+    ("an item that is none", at("input", 0, value=5), openai.BadRequestError, "invalid_type", "input[0]"),
     ("an output dropped", at("input", 5, value=...), openai.BadRequestError, None, "No tool output found"),
     ("the last output dropped", at("input", 9, value=...), openai.BadRequestError, None, "No tool output found"),
     ("a call dropped", at("input", 4, value=...), openai.BadRequestError, None, "No tool call found"),
@@ -415,6 +431,11 @@ def test_i22_o10_responses_refuses_each_broken_rule(
     assert told in str(caught)
 
 
+def _rename(body: Any) -> None:
+    for index in (8, 9):
+        body["input"][index]["call_id"] = body["input"][3]["call_id"]
+
+
 ALLOWED: list[tuple[str, Change]] = [
     ("outputs in another order", move("input", 5, 6)),
     ("a whole response and its outputs left out", at("input", slice(1, 7), value=...)),
@@ -492,6 +513,18 @@ def test_count_bodies_have_their_own_fields() -> None:
         for name, value in (("store", False), ("max_output_tokens", 20), ("include", [])):
             caught = refusal(fake, "/responses/input_tokens", {"model": "m", "input": "x", name: value})
             assert (caught.status_code, caught.code) == (400, "unknown_parameter")
+
+
+def test_llama_cpps_count_takes_what_generation_takes_and_its_own_field() -> None:
+    """Chat's count endpoint has every field of a generation and the template's; the rules are the same."""
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "function", "name": "f", "content": None}]}
+    assert openai_chat.check_count({**asked, "chat_template_kwargs": {"x": 1}, "max_tokens": 5}) is None
+    for wrong in ({**asked, "x": 1}, {**asked, "messages": []}):
+        assert openai_chat.check_count(wrong) is not None
+    problem = openai_chat.check_messages([{"role": "user", "content": "x", "y": 1}])
+    assert problem is not None
+    assert problem.param == "messages[0].y"
+    assert openai_chat.check_request({**asked, "chat_template_kwargs": {}}) is not None
 
 
 def test_rules_work_on_messages_alone() -> None:

@@ -295,6 +295,16 @@ def test_i26_o28_a_body_that_is_no_strict_json_is_refused(provider: str, body: b
 
 
 @every
+def test_a_body_of_unknown_length_is_refused(provider: str) -> None:
+    """No client of these APIs sends one; it is not read, and the connection is not used again."""
+    with ProviderFake(provider) as fake:
+        url = f"{fake.base_url}{BODIES[provider][0]}"
+        response = httpx2.post(url, content=iter([b"{", b"}"]), headers=HEADERS, verify=False)
+        assert response.status_code == 400
+        assert fake.requests[0].body == b""
+
+
+@every
 def test_other_paths_and_methods_are_refused(provider: str) -> None:
     """What is stateful, forbidden or unknown has no path here."""
     with ProviderFake(provider, [Answer(text="x")]) as fake:
