@@ -21,6 +21,7 @@ SCRIPT = (
     Answer(redacted=True, text="Both are fine."),
 )
 SYSTEM: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+BY_HAND: dict[str, Any] = {"max_tokens": 5_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
 BINDING = {"anthropic-beta": rules.BINDING_BETA}
 
 
@@ -131,7 +132,7 @@ RULES: list[tuple[str, Change, str]] = [
     ("a small budget", at("thinking", value={"type": "enabled", "budget_tokens": 1023}), "budget_tokens"),
     (
         "a forced tool while thinking",
-        lambda body: body.update(thinking={"type": "adaptive"}, tool_choice={"type": "any"}),
+        lambda body: body.update(**BY_HAND, tool_choice={"type": "any"}),
         "tool_choice forces tool use",
     ),
     ("no tools", at("tools", value=...), "must define tools"),
@@ -143,9 +144,10 @@ RULES: list[tuple[str, Change, str]] = [
     ("a system message first", insert(0, {"role": "system", "content": "x"}), "first message"),
     ("a system message behind the model", insert(6, {"role": "system", "content": "x"}), "after a user message"),
     ("no content", at("messages", 0, "content", value=[]), "non-empty content"),
-    ("an empty text", at("messages", 0, "content", value=""), "non-whitespace text"),
+    ("an empty text", at("messages", 0, "content", value=""), "must be non-empty"),
+    ("an empty text beside others", add(1, 1, {"type": "text", "text": ""}), "must be non-empty"),
     ("a blank text", block(1, 1, "text", value=" \n"), "non-whitespace text"),
-    ("an empty text in a result", block(2, 0, "content", value=[{"type": "text", "text": ""}]), "non-whitespace text"),
+    ("an empty text in a result", block(2, 0, "content", value=[{"type": "text", "text": ""}]), "must be non-empty"),
     ("an empty system text", at("system", 0, "text", value=""), "system.0"),
     (
         "a result in the model's message",
@@ -256,7 +258,6 @@ def test_i22_o10_o11_each_broken_rule_is_refused(
     assert told in str(caught)
 
 
-BY_HAND: dict[str, Any] = {"max_tokens": 5_000, "thinking": {"type": "enabled", "budget_tokens": 2_000}}
 ALLOWED: list[tuple[str, Change]] = [
     (
         "cache marks moved",
@@ -265,6 +266,11 @@ ALLOWED: list[tuple[str, Change]] = [
     ("fields that are null left out", lambda body: [b.pop("citations", 0) for b in body["messages"][1]["content"]]),
     ("a text as a list of one", at("messages", 0, "content", value=[{"type": "text", "text": "Look at ä and b."}])),
     ("words behind the results", lambda body: (body["messages"].__delitem__(slice(5, 7)), add(4, 1, TEXT)(body))),
+    ("a blank text beside another", lambda body: body["messages"][6].update(content=[TEXT, {**TEXT, "text": " "}])),
+    (
+        "a forced tool while thinking adaptively",
+        lambda body: body.update(thinking={"type": "adaptive"}, tool_choice={"type": "any"}),
+    ),
     ("two user messages in a row", insert(7, {"role": "user", "content": "x"})),
     ("a system message behind the user's", insert(7, {"role": "system", "content": "x"})),
     ("all thinking stripped behind a cut", lambda body: _strip(body, 3)),

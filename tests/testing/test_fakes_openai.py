@@ -361,6 +361,13 @@ RESPONSES_RULES: list[tuple[str, Change, type[openai.APIStatusError], str | None
         None,
         "without its required following item",
     ),
+    (
+        "reasoning before words without an id",
+        at("input", 2, "id", value=...),
+        openai.BadRequestError,
+        None,
+        "without its required following item",
+    ),
     ("reasoning moved", move("input", 1, 3), openai.BadRequestError, None, "without its required"),
     (
         "a follower without reasoning",
@@ -431,12 +438,25 @@ def test_i22_o10_responses_refuses_each_broken_rule(
     assert told in str(caught)
 
 
+SAID = {"type": "output_text", "text": "x"}
+
+
+def _search(items: list[Any]) -> None:
+    # Without an id it could be what the reasoning led to.
+    items.insert(2, {"type": "tool_search_call", "arguments": {}, "execution": "server", "status": "completed"})
+
+
 def _rename(body: Any) -> None:
     for index in (8, 9):
         body["input"][index]["call_id"] = body["input"][3]["call_id"]
 
 
 ALLOWED: list[tuple[str, Change]] = [
+    ("a function without strict", at("tools", 0, "strict", value=...)),
+    ("reasoning before a call without an id", at("input", 8, "id", value=...)),
+    ("a call's status of null", at("input", 3, "status", value=None)),
+    ("the model's words by hand", at("input", 10, value={"role": "assistant", "content": [SAID]})),
+    ("reasoning before a hosted tool's call", lambda body: _search(body["input"])),
     ("outputs in another order", move("input", 5, 6)),
     ("a whole response and its outputs left out", at("input", slice(1, 7), value=...)),
     ("everything before the last words left out", at("input", slice(0, 11), value=...)),

@@ -2,9 +2,10 @@
 Anthropic Messages.
 
     blocks are of the SDK's types, every object closed, and of a kind that their role may write
-    the first message is the user's; a system message stands behind a user's
+    the first message is the user's (the direct API has let others pass, Bedrock has not); a system message stands
+    behind a user's
     every `tool_use` is answered in the very next message, whose results come first and are one for each call
-    a text has more than white space in it; content is not empty
+    content is not empty, nor is a text; of a message's texts one has more than white space in it
     ids of calls are of `^[a-zA-Z0-9_-]+$` and stand once in a request
     a thinking block is as it came and stands behind what it came behind: system, tools and every earlier block.
     One that does not is refused, or left out and reported where `block_binding` asks for that
@@ -165,7 +166,7 @@ def _tools(body: dict[str, Any]) -> Problem | None:
     if repeated(tool["name"] for tool in tools if "name" in tool):
         return invalid("tools: Tool names must be unique.")
     forced = choice.get("type") in ("any", "tool")
-    if forced and members(body.get("thinking")).get("type") in ("enabled", "adaptive"):
+    if forced and members(body.get("thinking")).get("type") == "enabled":
         return invalid("Thinking may not be enabled when tool_choice forces tool use.")
     kinds = {block["type"] for message in body["messages"] for block in blocks(message)}
     if not tools and kinds & {"tool_use", "tool_result"}:
@@ -225,8 +226,11 @@ def _content(role: str, content: list[dict[str, Any]], index: int) -> Problem | 
         if role == "user" and kind == "text" and block.get("citations"):
             return invalid(f"{place}.text.citations: not permitted in user messages")
         texts = [block, *(array(block.get("content")) if kind == "tool_result" else ())]
-        if not all(part["text"].strip() for part in texts if part.get("type") == "text"):
-            return invalid(f"{place}: text content blocks must contain non-whitespace text")
+        if not all(part["text"] for part in texts if part.get("type") == "text"):
+            return invalid(f"{place}: text content blocks must be non-empty")
+    said = [block["text"] for block in content if block["type"] == "text"]
+    if said and not any(map(str.strip, said)):
+        return invalid(f"messages.{index}: text content blocks must contain non-whitespace text")
     if content[-1]["type"] in _THINKING:
         return invalid(f"messages.{index}: The final block in an assistant message cannot be `thinking`.")
     return None

@@ -4,7 +4,8 @@ Gemini generateContent, with countTokens and both forms of streams, under `/v1` 
     fields are those of the API, in camelCase or snake_case, every object closed
     the first content is the user's; every content has parts, every part one kind of content
     a content with calls stands directly behind a user's, and the next one answers each of its calls, once, by id or
-    else by order and name; call ids stand once in a request (stricter than the service)
+    else by order and name; call ids stand once in a request, and contents of one role are not joined first (stricter
+    than the service)
     from the user's last words on, the first call of each model content carries its signature, as it came; so does
     whatever else has one there. Older contents are not looked at. `SKIPPED` passes for any signature
     countTokens takes `contents` or a whole `generateContentRequest`, not both; bare contents count without the rest
@@ -111,7 +112,11 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
         "behavior": _TEXT,
         **dict.fromkeys(("parameters", "parametersJsonSchema", "response", "responseJsonSchema"), _ANY),
     },
-    "ToolConfig": {"functionCallingConfig": _one("FunctionCallingConfig"), "retrievalConfig": _ANY},
+    "ToolConfig": {
+        "functionCallingConfig": _one("FunctionCallingConfig"),
+        "retrievalConfig": _ANY,
+        "includeServerSideToolInvocations": _FLAG,
+    },
     "FunctionCallingConfig": {
         "mode": {"enum": ["AUTO", "ANY", "NONE", "VALIDATED"]},
         "allowedFunctionNames": _TEXTS,

@@ -1,11 +1,12 @@
 """
 OpenAI Responses, as under `store: false`: the fake keeps nothing, so whatever refers to something kept is not found.
 
-    items are of the SDK's types, every object closed
+    items are of the SDK's types, every object closed; as the service has it, a message of the model may come without
+    id, status and annotations, a function without `strict`, and a call with a status that is null
     an output stands behind its call, and every call has exactly one output; between a call and its output stand items
     of the model and other outputs alone (stricter than the service, which also takes a user's message there)
-    a reasoning item stands directly before the item that it led to; that item, and the others of the same response,
-    do not come with their ids where it is missing
+    a reasoning item stands directly before the item of the model that it led to; that item, and the others of the same
+    response, do not come with their ids where it is missing
     `encrypted_content` is the one that was given; one of another prefix is left out and reported, as the service does
     call ids have 64 characters at most and stand once in a request, as do item ids
     a schema that is called strict is closed and has no optional field
@@ -35,7 +36,7 @@ from minutebook.testing.fakes.dialect import (
 )
 from minutebook.testing.fakes.openai_chat import written
 from minutebook.testing.fakes.seals import Prefix, Seal, Verdict
-from minutebook.testing.fakes.shapes import shape_of_type
+from minutebook.testing.fakes.shapes import Shape, shape_of_type
 
 if TYPE_CHECKING:
     from minutebook.testing.fakes.answers import Answer
@@ -49,6 +50,12 @@ COUNTED: Final = (
 """The fields that cost tokens: those that the count endpoint takes."""
 
 _TYPE: Final = ("openai.types.responses.response_create_params", "ResponseCreateParamsNonStreaming")
+_OPTIONAL: Final = (
+    *(("ResponseOutputMessageParam", name) for name in ("id", "status", "type")),
+    ("ResponseOutputTextParam", "annotations"),
+    ("FunctionToolParam", "strict"),
+)
+_NULLABLE: Final = ("ResponseFunctionToolCallParam", "status")
 _COUNT_TYPE: Final = ("openai.types.responses.input_token_count_params", "InputTokenCountParams")
 _MAX_ID_CHARACTERS: Final = 64
 _MIN_OUTPUT_TOKENS: Final = 16
@@ -56,12 +63,17 @@ _CALLS: Final = frozenset(
     {"function_call", "custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call"}
 )
 _OUTPUTS: Final = {f"{call}_output": call for call in _CALLS}
+_NO_FOLLOWERS: Final = frozenset({"message", "reasoning", "item_reference"})
 _OUR_ID: Final = re.compile(r"(?:rs|msg|fc)_([0-9a-f]{24})(?:_([0-9]+))?")
+
+
+def _request_shape() -> Shape:
+    return shape_of_type(*_TYPE, (("", "stream"), _NULLABLE), (), _OPTIONAL)
 
 
 def check_request(body: dict[str, Any], seal: Seal | None = None) -> Problem | None:
     """Return why the service would refuse to generate from this body, or `None`; `seal` also checks the reasoning."""
-    fault = shape_of_type(*_TYPE, (("", "stream"),))(body)
+    fault = _request_shape()(body)
     if fault is not None:
         return _openai.misshapen(fault)
     limit = body.get("max_output_tokens")
@@ -75,13 +87,13 @@ def check_request(body: dict[str, Any], seal: Seal | None = None) -> Problem | N
 
 def check_count(body: dict[str, Any], seal: Seal | None = None) -> Problem | None:
     """Return why the count endpoint would refuse this body, or `None`."""
-    fault = shape_of_type(*_COUNT_TYPE)(body)
+    fault = shape_of_type(*_COUNT_TYPE, (_NULLABLE,), (), _OPTIONAL)(body)
     return _openai.misshapen(fault) if fault is not None else _common(body, seal)
 
 
 def check_messages(items: list[Any], seal: Seal | None = None) -> Problem | None:
     """Return why no request could have these items as its input, or `None`."""
-    fault = shape_of_type(*_TYPE, (("", "stream"),))({"input": items})
+    fault = _request_shape()({"input": items})
     return _openai.misshapen(fault) if fault is not None else _sequence(items, seal)
 
 
@@ -214,7 +226,10 @@ def _origin(item: dict[str, Any]) -> tuple[str, int]:
 def _followed(items: list[Any], index: int) -> Problem | None:
     """Refuse a reasoning item before anything but the item that it led to."""
     follower = members(items[index + 1]) if index + 1 < len(items) else {}
-    if follower.get("role") == "assistant" or follower.get("type") in _CALLS:
+    kind = follower.get("type") or "message"
+    # A message by hand, without an id, is not what the model said; a call without one is taken.
+    said = follower.get("role") == "assistant" and follower.get("id")
+    if said or (kind not in _NO_FOLLOWERS and not kind.endswith("_output")):
         (family, _), (other, number) = _origin(items[index]), _origin(follower)
         if not family or not other or (family, 1) == (other, number):
             return None

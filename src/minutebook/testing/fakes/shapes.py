@@ -57,12 +57,19 @@ _ABSENT: Final = object()
 
 
 @cache
-def shape_of_type(module: str, name: str, more: tuple[tuple[str, str], ...] = (), less: tuple[str, ...] = ()) -> Shape:
+def shape_of_type(
+    module: str,
+    name: str,
+    more: tuple[tuple[str, str], ...] = (),
+    less: tuple[str, ...] = (),
+    optional: tuple[tuple[str, str], ...] = (),
+) -> Shape:
     """
     Return the shape of a request type of an installed SDK.
 
-    `more` are fields that the type leaves out, each with the definition that has it, "" being the request itself;
-    `less` are fields of the type that travel as headers.
+    Where the service differs from the type, it is told so: `more` are fields that may hold anything, each with the
+    definition that has it, "" being the request itself; `less` are fields of the request that travel as headers;
+    `optional` are fields that the type demands and the service does not.
 
     Raises:
         InvalidOption: the SDK, or pydantic with which it comes, is not installed.
@@ -78,6 +85,8 @@ def shape_of_type(module: str, name: str, more: tuple[tuple[str, str], ...] = ()
         (schema["$defs"][definition] if definition else schema)["properties"][field] = {}
     for field in less:
         del schema["properties"][field]
+    for definition, field in optional:
+        schema["$defs"][definition]["required"].remove(field)
     return shape_of(schema)
 
 
