@@ -14,6 +14,10 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from minutebook.errors import InvalidOption
 from minutebook.testing.fakes import (
@@ -24,6 +28,7 @@ from minutebook.testing.fakes import (
     ProviderFake,
     Reply,
     Silence,
+    Stall,
     StreamFailure,
     html_page,
     malformed_json,
@@ -216,6 +221,23 @@ def test_d09_silence_lasts_until_the_client_gives_up_or_the_fake_is_closed(provi
     fake.close()
     with pytest.raises(httpx2.ConnectError):
         ask(fake, provider)
+
+
+def test_o35_a_stream_that_stops_is_left_open_until_somebody_ends_it() -> None:
+    """O-35: some of the answer is there and no more comes; the client gives up, or the fake is closed."""
+    stall = Stall(Answer(text="a long text that stops in the middle of it all"), 1_500)
+    with ProviderFake("openai-chat", [stall, stall]) as fake, ThreadPoolExecutor() as pool:
+        told: list[str] = []
+        client = openai_client(fake, timeout=httpx2.Timeout(5, read=0.1))
+        stream = client.chat.completions.create(model="m", messages=ASK, stream=True)
+        with pytest.raises((openai.APIError, httpx2.ReadTimeout)):
+            told.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert stall.answer.text.startswith("".join(told))
+        assert "".join(told)
+        waiting = pool.submit(ask, fake, "openai-chat")
+        assert fake.wait_for(2)
+        fake.close()
+        assert isinstance(waiting.exception(10), httpx2.TransportError)
 
 
 def test_a_closed_fake_answers_nobody_who_kept_a_connection() -> None:
@@ -437,6 +459,36 @@ def _slice(body: bytes, block: dict[str, Any]) -> str:
     starts = [at for at, letter in enumerate(text) if letter == "{"]
     found = [(at, *decoder.raw_decode(text, at)) for at in starts]
     return next(text[at:end] for at, value, end in found if value == block)
+
+
+MODELS = {
+    "openai-chat": (ChatCompletion, ChatCompletionChunk),
+    "openai-responses": (Response, ResponseStreamEvent),
+    "anthropic": (Message, RawMessageStreamEvent),
+}
+SAYS = [
+    Answer(thinking="So.", text="I look.", calls=(FunctionCall("look", {"a": 1}), FunctionCall("look", {}))),
+    Answer(thinking="", text="done"),
+    Answer(text="cut", ending="length"),
+    Answer(ending="filter"),
+    Answer(refusal="No."),
+]
+
+
+@pytest.mark.parametrize("provider", list(MODELS))
+@pytest.mark.parametrize("answer", SAYS, ids=["calls", "text", "length", "filter", "refusal"])
+def test_bodies_and_events_are_of_the_sdks_own_types(provider: str, answer: Answer) -> None:
+    """The clients build what comes without looking; validated, every body and event has all fields of its type."""
+    whole, part = (TypeAdapter(model) for model in MODELS[provider])
+    path, body = BODIES[provider]
+    with ProviderFake(provider, [answer, answer]) as fake:
+        whole.validate_json(ask(fake, provider).content)
+        lines = post(fake, path, {**body, "stream": True}).text.splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert len(events) > 1
+        for event in events:
+            if event.get("type") != "ping":  # the client passes pings over
+                part.validate_python(event)
 
 
 def test_blocking_and_asynchronous_clients_share_a_fake() -> None:

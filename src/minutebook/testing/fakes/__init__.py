@@ -8,7 +8,7 @@ Strict fakes of the providers' APIs: loopback servers that refuse what the real 
 
     ProviderFake                   the server: what it answers, what it received
     Answer, FunctionCall               what the model says
-    Failure, Reply, Cut, Silence, StreamFailure, html_page, redirect, malformed_json
+    Failure, Reply, Cut, Stall, Silence, StreamFailure, html_page, redirect, malformed_json
                                    what can happen instead
     openai_responses, openai_chat, anthropic, gemini
                                    the rules alone: check_request, check_count, check_messages return a Problem or None
@@ -26,6 +26,7 @@ from minutebook.testing.fakes.answers import (
     Line,
     Reply,
     Silence,
+    Stall,
     StreamFailure,
     html_page,
     malformed_json,
@@ -48,6 +49,7 @@ __all__ = [
     "Script",
     "Seal",
     "Silence",
+    "Stall",
     "StreamFailure",
     "anthropic",
     "gemini",

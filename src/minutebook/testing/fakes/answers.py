@@ -16,6 +16,7 @@ __all__ = [
     "Line",
     "Reply",
     "Silence",
+    "Stall",
     "StreamFailure",
     "html_page",
     "malformed_json",
@@ -87,6 +88,14 @@ class Cut(msgspec.Struct, frozen=True):
     """How much of the answer arrives."""
 
 
+class Stall(msgspec.Struct, frozen=True):
+    """An answer that stops in the middle while the connection stays open, until the client or the fake ends it."""
+
+    answer: Answer
+    after_bytes: int
+    """How much of the answer arrives."""
+
+
 class StreamFailure(msgspec.Struct, frozen=True, kw_only=True):
     """An error that is told inside a stream whose status was 200. Without a stream it is a `Failure`."""
 
@@ -100,7 +109,7 @@ class Silence(msgspec.Struct, frozen=True):
     """No response at all: the connection stays open until the client gives up or the fake is closed."""
 
 
-Line: TypeAlias = "Answer | Failure | Reply | Cut | StreamFailure | Silence"
+Line: TypeAlias = "Answer | Failure | Reply | Cut | Stall | StreamFailure | Silence"
 """One line of a script."""
 
 

@@ -17,9 +17,10 @@ Anthropic Messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from minutebook.testing.fakes._anthropic_blocks import THINKING, at, blocks, dropped, prefix_of, thoughts
 from minutebook.testing.fakes.dialect import (
     Asked,
     Dialect,
@@ -33,7 +34,7 @@ from minutebook.testing.fakes.dialect import (
     repeated,
     token_count,
 )
-from minutebook.testing.fakes.seals import Prefix, Seal, Verdict, canonical
+from minutebook.testing.fakes.seals import Seal, Verdict, canonical
 from minutebook.testing.fakes.shapes import Fault, Shape, shape_of_type
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ _MODULES: Final = ("anthropic.types.message_create_params", "anthropic.types.mes
 _IN_HEADERS: Final = ("user_profile_id", "workspace_id")
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
-_THINKING: Final = ("thinking", "redacted_thinking")
 _MIN_BUDGET_TOKENS: Final = 1024
 _OF_USERS: Final = frozenset({"tool_result", "image", "document", "search_result", "container_upload"})
 _ERRORS: Final = {
@@ -136,11 +136,6 @@ def invalid(message: str) -> Problem:
     return Problem(type="invalid_request_error", message=message)
 
 
-def at(*path: str | int) -> str:
-    """Return a place as Anthropic writes it: `messages.0.content`."""
-    return ".".join(str(step) for step in path)
-
-
 def _limits(body: dict[str, Any]) -> Problem | None:
     limit, thinking = body["max_tokens"], members(body.get("thinking"))
     if limit < 1:
@@ -184,12 +179,6 @@ def _system(system: Any) -> Problem | None:
 # --- messages ---
 
 
-def blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the content of a message as blocks; a text is one."""
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else array(content)
-
-
 def _sequence(messages: list[Any]) -> Problem | None:
     if not messages:
         return invalid("messages: at least one message is required")
@@ -231,7 +220,7 @@ def _content(role: str, content: list[dict[str, Any]], index: int) -> Problem | 
     said = [block["text"] for block in content if block["type"] == "text"]
     if said and not any(map(str.strip, said)):
         return invalid(f"messages.{index}: text content blocks must contain non-whitespace text")
-    if content[-1]["type"] in _THINKING:
+    if content[-1]["type"] in THINKING:
         return invalid(f"messages.{index}: The final block in an assistant message cannot be `thinking`.")
     return None
 
@@ -300,55 +289,21 @@ def _opens_with_thinking(body: dict[str, Any]) -> Problem | None:
     if not any(block["type"] == "tool_result" for block in blocks(messages[-1])):
         return None
     opening = blocks(messages[-2])[0]["type"]
-    if opening in _THINKING:
+    if opening in THINKING:
         return None
     place = at("messages", len(messages) - 2, "content", 0, "type")
     return invalid(f"{place}: Expected `thinking` or `redacted_thinking`, but found `{opening}`.")
 
 
-def _sealed(block: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the seal of a thinking block, and the rest of the block, which is what was sealed."""
-    key = "signature" if block["type"] == "thinking" else "data"
-    return block[key], {name: value for name, value in block.items() if name != key}
-
-
-def _same(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in block.items() if value is not None and name != "cache_control"}
-
-
-def _head(body: Mapping[str, Any]) -> Prefix:
-    system = body.get("system")
-    said = blocks({"content": system}) if system else []
-    return Prefix([_same(tool) for tool in array(body.get("tools"))], [_same(block) for block in said])
-
-
-def _thoughts(body: Mapping[str, Any], seal: Seal, prefix: Prefix) -> Iterator[tuple[int, int, Verdict]]:
-    """Yield where each thinking block stands and what its seal says, and leave `prefix` behind the last message."""
-    for index, message in enumerate(body["messages"]):
-        for position, block in enumerate(blocks(message)):
-            if block["type"] in _THINKING:
-                yield index, position, seal.verdict(*_sealed(block), prefix.digest())
-            prefix.add([message["role"], _same(block)])
-
-
 def _bound(body: Mapping[str, Any], seal: Seal) -> Problem | None:
     drops = _behavior(body) == "drop_block"
-    for index, position, verdict in _thoughts(body, seal, _head(body)):
+    for index, position, verdict in thoughts(body, seal, prefix_of(body)):
         place = at("messages", index, "content", position)
         if verdict is Verdict.FOREIGN:
             return invalid(f"{place}: Invalid `signature` in `thinking` block")
         if verdict is Verdict.STALE and not drops:
             return invalid(f"{place}: The block is bound to a different conversation")
     return None
-
-
-def dropped(body: Mapping[str, Any], seal: Seal) -> list[dict[str, Any]]:
-    """Return what `input_transformations` reports: the thinking blocks that the model does not see."""
-    return [
-        {"type": "thinking_dropped", "path": at("messages", n, "content", m), "reason": "prefix_binding_mismatch"}
-        for n, m, verdict in _thoughts(body, seal, _head(body))
-        if verdict is not Verdict.VALID
-    ]
 
 
 # --- answers ---
@@ -406,8 +361,8 @@ def _respond(asked: Asked, answer: Answer) -> dict[str, Any]:
 def _answer(asked: Asked, answer: Answer) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     if answer.thinking is not None or answer.redacted:
-        prefix = _head(asked.body)
-        for _ in _thoughts(asked.body, asked.seal, prefix):
+        prefix = prefix_of(asked.body)
+        for _ in thoughts(asked.body, asked.seal, prefix):
             pass  # walked to its end, so that the prefix is the whole request
         content.append(_thought(asked.seal, answer, prefix.digest()))
     if answer.text:

@@ -9,30 +9,26 @@ Gemini generateContent, with countTokens and both forms of streams, under `/v1` 
     from the user's last words on, the first call of each model content carries its signature, as it came; so does
     whatever else has one there. Older contents are not looked at. `SKIPPED` passes for any signature
     countTokens takes `contents` or a whole `generateContentRequest`, not both; bare contents count without the rest
-
-The API's types have no SDK that shows them as they are on the wire, so they stand here as a table.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from minutebook.testing.fakes._gemini_types import shape, snake, spelled
 from minutebook.testing.fakes.dialect import (
     Asked,
     Dialect,
     Problem,
     Route,
-    array,
     event,
-    members,
     pieces,
     token_count,
 )
 from minutebook.testing.fakes.seals import Seal, Verdict, canonical
-from minutebook.testing.fakes.shapes import Fault, Shape, shape_of
+from minutebook.testing.fakes.shapes import Fault
 
 if TYPE_CHECKING:
     from minutebook.testing.fakes.answers import Answer
@@ -42,157 +38,24 @@ __all__ = ["DIALECT", "SKIPPED", "check_count", "check_messages", "check_request
 SKIPPED: Final = "skip_thought_signature_validator"
 """The value that the service takes for the signature of a call that it did not make."""
 
-_TEXT: Final = {"type": "string"}
-_NUMBER: Final = {"type": "number"}
-_INTEGER: Final = {"type": "integer"}
-_FLAG: Final = {"type": "boolean"}
-_TEXTS: Final = {"type": "array", "items": _TEXT}
-_ANY: Final[dict[str, Any]] = {"type": "object"}
-_ANYS: Final = {"type": "array", "items": _ANY}
-
-
-def _one(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _many(name: str) -> dict[str, Any]:
-    return {"type": "array", "items": _one(name)}
-
-
-_FIELDS: Final[dict[str, dict[str, Any]]] = {
-    "Request": {
-        "model": _TEXT,
-        "contents": _many("Content"),
-        "systemInstruction": _one("Content"),
-        "tools": _many("Tool"),
-        "toolConfig": _one("ToolConfig"),
-        "generationConfig": _one("GenerationConfig"),
-        "safetySettings": _ANYS,
-        "cachedContent": _TEXT,
-        "labels": _ANY,
-        "serviceTier": _TEXT,
-        "store": _FLAG,
-    },
-    "CountRequest": {"contents": _many("Content"), "generateContentRequest": _one("Request")},
-    "Content": {"parts": _many("Part"), "role": {"enum": ["user", "model"]}},
-    "Part": {
-        "text": _TEXT,
-        "inlineData": _one("Blob"),
-        "fileData": _ANY,
-        "functionCall": _one("FunctionCall"),
-        "functionResponse": _one("FunctionResponse"),
-        "executableCode": _ANY,
-        "codeExecutionResult": _ANY,
-        "toolCall": _ANY,
-        "toolResponse": _ANY,
-        "thought": _FLAG,
-        "thoughtSignature": _TEXT,
-        "videoMetadata": _ANY,
-        "mediaResolution": _ANY,
-        "partMetadata": _ANY,
-    },
-    "Blob": {"mimeType": _TEXT, "data": _TEXT, "displayName": _TEXT},
-    "FunctionCall": {"id": _TEXT, "name": _TEXT, "args": _ANY},
-    "FunctionResponse": {
-        "id": _TEXT,
-        "name": _TEXT,
-        "response": _ANY,
-        "parts": _ANYS,
-        "willContinue": _FLAG,
-        "scheduling": _TEXT,
-    },
-    "Tool": {
-        "functionDeclarations": _many("FunctionDeclaration"),
-        **dict.fromkeys(("googleSearch", "codeExecution", "urlContext", "fileSearch", "googleMaps"), _ANY),
-        **dict.fromkeys(("computerUse", "googleSearchRetrieval"), _ANY),
-    },
-    "FunctionDeclaration": {
-        "name": _TEXT,
-        "description": _TEXT,
-        "behavior": _TEXT,
-        **dict.fromkeys(("parameters", "parametersJsonSchema", "response", "responseJsonSchema"), _ANY),
-    },
-    "ToolConfig": {
-        "functionCallingConfig": _one("FunctionCallingConfig"),
-        "retrievalConfig": _ANY,
-        "includeServerSideToolInvocations": _FLAG,
-    },
-    "FunctionCallingConfig": {
-        "mode": {"enum": ["AUTO", "ANY", "NONE", "VALIDATED"]},
-        "allowedFunctionNames": _TEXTS,
-    },
-    "GenerationConfig": {
-        **dict.fromkeys(("temperature", "topP", "topK", "presencePenalty", "frequencyPenalty"), _NUMBER),
-        **dict.fromkeys(("candidateCount", "maxOutputTokens", "seed", "logprobs"), _INTEGER),
-        **dict.fromkeys(("responseSchema", "responseJsonSchema", "speechConfig", "imageConfig"), _ANY),
-        **dict.fromkeys(("stopSequences", "responseModalities"), _TEXTS),
-        **dict.fromkeys(("responseMimeType", "mediaResolution"), _TEXT),
-        "responseLogprobs": _FLAG,
-        "thinkingConfig": _one("ThinkingConfig"),
-    },
-    "ThinkingConfig": {"includeThoughts": _FLAG, "thinkingBudget": _INTEGER, "thinkingLevel": _TEXT},
-}
-_REQUIRED: Final = {
-    "Request": ["contents"],
-    "Content": ["parts"],
-    "FunctionCall": ["name"],
-    "FunctionResponse": ["name", "response"],
-    "FunctionDeclaration": ["name"],
-}
 _KINDS: Final = (
     *("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode"),
     *("codeExecutionResult", "toolCall", "toolResponse"),
 )
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}", re.ASCII)
-_HUMP: Final = re.compile(r"_([a-z])")
-
-
-@cache
-def _camel(name: str) -> str:
-    return _HUMP.sub(lambda found: found[1].upper(), name)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
-
-
-def spelled(value: Any, kind: str) -> Any:
-    """Return a value of a type of the table with its fields in camelCase; what a field holds freely stays as it is."""
-    if type(value) is not dict:
-        return value
-    same: dict[str, Any] = {}
-    for name, member in members(value).items():
-        known = _camel(name) if _camel(name) in _FIELDS[kind] else name
-        schema = _FIELDS[kind].get(known, {})
-        inner = (schema.get("items") or schema).get("$ref", "").removeprefix("#/$defs/")
-        if inner and type(member) is list:
-            same[known] = [spelled(item, inner) for item in array(member)]
-        else:
-            same[known] = spelled(member, inner) if inner else member
-    return same
-
-
-@cache
-def _shape(kind: str) -> Shape:
-    """Return the shape of a type, to be asked after `spelled`."""
-    definitions = {
-        name: {"type": "object", "properties": fields, "required": _REQUIRED.get(name, [])}
-        for name, fields in _FIELDS.items()
-    }
-    return shape_of({**_one(kind), "$defs": definitions})
 
 
 def check_request(body: dict[str, Any], seal: Seal | None = None) -> Problem | None:
     """Return why the service would refuse to generate from this body, or `None`; `seal` also checks signatures."""
     same = spelled(body, "Request")
-    fault = _shape("Request")(same)
+    fault = shape("Request")(same)
     return _misshapen(fault) if fault is not None else _common(same, seal)
 
 
 def check_count(body: dict[str, Any], seal: Seal | None = None, model: str = "") -> Problem | None:
     """Return why countTokens would refuse this body, or `None`; with `model`, that of the path has to be the body's."""
     same = spelled(body, "CountRequest")
-    fault = _shape("CountRequest")(same)
+    fault = shape("CountRequest")(same)
     if fault is not None:
         return _misshapen(fault)
     if ("contents" in same) == ("generateContentRequest" in same):
@@ -217,7 +80,7 @@ def invalid(message: str, status: int = 400, kind: str = "INVALID_ARGUMENT") -> 
 
 def at(*path: str | int) -> str:
     """Return a place as Gemini writes it: `contents[0].parts[1]`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{_snake(step)}" for step in path).removeprefix(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{snake(step)}" for step in path).removeprefix(".")
 
 
 def _misshapen(fault: Fault) -> Problem:

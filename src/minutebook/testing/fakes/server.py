@@ -21,7 +21,7 @@ import msgspec
 from minutebook.errors import InvalidOption, InvalidValue
 from minutebook.model import codec
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
-from minutebook.testing.fakes.answers import Answer, Cut, Failure, Line, Reply, Silence, StreamFailure
+from minutebook.testing.fakes.answers import Answer, Cut, Failure, Line, Reply, Silence, Stall, StreamFailure
 from minutebook.testing.fakes.dialect import Asked, Dialect, Problem, Route, members
 from minutebook.testing.fakes.seals import Seal
 
@@ -76,6 +76,8 @@ class _Sent(msgspec.Struct, frozen=True, kw_only=True):
     pieces: tuple[bytes, ...] = ()
     streamed: bool = False
     cut_bytes: int | None = None
+    stalls: bool = False
+    """Whether the connection stays open at the cut."""
 
 
 class ProviderFake:
@@ -194,7 +196,7 @@ class ProviderFake:
         if isinstance(answer, Silence) or self._closed.is_set():
             handler.close_connection = True
         else:
-            _send(handler, answer)
+            _send(handler, answer, self._closed)
 
     def _answer(
         self, received: Received, headers: Mapping[str, str], query: Mapping[str, str], number: int
@@ -264,8 +266,9 @@ class ProviderFake:
         if isinstance(line, Failure):
             refusal = self._refusal(self._dialect.failed(line.status, line.code))
             return msgspec.structs.replace(refusal, headers={**_JSON, **line.headers})
-        if isinstance(line, Cut):
-            return msgspec.structs.replace(self._whole(line.answer, asked), cut_bytes=line.after_bytes)
+        if isinstance(line, Cut | Stall):
+            whole = self._whole(line.answer, asked)
+            return msgspec.structs.replace(whole, cut_bytes=line.after_bytes, stalls=isinstance(line, Stall))
         if isinstance(line, StreamFailure):
             return self._broken(line, asked)
         return self._whole(line, asked)
@@ -369,7 +372,7 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _send(handler: BaseHTTPRequestHandler, sent: _Sent) -> None:
+def _send(handler: BaseHTTPRequestHandler, sent: _Sent, closed: threading.Event) -> None:
     handler.send_response(sent.status)
     for name, value in sent.headers.items():
         handler.send_header(name, value)
@@ -386,5 +389,7 @@ def _send(handler: BaseHTTPRequestHandler, sent: _Sent) -> None:
     # One byte short at most, so that a cut is one whatever number was given.
     handler.wfile.write(body[: min(sent.cut_bytes, len(body) - 1)])
     handler.wfile.flush()
+    if sent.stalls:
+        closed.wait()
     handler.connection.shutdown(socket.SHUT_RDWR)
     handler.close_connection = True
