@@ -19,7 +19,7 @@ from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.summaries import SUMMARY_BYTES, dropped_summary
+from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
@@ -202,20 +202,9 @@ class Conversation(Reading):
         digest = page[0].digest.hex() if page else ""
         return f"result-{call.exchange}-{call.position}-{digest}"
 
-    async def drop_summary(self) -> Receipt | None:
-        """
-        Have windows show no summary any more, as after one that was poisoned; the next turn's window makes one anew.
-
-        All exchanges that it stood for are in the record, and in windows again as far as they fit.
-
-        Raises:
-            DecisionHistoryBusy: another worker holds the conversation.
-        """
-        header = await self.history.header()
-        if header is None or not header.state.summary:
-            return None
-        committed = await self.history.append((dropped_summary(),))
-        return committed.receipt if committed else None
+    async def drop_summary(self) -> bool:
+        """Have windows show no summary any more; see `JournalStore.drop_summary`."""
+        return await self.store.drop_summary(self.key)
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """

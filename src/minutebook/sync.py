@@ -180,6 +180,7 @@ class Store(_Over[JournalStore]):
     list = _blocking(JournalStore.list)
     totals = _blocking(JournalStore.totals)
     verify = _blocking(JournalStore.verify)
+    drop_summary = _blocking(JournalStore.drop_summary)
     export = _blocking(JournalStore.export)
     import_ = _blocking(JournalStore.import_)
     close = _blocking(JournalStore.close)

@@ -15,6 +15,7 @@ from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, docu
 
 import minutebook
 from minutebook.cli.view import look
+from minutebook.model.bounds import WindowLimits
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, SQLiteStore
@@ -186,6 +187,27 @@ def test_b10_delete_at_a_terminal(database: Path, reply: bytes, deleted: bool) -
     assert told.returncode == 0
     assert ("nothing deleted" in told.stdout) != deleted
     assert asked(database, "show", "one").returncode == deleted
+
+
+def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
+    """`show` tells which requests had a summary; `drop-summary` takes it out of every window, once."""
+    limits = WindowLimits(max_messages=8, max_bytes=4_000)
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(
+            store, "c", format="openai-chat", limits=limits, summarize=lambda **given: "poison", max_summary_bytes=99
+        )
+        for position in range(9):
+            with conversation.turn(f"Question {position}") as turn:
+                turn.window()
+                turn.respond(chat_response("yes"))
+        assert b"poison" in conversation.window().json
+    assert "older exchanges, summary" in asked(database, "show", "c", "--json").stdout
+    assert asked(database, "drop-summary", "absent").returncode != 0
+    outcomes = [documents(asked(database, "drop-summary", "c", "--json").stdout)[0]["dropped"] for _ in range(2)]
+    assert outcomes == [True, False]
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        assert b"poison" not in Conversation(store, "c", format="openai-chat", limits=limits).window().json
+    assert asked(database, "verify", "c").returncode == 0
 
 
 def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:

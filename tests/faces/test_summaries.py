@@ -17,6 +17,7 @@ from tests.policy.histories import SHAPES
 import minutebook.sync
 from minutebook.conversation import Conversation
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryLimitExceeded,
     DecisionHistorySummaryInvalid,
     InvalidOption,
@@ -382,12 +383,14 @@ async def test_d18_a_dropped_summary_is_in_no_window_and_is_made_anew(place):
     """What it stood for was never gone: the next summary covers it again, from the beginning."""
     host = Host("poisoned")
     conversation = talk(place.open(), host=host)
-    assert await conversation.drop_summary() is None
+    with pytest.raises(DecisionHistoryAbsent):
+        await conversation.drop_summary()
     for number in range(20):
         await take_turn(conversation, number)
     covered = sum(len(turns) for _, turns in host.calls)
     assert "poisoned" in texts_of((await conversation.window()).messages)
-    await conversation.drop_summary()
+    assert await conversation.drop_summary() is True
+    assert await conversation.drop_summary() is False
     assert "poisoned" not in texts_of((await conversation.window()).messages)
     host.text, seen = "clean", len(host.calls)
     window = await take_turn(conversation, 20)
@@ -431,7 +434,7 @@ def test_d17_blocking_callers_have_the_same_summaries(tmp_path):
                 turn.respond(shape.response(f"answer {number}", [])[0])
         assert host.calls
         assert "exchanges" in texts_of(window.messages[0])
-        assert conversation.drop_summary() is not None
+        assert conversation.drop_summary() is True
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from minutebook.stores.streams import standing
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Entry
+    from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.stores.journal import JournalStore
 
@@ -160,8 +161,14 @@ def _request(receipt: Receipt) -> Request:
         bytes=sent.bytes,
         counted_tokens=sent.counted_tokens,
         billed_tokens=sent.billed_tokens,
-        left_out="older exchanges" if sent.trimmed else "",
+        left_out=_left_out(sent),
     )
+
+
+def _left_out(sent: Sent) -> str:
+    if not sent.trimmed:
+        return ""
+    return f"older exchanges, summary {sent.summary}" if sent.summary else "older exchanges"
 
 
 async def exchange_text(store: JournalStore, id: str, header: Header, last: int) -> list[str]:  # noqa: A002

@@ -26,6 +26,7 @@ from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
+from minutebook.model.summaries import dropped_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.stores.streams import stream_entries, stream_receipts
 from minutebook.stores.transfer import export_record, import_record
@@ -249,6 +250,25 @@ class JournalStore:
             check_count(epoch, "epoch")
         self.tails.drop(self._own(key))
         return await self.journal.recover(key, epoch)
+
+    async def drop_summary(self, key: ConversationKey) -> bool:
+        """
+        Have windows show no summary any more, as after one that was poisoned; return whether there was one.
+
+        What it stood for was never gone: it is in windows again as far as it fits, and the next summary begins anew.
+
+        Raises:
+            DecisionHistoryBusy: the conversation is active.
+            DecisionHistoryAbsent: there is none.
+        """
+        header = await self.header(key)
+        if header is None:
+            raise DecisionHistoryAbsent("no such conversation")
+        if not header.state.summary:
+            return False
+        delta = Delta(drafts=(dropped_summary(),), idempotency=self.fresh_id())
+        await self.journal.reserve(key, self.fresh_id(), format=header.format, opening=delta, release=True)
+        return True
 
     async def header(self, key: ConversationKey) -> Header | None:
         """Return a conversation's counters, active or not; `None` when absent or expired."""
