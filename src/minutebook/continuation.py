@@ -53,18 +53,30 @@ class Continuation:
         if entry.kind is RESULT:
             self._take_result(entry)
             return
-        if self._found == len(self._steps):
+        step = self._steps[self._found] if self._found < len(self._steps) else None
+        same = step is not None and _is_same(step.draft, entry)
+        if entry.kind is RESPONSE and not entry.fragment and not same:
+            return  # a body without usable content is in no window, and so in no client's list (case O-13)
+        if step is None:
             raise DecisionHistoryConflict(
                 f"the transcript has {self._found} messages beside its results and the record more; it is not this "
                 "conversation's",
                 seq=entry.seq,
             )
-        step = self._steps[self._found]
-        if not _is_same(step.draft, entry):
-            raise _conflict(f"entry {step.number} of the transcript is not what is recorded", entry)
+        if not same:
+            step.draft = self._rest(step, entry)
+            return
         self._found += 1
         if entry.kind is RESPONSE:
             self._answered[entry.seq] = _Answers(self._wire, entry.calls, step.results)
+
+    def _rest(self, step: _Step, entry: Entry) -> Draft:
+        """Return what a response says beyond a recorded one: in a list of items two in a row look like one."""
+        if step.draft.kind is entry.kind is RESPONSE and not entry.calls:
+            given, recorded = _members(_fragment(step.draft)), _members(entry.fragment)
+            if recorded and _canonical(given[: len(recorded)]) == _canonical(recorded):
+                return self._wire.transcript(given[len(recorded) :])[0]
+        raise _conflict(f"entry {step.number} of the transcript is not what is recorded", entry)
 
     def _take_result(self, entry: Entry) -> None:
         answers = self._answered.get(entry.exchange)
@@ -171,8 +183,21 @@ def _is_same(draft: Draft, entry: Entry) -> bool:
         return False
     if draft.payload == entry.payload:
         return True
-    given = draft.payload[draft.start : draft.stop]
-    return bool(given) and _canonical(decode(b"[%b]" % given)) == _canonical(decode(b"[%b]" % entry.fragment))
+    given = _fragment(draft)
+    if draft.kind is RESPONSE and not given:
+        return not entry.fragment
+    return bool(given) and _canonical(_members(given)) == _canonical(_members(entry.fragment))
+
+
+def _fragment(draft: Draft) -> bytes:
+    return draft.payload[draft.start : draft.stop]
+
+
+def _members(fragment: bytes) -> list[JSON]:
+    """Return the messages or items of a fragment."""
+    members = decode(b"[%b]" % fragment)
+    assert isinstance(members, list)
+    return members
 
 
 def _canonical(value: JSON) -> str:

@@ -8,7 +8,8 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -24,7 +25,7 @@ from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
-from minutebook.stores.streams import standing
+from minutebook.stores.streams import OneRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Observer, Summarize
+    from minutebook.ports import Journal, Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
 
@@ -215,17 +216,9 @@ class Conversation(Reading):
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         limits = None if limits is None else _checked_limits(limits)
-        header = await self.history.header()
-        if header is None:
-            return Window(b"[]")
-        try:
-            window = await self.history.window(limits)
-        except Exception:
-            # What seemed damaged or too large may have been put together from two conversations.
-            await standing(self.store.journal, self.key, header)
-            raise
-        await standing(self.store.journal, self.key, header)
-        return window
+        history = copy.copy(self.history)
+        history.journal = cast("Journal", OneRecord(self.store.journal))
+        return await history.window(limits)
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""

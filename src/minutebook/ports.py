@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Clock(Protocol):
-    """Time as the store sees it."""
-
-    def __call__(self) -> int:
-        """Return the present as Unix milliseconds."""
-        ...
-
-
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the log to read at once, newest first: stop after `rows` entries, or once `size` is exceeded."""
 

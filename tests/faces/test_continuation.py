@@ -176,3 +176,40 @@ async def test_o08_o18_a_text_beside_results_is_compared_too(place, text):
         await bare.append(client, whole=True)
     kinds = [entry.kind async for entry in store.entries(bare.key)]
     assert kinds.count(Kind.RESULT) == 3
+
+
+@lasting
+async def test_o18_answers_in_a_row_are_one_run_of_items(place):
+    """In a list of Responses items nothing stands between two responses; the record knows them as two."""
+    store, shape = place.open(), SHAPES["openai-responses"]
+    conversation = Conversation(store, "c", format="openai-responses")
+    parts = [shape.response("half of it", [])[0], shape.response("calling", CALLS)[0], shape.response("done", [])[0]]
+    async with conversation.turn("go") as turn:
+        await turn.respond(parts[0])
+        for call in await turn.respond(parts[1]):
+            await turn.result(call, OUTPUTS[call.position])
+        await turn.respond(parts[2])
+    half, calling, done = (part["output"] for part in parts)
+    client = [shape.user("go"), *half, *calling, *results(shape, (2, 1, 0)), *done]
+    await expect_only_new(conversation, store, client, shape)
+    with pytest.raises(DecisionHistoryConflict):
+        await conversation.append([shape.user("go"), *calling, *results(shape, (2, 1, 0)), *done], whole=True)
+    begun = Conversation(store, "begun", format="openai-responses")
+    await begun.append([shape.user("go"), *half])
+    receipt = await begun.append(client, whole=True)
+    assert receipt.last - receipt.first == 4  # the rest of the run, three results, and the last answer
+    assert (await begun.window()).messages == (await conversation.window()).messages[: len(client)]
+    assert await begun.append(client, whole=True) is None
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["in the list", "left out of it"])
+@lasting
+async def test_o13_o18_an_answer_without_content_is_no_contradiction(place, listed):
+    """The record keeps the body; a window shows nothing of it, so a client's list may have an empty message or none."""
+    store, shape = place.open(), SHAPES["openai-chat"]
+    conversation = Conversation(store, "c", format="openai-chat")
+    async with conversation.turn("go") as turn:
+        await turn.respond({"choices": [{"message": {"role": "assistant", "content": ""}}]})
+        await turn.respond(shape.response("done", [])[0])
+    empty = [{"role": "assistant", "content": ""}] if listed else []
+    await expect_only_new(conversation, store, [shape.user("go"), *empty, *shape.response("done", [])[1]], shape)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal
+    from minutebook.ports import Journal, Page
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -44,6 +44,41 @@ async def _is_continued(journal: Journal, key: ConversationKey, before: Header, 
     # Both may be of one millisecond. Then the receipt of the earlier version tells; damage to it is not for us to tell.
     earlier = await journal.receipts(key, before.version - 1, 1) if before.version else ()
     return all(receipt.version != before.version or receipt.digest == before.digest for receipt in earlier)
+
+
+class OneRecord:
+    """
+    The reading side of a journal, for one reading of one conversation: its pages are of the header it gave first.
+
+    What needs no page, since it is remembered, costs nothing more.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        """Begin with the next header that is asked for."""
+        self._journal = journal
+        self._header: Header | None = None
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """See `Journal.header`."""
+        header = await self._journal.header(key)
+        self._header = self._header or header
+        return header
+
+    async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.newest`. Raises as `standing`."""
+        entries = await self._journal.newest(key, before, page)
+        await self._check(key)
+        return entries
+
+    async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.oldest`. Raises as `standing`."""
+        entries = await self._journal.oldest(key, after, page)
+        await self._check(key)
+        return entries
+
+    async def _check(self, key: ConversationKey) -> None:
+        if self._header is not None:
+            self._header = await standing(self._journal, key, self._header)
 
 
 async def stream_entries(
