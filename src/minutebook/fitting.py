@@ -9,6 +9,7 @@ it weigh more than the room that was kept, there is one more round, and then a r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -119,10 +120,29 @@ class Fitting:
     def _planned(self) -> tuple[Plan, bytes]:
         plan = self._scan.plan(self._limits, self._low_water, summary_size(self._summary) if self._summary else 0)
         json = self._joined(plan)
-        while len(json) > self._limits.max_bytes:
-            plan = self._scan.without_oldest(plan, self._limits)
+        if len(json) > self._limits.max_bytes:
+            plan = self._within_bytes(plan)
             json = self._joined(plan)
         return plan, json
+
+    def _within_bytes(self, plan: Plan) -> Plan:
+        """
+        Return `plan` without as many of its oldest units as its new call ids have made it too large for.
+
+        Each unit makes it larger, so doubling steps and a bisection find what dropping one by one would, in a number of
+        projections that grows with the logarithm of what leaves.
+        """
+
+        def fits(removed: int) -> bool:
+            return len(self._joined(self._scan.narrowed(plan, removed))) <= self._limits.max_bytes
+
+        most, too_few, probe = self._scan.removable(plan), 0, 1
+        while probe < most and not fits(probe):
+            too_few, probe = probe, 2 * probe
+        removed = bisect_left(range(min(probe, most) + 1), True, lo=too_few + 1, key=fits)
+        if removed > most:
+            return self._scan.without_oldest(self._scan.narrowed(plan, most), self._limits)  # which refuses
+        return self._scan.narrowed(plan, removed)
 
     def _joined(self, plan: Plan) -> bytes:
         return project(plan, self._wire, self._summary)
