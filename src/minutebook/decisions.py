@@ -10,6 +10,7 @@ Every provider here is thin: an API, an interface, a way to post bytes, and `Ste
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     DecisionHistoryAbsent,
+    DecisionHistoryNotReserved,
     InvalidOption,
     InvalidValue,
     PairingViolation,
@@ -29,7 +31,9 @@ from minutebook.model import codec
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
+from minutebook.model.events import HistoryResumed
 from minutebook.model.keys import check_id
+from minutebook.ports import Page
 from minutebook.providers.decision import (
     Ask,
     Native,
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.history import Window
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
@@ -225,12 +230,17 @@ class Steps:
         request = checked_request(request)
         if self.store is None:
             return await self._decide_without_history(request)
-        hold = await self._open(self._history(self.store, request), request)
+        history = self._history(self.store, request)
+        header = await history.journal.header(history.key)
+        if (recorded := await self._undelivered(history, header, request)) is not None:
+            return recorded
+        hold = await self._open(history, header, request)
         unusable: tuple[Draft, ...] = ()
         try:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             window = await hold.window(staged=staged)
+            _tell_resumed(history, header, request, window)
             ask, fields, counted = await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
@@ -242,7 +252,26 @@ class Steps:
             kept = isinstance(error, AgentDecisionProviderSchemaViolation)
             await hold.abandon(error, unusable if kept else ())
             raise
-        return _referenced(decision, committed.header.state.exchange, counted)
+        decision = _referenced(decision, committed.header.state.exchange, counted)
+        return msgspec.structs.replace(decision, without_messages=header is None and _has_passed(request))
+
+    async def _undelivered(self, history: History, header: Header | None, request: DecisionRequest) -> Decision | None:
+        """
+        Return the decision that answers a resumed request and is recorded already, since its caller was cut off.
+
+        It is not asked for again (SPEC D13, D25). An exchange whose calls wait, and of which the request knows nothing,
+        was never delivered; of one without calls only a caller that counts what it saw can tell.
+        """
+        if request.resumed is None or header is None or header.token or not header.state.exchange:
+            return None
+        state, seen = header.state, request.resumed.seen
+        known = {each.reference.exchange for each in request.observations if each.reference is not None}
+        waits = any(each.exchange == state.exchange and not each.answered for each in state.open)
+        unseen = seen is not None and seen < state.exchange and not state.open
+        if header.attempt is not None or state.exchange in known or not (waits or unseen):
+            return None
+        entries = await history.journal.oldest(history.key, state.exchange - 1, _ONE_ENTRY)
+        return _referenced(self._read(request, entries[0].payload)[1], state.exchange, None) if entries else None
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
         options = self.options or HistoryOptions()
@@ -260,24 +289,31 @@ class Steps:
             observer=options.on_event,
         )
 
-    async def _open(self, history: History, request: DecisionRequest) -> Hold:
+    async def _open(self, history: History, header: Header | None, request: DecisionRequest) -> Hold:
         """
         Reserve the conversation: a first step, and its retry, with the task; a later one as it stands.
 
         An invocation that has finished may get another task: it opens the next turn of the same conversation.
         """
-        header = await history.journal.header(history.key)
-        if header is None and request.observations:
+        resumed = request.resumed
+        if header is None and request.observations and resumed is None:
             raise DecisionHistoryAbsent(
                 "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
                 "or keep it in a durable store"
             )
+        if header is not None and header.token and resumed is not None and resumed.worker_stopped:
+            # Whoever held it was the worker of this invocation, and somebody said that it is stopped.
+            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+                await history.journal.recover(history.key, header.epoch)
+            header = await history.journal.header(history.key)
         turn = _turn_to_begin(header, request)
         if not turn:
             return await history.open(attempt=False)
+        # Where the messages are gone, what was really done goes as data, as it does without a history.
+        task = as_data(request) if header is None else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it.
-        return await history.open((self.interface.wire.input(request.task),), idempotency=_task_id(turn, request.task))
+        return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
@@ -326,6 +362,22 @@ class Steps:
         )
 
 
+_ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
+
+
+def _has_passed(request: DecisionRequest) -> bool:
+    """Return whether the invocation had messages before this request."""
+    return request.resumed is not None and bool(request.observations or request.resumed.seen)
+
+
+def _tell_resumed(history: History, header: Header | None, request: DecisionRequest, window: Window) -> None:
+    if request.resumed is not None and (request.resumed.seen is not None or request.observations):
+        gone = header is None and _has_passed(request)
+        history.emit(
+            HistoryResumed(message_count=window.sent.messages, bytes=window.sent.bytes, resumed_without_messages=gone)
+        )
+
+
 def _task_id(turn: int, task: str) -> str:
     return f"task-{turn}-{payload_digest(task.encode())[:16].hex()}"
 
@@ -351,7 +403,7 @@ def _referenced(decision: Decision, exchange: int, counted: int | None) -> Decis
         msgspec.structs.replace(call, reference=CallReference(exchange, position))
         for position, call in enumerate(decision.calls)
     )
-    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted)
+    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted, exchange=exchange)
 
 
 def _interface(api: Api, name: object) -> Interface:

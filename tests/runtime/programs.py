@@ -52,4 +52,4 @@ def runtime(
 ) -> tuple[Runtime[Any], ScriptedProvider]:
     """Return a runtime over a scripted provider, and the provider, which keeps what it was asked."""
     provider = ScriptedProvider(script)
-    return Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=clock), provider
+    return Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=clock, clock=still), provider

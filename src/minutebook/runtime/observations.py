@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import ProposedCall
 
-Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped"]
+Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped", "denied"]
 """Why a proposed call was not executed."""
 
 
