@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -66,7 +66,8 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     """The call's place in its decision."""
     reference: CallReference | None
     """Where the proposal stands in its conversation; `None` without a history."""
-    arguments: dict[str, JSON]
+    arguments: dict[str, Any]
+    """JSON, exactly as it would be executed."""
     arguments_digest: str
     expires_ms: int
     """When an approval of it ends, in Unix milliseconds; from then on the call is shown anew."""
@@ -152,6 +153,7 @@ def check_approvals(
 
     Raises:
         ApprovalRefused: one is for nothing; `problem` says why. Nothing was executed.
+        InvalidValue: `by` or `message` is no text.
     """
     checked: dict[str, Approval] = {}
     for each in approvals:
@@ -176,6 +178,9 @@ def _check_bound(approval: Approval, pending: PendingApproval, now_ms: int) -> N
             raise _refused("altered", f"its {name} is not that of the call that waits")
     if type(approval.approved) is not bool:
         raise _refused("altered", "approved is True or False")
+    text(approval.by, "by")
+    if approval.message is not None:
+        text(approval.message, "message")
     if now_ms >= pending.expires_ms:
         raise _refused("expired", f"it ended {now_ms - pending.expires_ms:,} ms ago; resume without it to see it anew")
 

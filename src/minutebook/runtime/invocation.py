@@ -35,6 +35,7 @@ from minutebook.runtime.proposals import checked_decision
 from minutebook.runtime.records import (
     Asking,
     Began,
+    Call,
     Decided,
     Ended,
     Ending,
@@ -181,7 +182,15 @@ class Invocation(Generic[T]):
         self.progress = Progress()
         self._keep(Began(task=task, seen=seen))
         for each in earlier:
-            self._keep(Given(observation=each))
+            self._keep(
+                Given(
+                    capability=each.capability,
+                    arguments=each.arguments,
+                    value=each.value,
+                    error=each.error,
+                    reference=each.reference,
+                )
+            )
         self._open_ledger()
         if self.log is None:  # then the host may go on with a run that it keeps itself
             self.resumed = Resumed()
@@ -219,6 +228,7 @@ class Invocation(Generic[T]):
                 children = self.children[position] = self._children(found, branches)
                 for child, task in zip(children, tasks_in(before.calls[position].arguments)[0], strict=True):
                     await child.begin_or_go_on(task)
+        self._count_from_here()
 
     async def begin_or_go_on(self, task: str) -> None:
         """Go on as an agent whose caller's log is held, so that nobody else can be at work on this one."""
@@ -232,6 +242,10 @@ class Invocation(Generic[T]):
         limits = {name: each.max_calls for name, each in self.program.capabilities.items() if each.max_calls}
         used = self.progress.used
         self.ledger = Ledger(self.program.budgets, limits, used, self.host.monotonic_ns, self.above)
+        self._count_from_here()
+
+    def _count_from_here(self) -> None:
+        """Begin to count what this run uses, apart from what the invocation had used before it."""
         self.decisions_before = self.ledger.decisions_used
         self.calls_before = self.ledger.calls_used
 
@@ -329,7 +343,8 @@ class Invocation(Generic[T]):
         if decision.finish is not None:
             self.program.read_output(decision.finish.output)
         self.resumed = None
-        self._note(Decided(calls=decision.calls, exchange=decision.exchange, without_messages=anew))
+        calls = tuple(Call(each.capability, each.arguments, each.reference) for each in decision.calls)
+        self._note(Decided(calls=calls, exchange=decision.exchange, without_messages=anew))
         return decision
 
     def _request(self) -> DecisionRequest:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidValue
-from minutebook.model.codec import JSON, decode, encode
+from minutebook.model.codec import decode
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import Draft, Entry, Kind
 from minutebook.runtime.approvals import Approval, PendingApproval
@@ -45,17 +45,29 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
 class Given(_Record, frozen=True, kw_only=True, tag="given"):
     """An observation that the host brought along."""
 
-    observation: Observation
+    capability: str
+    arguments: dict[str, Any]
+    value: Any
+    error: bool
+    reference: CallReference | None
 
 
 class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
     """A decision is about to be asked for: it is used from now on."""
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A proposed call as it is stored."""
+
+    capability: str
+    arguments: dict[str, Any]
+    reference: CallReference | None
+
+
 class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     """A decision came, with these calls."""
 
-    calls: tuple[ProposedCall, ...]
+    calls: tuple[Call, ...]
     exchange: int | None = None
     without_messages: bool = False
 
@@ -83,7 +95,7 @@ class Observed(_Record, frozen=True, kw_only=True, tag="observed"):
     """What came of a call, and what the agents below it used in all."""
 
     position: int
-    value: JSON
+    value: Any
     error: bool
     decisions: int = 0
     calls: int = 0
@@ -93,7 +105,7 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
     """What the task came to."""
 
     kind: Ending
-    output: JSON = None
+    output: Any = None
     budget: Budget | None = None
     fault: str = ""
     """The program's fault that ended it, as its error said."""
@@ -103,17 +115,9 @@ Record: TypeAlias = Began | Given | Asking | Decided | Waiting | Ruled | Intende
 
 
 def draft_of(record: Record) -> Draft:
-    """
-    Return a record as it is stored.
-
-    Raises:
-        InvalidValue: an observation that the host gave holds what JSON cannot hold exactly.
-    """
-    if isinstance(record, Given):  # the others hold what was checked when it was made
-        encode(record.observation.arguments)
-        encode(record.observation.value)
+    """Return a record as it is stored: everything in it is JSON that was made or checked by the codec."""
     kind = Kind.INPUT if isinstance(record, Began) else Kind.INJECTION
-    return Draft(kind=kind, payload=encode(msgspec.to_builtins(record)))
+    return Draft(kind=kind, payload=msgspec.json.encode(record))
 
 
 def record_in(entry: Entry) -> Record:
@@ -198,8 +202,15 @@ class Progress:
         self.task, self.began, self.seen = record.task, True, record.seen
 
     def _take_given(self, record: Given) -> None:
-        self._given.append(record.observation)
-        self._observe(record.observation)
+        observation = Observation(
+            capability=record.capability,
+            arguments=record.arguments,
+            value=record.value,
+            error=record.error,
+            reference=record.reference,
+        )
+        self._given.append(observation)
+        self._observe(observation)
 
     def _asking(self, _: Asking) -> None:
         self.ended = None  # a budget had ended it, and was raised since
@@ -210,7 +221,11 @@ class Progress:
             # The conversation began anew, and its numbers with it: what they named before they name no more.
             self.observations = [msgspec.structs.replace(each, reference=None) for each in self.observations]
             self.answered.clear()
-        self.calls, self.done, self.open = record.calls, set(), {}
+        self.calls = tuple(
+            ProposedCall(capability=each.capability, arguments=each.arguments, reference=each.reference)
+            for each in record.calls
+        )
+        self.done, self.open = set(), {}
         self.seen = record.exchange or 0
         self.recovered = False
 
