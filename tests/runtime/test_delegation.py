@@ -294,7 +294,8 @@ def test_i44_branches_stopped_at_any_await_do_nothing_twice() -> None:
         outcome = drive(branching(after).resume("r", "i"))
         values = outcome.observations[0].value
         assert outcome.kind == "finished"
-        assert len(FOUND) == len(set(FOUND)) == 3, (step, FOUND)
+        assert len(FOUND) == len(set(FOUND)), (step, FOUND)
+        assert {task for value, task in zip(values, "xyz", strict=True) if value != "unknown"} <= set(FOUND)
         assert values.count("unknown") <= 1
         assert all(value in (f"about {task}", "unknown") for value, task in zip(values, "xyz", strict=True))
         assert drive(after.totals()).reserved == 0
