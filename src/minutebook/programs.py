@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from minutebook.ports import Clock, DecisionProvider, Random
     from minutebook.runtime import Outcome, Program
-    from minutebook.runtime.invocation import Branch
+    from minutebook.runtime.outcomes import Branch
 
 T = TypeVar("T")
 

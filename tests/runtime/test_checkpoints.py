@@ -24,7 +24,9 @@ from minutebook.errors import (
     InvalidValue,
 )
 from minutebook.model.bounds import StoreBounds
+from minutebook.model.decisions import CallReference, Observation
 from minutebook.model.entries import Draft, Kind
+from minutebook.model.record import Record, new_header
 from minutebook.programs import Runtime
 from minutebook.runtime import Budgets, Program, capability, checkpoints, records
 from minutebook.stores.journal import JournalStore
@@ -327,11 +329,24 @@ def test_d25_a_task_that_is_unfinished_is_gone_on_with_first() -> None:
     store = MemoryStore()
     drive(kept(program(look), store, calls(call("look", path="a"), exchange=2))[0].run("go", **IDS))
     made, provider = kept(program(look), store, finish())
-    for task in ("go", "another"):
+    odd = Observation(capability="look", arguments={}, value=1, reference=CallReference(2, 0))
+    for task, brought in (("another", []), ("go", [odd])):
         with pytest.raises(CheckpointRefused) as caught:
-            drive(made.run(task, **IDS))
+            drive(made.run(task, **IDS, observations=brought))
         assert caught.value.problem == "unfinished"
+    assert drive(store.totals()).reserved == 0
     assert provider.requests == []
+
+
+def test_o34_the_same_task_again_goes_on_with_the_unfinished_one() -> None:
+    """O-34: whoever tries again repeats nothing: neither what was executed nor what was asked of a human."""
+    store = MemoryStore()
+    proposed = calls(call("act", number=1), call("look", path="a"), exchange=2)
+    first = drive(kept(program(act, look), store, proposed)[0].run("go", **IDS))
+    again = drive(kept(program(act, look), store)[0].run("go", **IDS))
+    assert (again.pending, again.observations, DONE) == (first.pending, first.observations, [1])
+    again = drive(kept(program(act, look), store)[0].run("go", **IDS, observations=first.observations))
+    assert (again.pending, DONE) == (first.pending, [1])
 
 
 def test_d25_a_finished_task_is_followed_by_the_next_with_budgets_anew() -> None:
@@ -421,8 +436,6 @@ def test_d25_a_record_that_is_none_is_corrupt() -> None:
         return record_of(store, key), None
 
     def record_of(store: Any, key: Any) -> Any:
-        from minutebook.model.record import Record, new_header
-
         header = new_header(key, checkpoints.FORMAT, 0)
         return Record(header=header, entries=()).adding(Draft(kind=Kind.INPUT, payload=b'{"is":"begun"}'))
 
@@ -453,8 +466,6 @@ def test_o30_values_come_back_from_a_checkpoint_as_they_were() -> None:
 
 def test_d25_what_the_host_observed_itself_is_kept_exactly_or_refused() -> None:
     """Observations that a host brings along become part of the checkpoint; what JSON cannot hold is refused."""
-    from minutebook.model.decisions import CallReference, Observation
-
     store = MemoryStore()
     brought = Observation(capability="act", arguments={"number": 1}, value=2, reference=CallReference(2, 0))
     made, provider = kept(program(act), store, AgentDecisionProviderUnavailable("down"))
@@ -501,6 +512,6 @@ def test_i37_a_checkpoint_shows_nothing_of_what_it_holds() -> None:
     made, _ = kept(program(look), store, calls(call("look", path="CANARY"), exchange=2))
     outcome = drive(made.run("CANARY", **IDS))
     with pytest.raises(CheckpointRefused) as caught:
-        drive(made.run("CANARY", **IDS))
+        drive(made.run("CANARY again", **IDS))
     answer = outcome.pending[0].deny(by="CANARY", message="CANARY")
     assert "CANARY" not in repr((outcome, outcome.pending, answer, caught.value, vars(caught.value)))

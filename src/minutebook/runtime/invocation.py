@@ -11,25 +11,24 @@ whatever `gather` the face has: the core starts no task.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from minutebook.errors import CheckpointRefused, InvalidValue
-from minutebook.model.codec import JSON, decode, encode
+from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import APPROVAL_MS, Approval, PendingApproval, arguments_digest
 from minutebook.runtime.authority import Denial, denial
 from minutebook.runtime.budgets import Budget, Ledger
-from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
-from minutebook.runtime.checkpoints import Log, Storage
+from minutebook.runtime.capabilities import Capability
+from minutebook.runtime.checkpoints import Log
 from minutebook.runtime.delegation import tasks_in
+from minutebook.runtime.execution import Admitted, Refused, checked, executed
 from minutebook.runtime.memory import Resources
-from minutebook.runtime.observations import Refusal
+from minutebook.runtime.outcomes import Branch, Host, Outcome
 from minutebook.runtime.program import Program
 from minutebook.runtime.proposals import checked_decision
 from minutebook.runtime.records import (
@@ -49,77 +48,12 @@ from minutebook.runtime.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from minutebook.model.decisions import ProposedCall
-    from minutebook.ports import Clock, DecisionProvider, Random
 
 T = TypeVar("T")
 
 
-class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What a run came to, with everything that it observed."""
-
-    kind: Literal["finished", "approval_required", "budget_exhausted", "failed"]
-    run_id: str
-    invocation_id: str
-    observations: tuple[Observation, ...]
-    """All of the invocation, oldest first, those that it went on with among them."""
-    decisions: int
-    """Decisions that this run asked for, those of the agents that it called among them."""
-    calls: int
-    """Calls that this run executed, well or badly, those of the agents that it called among them."""
-    output: T | None = None
-    """What the model finished with; `None` unless it finished."""
-    budget: Budget | None = None
-    """Which budget ended the run."""
-    error: InvalidValue | None = None
-    """The program's fault that ended the run: a capability returned what JSON cannot hold."""
-    pending: tuple[PendingApproval, ...] = ()
-    """The calls that wait for a human, its agents' among them; none of them was executed."""
-
-    def __repr__(self) -> str:
-        return (
-            f"Outcome({self.kind!r}, decisions={self.decisions}, calls={self.calls}, budget={self.budget!r}, "
-            f"{len(self.pending)} pending)"
-        )
-
-
-Branch: TypeAlias = Callable[[], Awaitable[Outcome[Any]]]
-Gather: TypeAlias = Callable[[Sequence[Branch]], Awaitable[list[Outcome[Any]]]]
-"""Runs branches to the end of each and returns their outcomes in order; raises the first error once all have ended."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """What every invocation of a runtime is given from outside."""
-
-    provider: DecisionProvider
-    providers: Mapping[str, DecisionProvider]
-    """Who decides instead for the agents of these names."""
-    checkpoints: Storage | None
-    memory: Storage | None
-    fresh_id: Random
-    monotonic_ns: Callable[[], int]
-    clock: Clock
-    gather: Gather
-
-
 Report: TypeAlias = Callable[[Observation], None]
-
-
-class Admitted(NamedTuple):
-    """A call that may be executed now: the capability, and the arguments as its function takes them."""
-
-    found: Capability[..., Any]
-    arguments: dict[str, Any]
-
-
-class Refused(NamedTuple):
-    """Why a call may not be executed."""
-
-    reason: Refusal
-    message: str | None
 
 
 class Invocation(Generic[T]):
@@ -159,21 +93,23 @@ class Invocation(Generic[T]):
 
     async def begin(self, task: str, earlier: Sequence[Observation] = ()) -> None:
         """
-        Begin a task of which `earlier` is observed already.
+        Begin a task of which `earlier` is observed already; go on with it where it is begun and unfinished.
 
         Raises:
-            CheckpointRefused: the task before it is unfinished.
+            CheckpointRefused: another task is unfinished, or this one with other observations.
         """
         before = await self.log.take() if self.log else Progress()
-        if before.began and before.ended is None:
-            error = CheckpointRefused(
-                "this invocation has an unfinished task: go on with it by `resume`, or take a new invocation_id",
-                problem="unfinished",
-            )
-            await self.release(error)
-            raise error
         try:
-            self._begin(task, before.seen, earlier)
+            if not before.began or before.ended is not None:
+                self._begin(task, before.seen, earlier)
+            elif before.task == task and list(earlier) in ([], before.observations):
+                await self._go_on(before)
+            else:
+                raise CheckpointRefused(
+                    "this invocation has an unfinished task, of another text or with other observations: go on with "
+                    "it by `resume`, or take a new invocation_id",
+                    problem="unfinished",
+                )
         except BaseException as error:
             await self.release(error)
             raise
@@ -367,6 +303,9 @@ class Invocation(Generic[T]):
     def _denial(self, name: str) -> Denial | None:
         return denial(name, self.program.capabilities, self.grants, self.ledger)
 
+    def _checked(self, call: ProposedCall) -> Admitted | Refused:
+        return checked(call, self.program.capabilities, self._denial(call.capability))
+
     # --- the calls of one decision -----------------------------------------------------------------------------------
 
     async def _carry_out(self) -> Outcome[T] | None:
@@ -398,23 +337,11 @@ class Invocation(Generic[T]):
         if position in self.progress.open:
             self._observe(position, observed.interrupted(call))
             return None
-        checked = self._check(call)
-        if isinstance(checked, Refused):
-            self._observe(position, observed.refused(call, *checked))
+        found = self._checked(call)
+        if isinstance(found, Refused):
+            self._observe(position, observed.refused(call, *found))
             return None
-        if not checked.found.needs_approval:
-            return checked
-        return self._ruled(position, checked)
-
-    def _check(self, call: ProposedCall) -> Admitted | Refused:
-        """Return the capability and its arguments, or why the call is refused."""
-        if denied := self._denial(call.capability):
-            return Refused(denied, None)
-        found = self.program.capabilities[call.capability]
-        try:
-            return Admitted(found, found.convert(call.arguments))
-        except InvalidArguments as error:
-            return Refused("invalid_arguments", str(error))
+        return self._ruled(position, found) if found.found.needs_approval else found
 
     def _ruled(self, position: int, admitted: Admitted) -> Admitted | Literal["waits"] | None:
         """Use a human's answer to a call, if there is one."""
@@ -436,10 +363,9 @@ class Invocation(Generic[T]):
         now = self.host.clock()
         pending: list[PendingApproval] = []
         for position in self.progress.waiting:
-            checked = self._check(self.progress.calls[position])
-            if position in self.progress.open or isinstance(checked, Refused) or not checked.found.needs_approval:
-                continue
-            pending.append(self._shown(position, checked.found, now))
+            found = self._checked(self.progress.calls[position])
+            if isinstance(found, Admitted) and found.found.needs_approval and position not in self.progress.open:
+                pending.append(self._shown(position, found.found, now))
         if tuple(pending) != self.progress.pending:
             self._note(Waiting(pending=tuple(pending)))
         return self._outcome("approval_required", pending=self.pending)
@@ -472,7 +398,7 @@ class Invocation(Generic[T]):
         self._note(Intended(position=position))
         await self._commit()
         try:
-            observation = await _executed(call, found, arguments | self._handle(found))
+            observation = await executed(call, found, arguments | self._handle(found))
         except InvalidValue as error:
             self._observe(position, observed.failed(call, error.code))
             return error
@@ -623,24 +549,3 @@ def _result(child: Invocation[Any], outcome: Outcome[Any]) -> JSON:
         return ended.output if ended else None
     why: dict[str, JSON] = {"error": outcome.kind}
     return why if outcome.budget is None else {**why, "budget": outcome.budget}
-
-
-async def _executed(call: ProposedCall, found: Capability[..., Any], arguments: dict[str, Any]) -> Observation:
-    """Return the observation of a call that is executed here; an exception of the capability is one too."""
-    try:
-        value = found.function(**arguments)
-        if inspect.isawaitable(value):
-            value = await value
-    except CapabilityFailed as error:
-        return observed.failed(call, "CapabilityFailed", _held(error.message, found))
-    except Exception as error:  # whatever it is, the model may react to it
-        return observed.failed(call, type(error).__name__)
-    return observed.executed(call, _held(value, found))
-
-
-def _held(value: Any, found: Capability[..., Any]) -> Any:
-    """Return the runtime's own copy of what a capability gave; that JSON cannot hold it is a fault of the program."""
-    try:
-        return decode(encode(value))
-    except InvalidValue as error:
-        raise InvalidValue(f"capability {found.name!r} returned no JSON: {error}", path=error.path) from None

@@ -17,7 +17,8 @@ from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import check_approvals, refuse_changed
-from minutebook.runtime.invocation import Host, Invocation, Outcome
+from minutebook.runtime.invocation import Invocation
+from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from minutebook.ports import Clock, DecisionProvider, Random
     from minutebook.runtime.approvals import Approval, PendingApproval
     from minutebook.runtime.checkpoints import Storage
-    from minutebook.runtime.invocation import Branch, Gather
+    from minutebook.runtime.outcomes import Branch, Gather
 
 __all__ = ["Outcome", "Runtime"]
 
@@ -112,10 +113,10 @@ class Runtime(Generic[T]):
         Return what the program came to on `task`: finished, stopped for an approval, out of a budget, or failed.
 
         Each proposed call gets one observation, executed or refused; one that waits for an approval gets it later. A
-        run that stopped or raised goes on with `resume`, where checkpoints are kept. Without them the host keeps what
-        `on_observation` reports and gives it, in order, with the same ids: it counts against the budgets of calls and
-        decisions (never less than was used); wall time is then counted for each run alone, and so is a decision of
-        which nothing was observed.
+        run that stopped or raised goes on with `resume`, or with the same task and ids here, where checkpoints are
+        kept. Without them the host keeps what `on_observation` reports and gives it, in order, with the same ids: it
+        counts against the budgets of calls and decisions (never less than was used); wall time is then counted for
+        each run alone, and so is a decision of which nothing was observed.
 
         Args:
             task: what to do; the same text at each step.
@@ -129,7 +130,7 @@ class Runtime(Generic[T]):
             ProviderError, DecisionHistoryError: as the provider raised it; what was observed is kept.
             AgentDecisionProviderSchemaViolation: a malformed decision, or an output that does not fit; no call of that
                 decision was executed.
-            CheckpointRefused: the invocation's task before this one is unfinished.
+            CheckpointRefused: the invocation has another task that is unfinished.
             DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
