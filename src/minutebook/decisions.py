@@ -232,15 +232,16 @@ class Steps:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
         header = await history.journal.header(history.key)
-        if (recorded := await self._undelivered(history, header, request)) is not None:
+        anew = await self._begins_anew(history, header, request)
+        if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
-        hold = await self._open(history, header, request)
+        hold = await self._open(history, header, request, anew=anew)
         unusable: tuple[Draft, ...] = ()
         try:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             window = await hold.window(staged=staged)
-            _tell_resumed(history, header, request, window)
+            _tell_resumed(history, request, window, gone=anew or header is None)
             ask, fields, counted = await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
@@ -253,25 +254,41 @@ class Steps:
             await hold.abandon(error, unusable if kept else ())
             raise
         decision = _referenced(decision, committed.header.state.exchange, counted)
-        return msgspec.structs.replace(decision, without_messages=header is None and _has_passed(request))
+        return msgspec.structs.replace(decision, without_messages=anew)
 
-    async def _undelivered(self, history: History, header: Header | None, request: DecisionRequest) -> Decision | None:
+    async def _begins_anew(self, history: History, header: Header | None, request: DecisionRequest) -> bool:
+        """
+        Return whether the messages of a resumed invocation are gone, or were and no decision since was delivered.
+
+        Then what was done goes as data, in the input of a new conversation; so it is by that input that an attempt to
+        begin anew is known again.
+        """
+        if request.resumed is None or not request.observations:
+            return False
+        if header is None or not header.state.turn:
+            return True
+        opened = await history.journal.oldest(history.key, header.state.turn - 1, _ONE_ENTRY)
+        return bool(opened) and opened[0].payload == self.interface.wire.input(as_data(request)).payload
+
+    async def _undelivered(
+        self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool
+    ) -> Decision | None:
         """
         Return the decision that answers a resumed request and is recorded already, since its caller was cut off.
 
-        It is not asked for again (SPEC D13, D25). An exchange whose calls wait, and of which the request knows nothing,
-        was never delivered; of one without calls only a caller that counts what it saw can tell.
+        It is not asked for again (SPEC D13, D25). Only a runtime that counts what it received can tell, and only one
+        that notes its intents knows that none of the calls was executed.
         """
-        if request.resumed is None or header is None or header.token or not header.state.exchange:
+        if request.resumed is None or request.resumed.seen is None or header is None or header.token:
             return None
-        state, seen = header.state, request.resumed.seen
-        known = {each.reference.exchange for each in request.observations if each.reference is not None}
-        waits = any(each.exchange == state.exchange and not each.answered for each in state.open)
-        unseen = seen is not None and seen < state.exchange and not state.open
-        if header.attempt is not None or state.exchange in known or not (waits or unseen):
+        newest = header.state.exchange
+        if header.attempt is not None or not newest or not (anew or newest > request.resumed.seen):
             return None
-        entries = await history.journal.oldest(history.key, state.exchange - 1, _ONE_ENTRY)
-        return _referenced(self._read(request, entries[0].payload)[1], state.exchange, None) if entries else None
+        entries = await history.journal.oldest(history.key, newest - 1, _ONE_ENTRY)
+        if not entries:
+            return None
+        decision = _referenced(self._read(request, entries[0].payload)[1], newest, None)
+        return msgspec.structs.replace(decision, without_messages=anew)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
         options = self.options or HistoryOptions()
@@ -289,7 +306,7 @@ class Steps:
             observer=options.on_event,
         )
 
-    async def _open(self, history: History, header: Header | None, request: DecisionRequest) -> Hold:
+    async def _open(self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool) -> Hold:
         """
         Reserve the conversation: a first step, and its retry, with the task; a later one as it stands.
 
@@ -310,7 +327,7 @@ class Steps:
         if not turn:
             return await history.open(attempt=False)
         # Where the messages are gone, what was really done goes as data, as it does without a history.
-        task = as_data(request) if header is None else request.task
+        task = as_data(request) if anew else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it.
         return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
@@ -365,16 +382,17 @@ class Steps:
 _ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
 
 
-def _has_passed(request: DecisionRequest) -> bool:
-    """Return whether the invocation had messages before this request."""
-    return request.resumed is not None and bool(request.observations or request.resumed.seen)
-
-
-def _tell_resumed(history: History, header: Header | None, request: DecisionRequest, window: Window) -> None:
-    if request.resumed is not None and (request.resumed.seen is not None or request.observations):
-        gone = header is None and _has_passed(request)
+def _tell_resumed(history: History, request: DecisionRequest, window: Window, *, gone: bool) -> None:
+    """Tell of a run that goes on; the first one of a host that keeps no count has nothing to go on with."""
+    resumed = request.resumed
+    if resumed is not None and (resumed.seen is not None or request.observations):
+        passed = bool(request.observations or resumed.seen)
         history.emit(
-            HistoryResumed(message_count=window.sent.messages, bytes=window.sent.bytes, resumed_without_messages=gone)
+            HistoryResumed(
+                message_count=window.sent.messages,
+                bytes=window.sent.bytes,
+                resumed_without_messages=gone and passed,
+            )
         )
 
 

@@ -12,7 +12,7 @@ from tests.faces.test_decisions import calls as proposing
 from tests.runtime.programs import IDS, call, calls, finish, kept, program
 
 from minutebook import sync
-from minutebook.decisions import HistoryOptions
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, Steps
 from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     CheckpointRefused,
@@ -22,6 +22,7 @@ from minutebook.errors import (
     DecisionHistoryStoreFull,
     InvalidOption,
     InvalidValue,
+    MinutebookError,
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.decisions import CallReference, Observation
@@ -257,6 +258,115 @@ def test_i44_control_a_runtime_that_does_not_note_its_intents_is_found(monkeypat
 
     monkeypatch.setattr(checkpoints.Log, "note", forgetful)
     assert stop_everywhere(Cut.INTERRUPTED, same_process=False) != []
+
+
+class Model:
+    """A model in the place of an API: acts three times by what it is shown, then finishes; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> Any:
+        said = [str(message["content"]) for message in messages if message["role"] == "user"]
+        self.asked.append(said)
+        done = sum(" ".join(said).count(f'"number":{number}') for number in (1, 2, 3))
+        results = sum(text.startswith(("Result of act", "Error of act")) for text in said)
+        number = done + results + 1
+        if number > 3:
+            return {"decision": {"action": "finish", "output": "done"}}
+        return {"decision": {"action": "act", "number": number}}
+
+    def shown(self) -> str:
+        return " ".join(self.asked[-1])
+
+
+def modelled(model: Model, history: JournalStore, kept_in: JournalStore) -> Any:
+    provider = OpenAIChatDecisionProvider(
+        model="m", decision_interface="structured", generate=model, history=HistoryOptions(store=history)
+    )
+    return Runtime(program(act), provider, checkpoints=kept_in)
+
+
+async def recovered(runtime: Any) -> Any:
+    """Go on as a host does after a worker is gone."""
+    try:
+        return await runtime.resume("r", "i")
+    except CheckpointRefused:
+        return await runtime.run("go", **IDS)
+    except DecisionHistoryBusy as busy:
+        await runtime.recover("r", "i", worker_stopped=True, epoch=busy.epoch)
+        return await recovered(runtime)
+
+
+def sweep(*, lost: bool) -> int:
+    """
+    Stop a run with a real history at each of its awaits, go on, and see what was done, asked and shown.
+
+    With `lost` the run that is stopped is one that goes on itself, after the process with its history was gone.
+    """
+    for step in range(1, 1_000):
+        DONE.clear()
+        model, history, runs_in = Model(), MemoryJournal(), MemoryJournal()
+
+        def stores(history: Any = history, runs_in: Any = runs_in) -> list[JournalStore]:
+            return [JournalStore(each, namespace="t") for each in (history, runs_in)]
+
+        if lost:
+            drive(cancel_at(lambda: modelled(model, *stores()).run("go", **IDS), 1, Cut.CLOSED))  # noqa: B023
+            history = MemoryJournal()
+            assert DONE == [1]
+            drive(modelled(model, *stores(runs_in=runs_in)).recover("r", "i", worker_stopped=True))
+        slow = [SuspendingJournal(each) for each in (history, runs_in)]
+        runtime = modelled(model, *stores(*slow))
+        ended = drive(cancel_at(lambda: recovered(runtime), step, Cut.CLOSED))  # noqa: B023
+        if ended.struck:
+            ended_by = drive(recovered(modelled(model, *stores(history))))
+        elif ended.error is None:
+            return step
+        else:
+            raise ended.error
+        told = [(seen.arguments["number"], seen.error) for seen in ended_by.observations]
+        assert (ended_by.kind, [number for number, _ in told]) == ("finished", [1, 2, 3]), step
+        assert len(DONE) == len(set(DONE)), (step, DONE)
+        assert {number for number, unknown in told if not unknown} <= set(DONE)
+        assert sum(unknown for _, unknown in told) <= (2 if lost else 1)
+        assert len(model.asked) <= 5, (step, len(model.asked))
+        shown = model.shown()
+        for number, unknown in told:
+            value = '{"interrupted":"outcome unknown"}' if unknown else str(2 * number)
+            as_data = f'"arguments":{{"number":{number}}},"{"error" if unknown else "result"}":{value}'
+            as_message = f"{'Error' if unknown else 'Result'} of act: {value}"
+            assert shown.count(as_data) + shown.count(as_message) >= 1, (step, shown)
+        assert shown.count("Result of act") + shown.count("Error of act") + shown.count('"arguments"') == 3, shown
+        for store in stores(history):
+            assert drive(store.totals()).reserved == 0
+    raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with messages", "without messages"])
+def test_d25_stopped_at_any_await_each_result_is_shown_once(lost: bool, figure: Any) -> None:
+    """D25, O-36, I-44: whatever was cut off, nothing is done twice, asked for again in vain, or shown twice."""
+    figure(f"{sweep(lost=lost):,} awaits")
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("_begins_anew", lambda header: header is None),  # an attempt to begin anew is not known again
+        ("_undelivered", lambda header: None),  # a decision that nobody heard of is asked for again
+    ],
+)
+def test_d25_control_the_sweep_finds_what_a_resumed_step_must_not_forget(
+    method: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two looks at the record before a resumed step is needed: without it some await is not survived."""
+
+    async def planted(steps: Any, history: Any, header: Any, request: Any, **_: Any) -> Any:
+        return fault(header)
+
+    monkeypatch.setattr(Steps, method, planted)
+    with pytest.raises((AssertionError, MinutebookError)):
+        sweep(lost=True)
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

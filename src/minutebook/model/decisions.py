@@ -60,8 +60,8 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 
     seen: int | None = None
     """
-    The exchange of the newest decision that the runtime received, 0 for none: a later one was never delivered. `None`
-    where nobody counts.
+    The exchange of the newest decision that the runtime received, 0 for none: a later one was never delivered, and none
+    of its calls was executed. `None` where nobody counts.
     """
     worker_stopped: bool = False
     """Whether somebody said that the worker before is stopped, so that its reservation may be ended (SPEC D22)."""
