@@ -47,7 +47,7 @@ def model(messages: list[dict[str, object]], schema: dict[str, object]) -> dict[
         return {"decision": {"action": "finish", "output": "Your 40 are on their way."}}
     if "denied" in told:
         return {"decision": {"action": "finish", "output": "A colleague will write to you."}}
-    if "broken" in told:
+    if '"price":40' in told:
         return {"decision": {"action": "refund", "order": "ORD-42445", "amount": 40}}
     return {"decision": {"action": "look_up", "order": "ORD-42445"}}
 

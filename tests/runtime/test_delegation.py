@@ -24,7 +24,7 @@ from minutebook.runtime import Budgets, Program, capability, delegate
 from minutebook.runtime import budgets as budgets_module
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.stores.opening import MemoryStore
+from minutebook.stores.opening import MemoryStore, SQLiteStore
 from minutebook.testing import Cut, ScriptedProvider, SuspendingJournal, cancel_at, drive
 
 FOUND: list[str] = []
@@ -301,6 +301,49 @@ def test_i44_branches_stopped_at_any_await_do_nothing_twice() -> None:
         assert drive(after.totals()).reserved == 0
 
 
+@pytest.mark.parametrize("kind", ["RAM", "SQLite"])
+def test_i44_branches_cancelled_under_a_loop_leave_nothing_busy_and_do_nothing_twice(kind: str, tmp_path: Any) -> None:
+    """I-44: a cancellation reaches every branch; each gives its log back, and going on finishes the rest."""
+    tmp_path.chmod(0o700)
+
+    def answer(request: DecisionRequest) -> Any:
+        if request.agent_ref == "clerk":
+            return finish() if request.observations else many(["x", "y", "z"])
+        if not request.observations:
+            return calls(call("search", query=request.task))
+        value = request.observations[0].value
+        return finish(value if isinstance(value, str) else "unknown")
+
+    async def cancelled_after(ticks: int, store: JournalStore) -> bool:
+        FOUND.clear()
+        declared = program(delegate(scholar(), max_branches=3))
+        made = Runtime(declared, ScriptedProvider.answering(answer), checkpoints=store)
+        ids = {"run_id": f"r{ticks}", "invocation_id": "i"}
+        running = asyncio.create_task(made.run("go", **ids))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        finished = running.done()
+        running.cancel()
+        await asyncio.wait([running])
+        assert (await store.totals()).reserved == 0
+        outcome = await made.run("go", **ids) if not finished else await running
+        assert outcome.kind == "finished"
+        assert len(FOUND) == len(set(FOUND))
+        values: Any = outcome.observations[0].value
+        assert {task for value, task in zip(values, "xyz", strict=True) if value != "unknown"} <= set(FOUND)
+        return finished
+
+    async def sweep() -> int:
+        opened = MemoryStore("t") if kind == "RAM" else SQLiteStore(tmp_path / "runs.sqlite", namespace="t")
+        async with opened as store:
+            ticks = 0
+            while not await cancelled_after(ticks, store):
+                ticks += 1 if kind == "RAM" else 7
+            return ticks
+
+    assert asyncio.run(sweep()) > 3
+
+
 # --- approvals below -------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +455,7 @@ class Tree:
         return str(outcome.kind)
 
 
+@pytest.mark.timeout(1_800)
 @settings(deadline=None, max_examples=20_000 if PROVE else 150)
 @given(data=st.data())
 def test_i43_budgets_only_shrink_over_crashes_resumes_and_agents(data: Any) -> None:

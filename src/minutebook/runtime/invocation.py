@@ -11,6 +11,7 @@ whatever `gather` the face has: the core starts no task.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -160,7 +161,7 @@ class Invocation(Generic[T]):
         # Opened before anything is carried out, so that what they used is charged before anybody uses more.
         for position, branches in before.open.items():
             found = self.program.capabilities.get(before.calls[position].capability)
-            if found is not None and found.agent is not None:
+            if branches and found is not None and found.agent is not None:
                 children = self.children[position] = self._children(found, branches)
                 for child, task in zip(children, tasks_in(before.calls[position].arguments)[0], strict=True):
                     await child.begin_or_go_on(task)
@@ -193,18 +194,18 @@ class Invocation(Generic[T]):
                 found.agent,
                 run_id=self.run_id,
                 invocation_id=branch,
-                grants=found.grants,
+                grants=found.grants & self.grants,
                 above=self.ledger,
             )
             for branch in branches
         ]
 
     async def release(self, error: BaseException | None = None) -> None:
-        """Give back the log, and those of the agents that it called."""
-        for child in (child for children in self.children.values() for child in children):
-            await child.release(error)
-        if self.log is not None:
-            await self.log.release(error)
+        """Give back the log and those of the agents that it called, each of them whatever becomes of the others."""
+        async with contextlib.AsyncExitStack() as stack:
+            for each in self.tree():
+                if each.log is not None:
+                    stack.push_async_callback(each.log.release, error)
 
     # --- what humans answer ------------------------------------------------------------------------------------------
 

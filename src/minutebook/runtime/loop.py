@@ -162,6 +162,7 @@ class Runtime(Generic[T]):
 
         Raises:
             ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
+            InvalidValue: an approval whose `by` or `message` is no text; nothing was executed.
             CheckpointRefused: there is no checkpoint.
             DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
             ProviderError, DecisionHistoryError: as the provider raised it.

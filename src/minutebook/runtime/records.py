@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 Ending: TypeAlias = Literal["finished", "budget_exhausted", "failed"]
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", forbid_unknown_fields=True):
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="is", forbid_unknown_fields=True
+):
     wall_ns: int = 0
     """The budgeted time that the invocation had used when it was noted."""
 
