@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
+from tests.stores.labs import KINDS, open_journal
 
 from minutebook.errors import ApprovalRefused, InvalidOption
 from minutebook.model.decisions import CallReference
@@ -82,6 +84,19 @@ def test_d28_an_approved_call_is_executed_once_and_the_run_goes_on() -> None:
         0,
     )
     assert PAID == [(3, "shop")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_d25_every_store_keeps_a_run_that_waits(kind: str, tmp_path: Path) -> None:
+    """D24, D25: RAM, SQLite and a host's own database, by the same journal and with nothing left busy."""
+    store = JournalStore(open_journal(kind, tmp_path), namespace="t")
+    (waits,) = stopped(store, call("pay", amount=3))
+    made, _ = kept(program(pay, look), store, finish())
+    assert drive(made.resume("r", "i", approvals=[waits.approve(by="ann")])).kind == "finished"
+    assert PAID == [(3, "shop")]
+    assert refusal(store, waits.approve(by="ann")) == "used"
+    key = store.key('["checkpoint","r","i","clerk"]')
+    assert (drive(store.verify(key)).format, drive(store.header(key)).token) == ("checkpoint/1", "")
 
 
 def test_d28_a_denied_call_is_observed_as_refused() -> None:

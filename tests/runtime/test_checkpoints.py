@@ -137,6 +137,31 @@ def test_d25_after_a_history_in_ram_is_gone_observations_remain_and_the_event_sa
     assert server.refused == []
 
 
+@every
+def test_d25_observations_of_a_host_go_as_data_where_its_history_is_gone(
+    server: Server, api: str, interface: str
+) -> None:
+    """D25: without checkpoints too; what a reference named before is not taken for a call of the new conversation."""
+    server.replies = [proposing(api, interface, "a.txt"), finishes(api, interface)]
+    events: list[Any] = []
+    provider = provider_of(server, api, interface, history=HistoryOptions(on_event=events.append))
+    brought = Observation(
+        capability="look", arguments={"path": "0.txt"}, value="content of 0.txt", reference=CallReference(2, 0)
+    )
+    declared: Any = Program(
+        name="agent", instructions="You decide.", capabilities=[capability(look.function)], output=OUTPUT
+    )
+    outcome = drive(Runtime(declared, provider).run("Look.", **IDS, observations=[brought]))
+    assert outcome.kind == "finished"
+    assert [(seen.value, seen.reference) for seen in outcome.observations] == [
+        ("content of 0.txt", None),
+        ("content of a.txt", CallReference(2, 0)),
+    ]
+    assert [event.resumed_without_messages for event in events if event.kind == "decision_history_resumed"] == [True]
+    assert [sum("content of 0.txt" in str(each) for each in server.shown(at)) for at in (0, 1)] == [1, 1]
+    assert server.refused == []
+
+
 def test_d25_another_model_or_interface_resumes_without_messages(server: Server) -> None:
     """D25, O-36: what is another conversation's is not taken for this one's, and the event says what happened."""
     server.replies = [proposing("chat", "native", "a.txt"), finishes("chat", "structured")]

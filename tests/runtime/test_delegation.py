@@ -535,3 +535,49 @@ def delegating(api: str, interface: str) -> Any:
     if api == "chat":
         return chat(tool("scholar", json.dumps(tasks)), "tool_calls")
     return response(item("scholar", json.dumps(tasks)))
+
+
+def test_d28_a_program_that_was_changed_meanwhile_gains_nothing_for_what_was_under_way() -> None:
+    """D28: a call that began as one thing does not go on as another, and narrowed authority stays narrowed."""
+
+    @capability(authority="write")
+    def write() -> None:
+        FOUND.append("write")
+
+    down = AgentDecisionProviderUnavailable("down")
+    agent = scholar(write, authority={"write"})
+    for now, told in (
+        (program(delegate(agent, grants=set()), authority={"write"}), "tried"),
+        (program(capability(function_named("scholar"))), {"interrupted": "outcome unknown"}),
+    ):
+        store = MemoryStore()
+        before = program(delegate(agent), authority={"write"})
+        options: Any = {"providers": {"scholar": ScriptedProvider([down])}}
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            drive(kept(before, store, calls(call("scholar", task="t")), **options)[0].run("go", **IDS))
+        below = ScriptedProvider([calls(call("write")), finish("tried")])
+        options = {"providers": {"scholar": below}} if told == "tried" else {}
+        outcome = drive(kept(now, store, finish(), **options)[0].resume("r", "i"))
+        assert (outcome.observations[0].value, FOUND) == (told, [])
+    store = MemoryStore()
+
+    @capability
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(kept(program(stop), store, calls(call("stop")))[0].run("go", **IDS))
+    outcome = drive(
+        kept(program(delegate(agent, name="stop"), authority={"write"}), store, finish())[0].resume("r", "i")
+    )
+    assert outcome.observations[0].value == {"interrupted": "outcome unknown"}
+
+
+def function_named(name: str) -> Any:
+    """Return a function of this name that takes a task."""
+
+    def function(task: str) -> None:
+        FOUND.append(task)
+
+    function.__name__ = name
+    return function

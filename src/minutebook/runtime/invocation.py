@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
 Report: TypeAlias = Callable[[Observation], None]
 
 
