@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from minutebook import runtime
 from minutebook.errors import InvalidOption
 from minutebook.model.clock import system_clock
+from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.checkpoints import Storage
 from minutebook.runtime.loop import agents_of, one_by_one
 from minutebook.stores.journal import JournalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from minutebook.ports import Clock, DecisionProvider, Random
     from minutebook.runtime import Outcome, Program
@@ -77,6 +79,7 @@ class Runtime(runtime.Runtime[T]):
         fresh_id: gives the ids of runs and invocations that are not named.
         monotonic_ns: gives nanoseconds as an int, for the budget of wall time.
         clock: gives Unix milliseconds, for the expiry of approvals.
+        approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds; a day if left out.
 
     Agents that one decision calls side by side run as tasks of the event loop.
 
@@ -95,6 +98,7 @@ class Runtime(runtime.Runtime[T]):
         fresh_id: Random = fresh_id,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         clock: Clock = system_clock,
+        approval_ttl: timedelta | float = APPROVAL_SECONDS,
     ) -> None:
         history = history_store(provider)
         kept = _checkpoints(checkpoints, history, program)
@@ -107,6 +111,7 @@ class Runtime(runtime.Runtime[T]):
             fresh_id=fresh_id,
             monotonic_ns=monotonic_ns,
             clock=clock,
+            approval_ttl=approval_ttl,
             gather=side_by_side,
         )
 

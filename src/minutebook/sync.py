@@ -22,6 +22,7 @@ from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.memory import MemoryHandle
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -544,6 +545,7 @@ class Runtime(Generic[T]):
         fresh_id: Random = programs.fresh_id,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         clock: Clock = system_clock,
+        approval_ttl: timedelta | float = APPROVAL_SECONDS,
     ) -> None:
         self._core = programs.Runtime(
             program,
@@ -554,6 +556,7 @@ class Runtime(Generic[T]):
             fresh_id=fresh_id,
             monotonic_ns=monotonic_ns,
             clock=clock,
+            approval_ttl=approval_ttl,
         )
 
     def run(

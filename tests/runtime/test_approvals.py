@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from minutebook.errors import ApprovalRefused, InvalidOption
 from minutebook.model.decisions import CallReference
 from minutebook.ports import Page
 from minutebook.runtime import Approval, Budgets, PendingApproval, approvals, capability
-from minutebook.runtime.approvals import APPROVAL_MS, arguments_digest, canonical
+from minutebook.runtime.approvals import APPROVAL_SECONDS, arguments_digest, canonical
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import MemoryStore
 from minutebook.testing import FrozenClock, drive
 
+APPROVAL_MS = APPROVAL_SECONDS * 1000
 PAID: list[tuple[int, str]] = []
 
 
@@ -241,6 +243,15 @@ def test_i42_an_approval_ends() -> None:
     made, _ = kept(program(pay, look), store, finish(), clock=FrozenClock(APPROVAL_MS))
     drive(made.resume("r", "i", approvals=[shown.approve(by="ann")]))
     assert PAID == [(3, "shop")]
+
+
+def test_i42_how_long_an_approval_holds_is_for_the_host_to_say() -> None:
+    """I-42: from a millisecond on, and never for ever."""
+    made, _ = kept(program(pay), MemoryStore(), calls(call("pay", amount=3)), approval_ttl=timedelta(minutes=5))
+    assert drive(made.run("Pay.")).pending[0].expires_ms == 300_000
+    for forever in (None, 0, float("inf"), "1"):
+        with pytest.raises(InvalidOption):
+            kept(program(pay), MemoryStore(), approval_ttl=forever)
 
 
 def test_i42_a_capability_that_was_changed_after_the_click_is_shown_anew() -> None:

@@ -22,8 +22,8 @@ from minutebook.model.decisions import CallReference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-APPROVAL_MS: Final = 24 * 60 * 60 * 1000
-"""How long a call waits for its approval before it has to be shown anew."""
+APPROVAL_SECONDS: Final = 24 * 60 * 60
+"""How long a call waits for its approval before it has to be shown anew, unless the host says otherwise."""
 
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Categories of characters that change how a text looks and are not seen: directions, joiners, controls."""

@@ -21,7 +21,7 @@ from minutebook.errors import CheckpointRefused, InvalidValue
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime import observations as observed
-from minutebook.runtime.approvals import APPROVAL_MS, Approval, PendingApproval, arguments_digest
+from minutebook.runtime.approvals import Approval, PendingApproval, arguments_digest
 from minutebook.runtime.authority import Denial, denial
 from minutebook.runtime.budgets import Budget, Ledger
 from minutebook.runtime.capabilities import Capability
@@ -386,7 +386,7 @@ class Invocation(Generic[T]):
             reference=call.reference,
             arguments=call.arguments,
             arguments_digest=arguments_digest(call.arguments),
-            expires_ms=now + APPROVAL_MS,
+            expires_ms=now + self.host.approval_ms,
         )
 
     async def _execute(

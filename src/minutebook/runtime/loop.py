@@ -11,18 +11,19 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minutebook.errors import BlockingMismatch, InvalidOption
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, ttl_ms
 from minutebook.model.clock import read_clock
 from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
-from minutebook.runtime.approvals import check_approvals, refuse_changed
+from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from minutebook.model.decisions import Observation
     from minutebook.ports import Clock, DecisionProvider, Random
@@ -62,6 +63,7 @@ class Runtime(Generic[T]):
         fresh_id: gives a new unguessable id at each call; runs and invocations that are not named get theirs here.
         monotonic_ns: gives nanoseconds as an int, for the budget of wall time.
         clock: gives Unix milliseconds, for the expiry of approvals.
+        approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds.
         gather: runs branches side by side; without it they run one after the other.
     """
 
@@ -76,6 +78,7 @@ class Runtime(Generic[T]):
         providers: Mapping[str, DecisionProvider] | None = None,
         checkpoints: Storage | None = None,
         memory: Storage | None = None,
+        approval_ttl: timedelta | float = APPROVAL_SECONDS,
         gather: Gather = one_by_one,
     ) -> None:
         """Keep the parts; nothing is called."""
@@ -97,6 +100,7 @@ class Runtime(Generic[T]):
             fresh_id=fresh_id,
             monotonic_ns=monotonic_ns,
             clock=lambda: read_clock(clock),
+            approval_ms=_approval_ms(approval_ttl),
             gather=gather,
         )
 
@@ -223,6 +227,13 @@ class Runtime(Generic[T]):
                 raise refuse_changed(each.capability)
         for each in checked:
             owners[each.id].rulings[each.id] = each
+
+
+def _approval_ms(approval_ttl: object) -> int:
+    ms = ttl_ms(approval_ttl)
+    if ms is None:
+        raise InvalidOption("an approval has to end: approval_ttl is a timedelta or seconds", option="approval_ttl")
+    return ms
 
 
 def agents_of(program: Program[Any]) -> list[Program[Any]]:

@@ -67,4 +67,6 @@ class Host:
     fresh_id: Random
     monotonic_ns: Callable[[], int]
     clock: Clock
+    approval_ms: int
+    """How long a call waits for its approval before it has to be shown anew."""
     gather: Gather
