@@ -35,6 +35,7 @@ PAIRS = [
     (decisions.OpenAIDecisionProvider, minutebook.sync.OpenAIDecisionProvider),
     (decisions.OpenAIChatDecisionProvider, minutebook.sync.OpenAIChatDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
+    (minutebook.Memory, minutebook.sync.Memory),
 ]
 MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}
 """Classes that no caller constructs: their arguments differ, since they wrap what the other one is."""

@@ -61,3 +61,12 @@ class HistorySummary(Event, frozen=True, kw_only=True, tag="decision_history_sum
     """How many exchanges it covers in all."""
     newly_covered: int
     summary_bytes: int
+
+
+class HistoryResumed(Event, frozen=True, kw_only=True, tag="decision_history_resumed"):
+    """An invocation goes on from a checkpoint. The counts are those of the window of its first request (SPEC D25)."""
+
+    message_count: int
+    bytes: int
+    resumed_without_messages: bool
+    """Whether its messages are gone, as after the end of a process with a history in RAM: observations go as data."""
