@@ -38,6 +38,7 @@ from minutebook.model.entries import Draft, Entry
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
+from minutebook.policy.binding import Bound, Reasoning, bind
 from minutebook.policy.projection import project
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import Committed, Page
@@ -108,6 +109,7 @@ class History:
         low_water: float,
         max_retained_bytes: int | None = None,
         observer: Observer | None = None,
+        reasoning: Reasoning = "keep",
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
         self.journal = journal
@@ -120,6 +122,7 @@ class History:
         self.limits = limits
         self.low_water = limits.low_water or low_water
         self.max_retained_bytes = max_retained_bytes
+        self.reasoning: Reasoning = reasoning
         self._observer = observer
         self.lost_events = 0
         """Events whose observer raised: counted here, and kept from everything else."""
@@ -188,11 +191,15 @@ class History:
             read.extend(entries)
         await self._add_missing_input(scan)
         plan = scan.plan(limits, low_water)
-        json = project(plan, self.wire)
+        bound, json = self._projected(plan, header, limits)
         while len(json) > limits.max_bytes:
             plan = scan.without_oldest(plan, limits)
-            json = project(plan, self.wire)
-        return plan, Window(json, _sent(plan, json, limits)), tuple(read)
+            bound, json = self._projected(plan, header, limits)
+        return bound.plan, Window(json, _sent(bound, json, limits)), tuple(read)
+
+    def _projected(self, plan: Plan, header: Header, limits: WindowLimits) -> tuple[Bound, bytes]:
+        bound = bind(plan, header, self.wire, limits, self.reasoning)
+        return bound, project(bound.plan, self.wire)
 
     async def _add_missing_input(self, scan: Scan) -> None:
         turn, said = scan.missing_input()
@@ -401,6 +408,7 @@ class Hold:
             parks=parks,
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
+            cut_at=sent.cut_at if sent else 0,
             sent=encode_sent(sent) if sent else b"",
         )
         committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
@@ -505,7 +513,8 @@ def _reason(error: BaseException) -> str:
     return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"
 
 
-def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:
+def _sent(bound: Bound, json: bytes, limits: WindowLimits) -> Sent:
+    plan = bound.plan
     return Sent(
         first=plan.start,
         last=plan.units[-1].key if plan.units else 0,
@@ -516,4 +525,6 @@ def _sent(plan: Plan, json: bytes, limits: WindowLimits) -> Sent:
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
         trimmed=plan.trimmed,
+        cut_at=bound.cut_at,
+        stripped=bound.stripped,
     )

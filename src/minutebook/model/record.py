@@ -93,6 +93,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The limits that `window_from` was chosen under: (messages, bytes)."""
     said: int = 0
     """The `seq` of the newest message said in the turn before its first response; 0 if there is none."""
+    cut_at: int = 0
+    """The newest `seq` when the window's start last moved; 0 before that. Reasoning up to it may be stale."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -142,6 +144,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """Open exchanges that may wait while the conversation goes on."""
     window_from: int = 0
     window_limits: tuple[int, int] = (0, 0)
+    cut_at: int = 0
     sent: bytes = b""
     """The receipt of the request that led to this commit, as JSON; empty when there was none."""
     max_retained_bytes: int | None = None
@@ -432,7 +435,8 @@ class _Growth:
         for exchange in self.delta.parks:
             self._park(exchange)
         if self.delta.window_from:
-            self._set(window_from=self.delta.window_from, window_limits=self.delta.window_limits)
+            delta = self.delta
+            self._set(window_from=delta.window_from, window_limits=delta.window_limits, cut_at=delta.cut_at)
         if self.delta.abandons:
             self._abandon(self.delta.abandons)
         elif self.delta.settles:

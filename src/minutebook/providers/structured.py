@@ -38,6 +38,7 @@ class StructuredWire:
 
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped = False
+    loops = False
 
     def __init__(self, plain: Wire, api: Api) -> None:
         self.name = plain.name
@@ -46,6 +47,8 @@ class StructuredWire:
         self.injection = plain.injection
         self.transcript = plain.transcript
         self.rename = plain.rename
+        self.binds = plain.binds
+        self.unbound = plain.unbound
         self.plain = plain
         self._api = api
 

@@ -37,6 +37,8 @@ class Format(ABC):
     response_wrap: tuple[bytes, bytes] = (b"", b"")
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
+    binds: bool = False
+    loops: bool = True
 
     @abstractmethod
     def user_message(self, text: str) -> JSON:
@@ -77,6 +79,10 @@ class Format(ABC):
     @abstractmethod
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a fragment with its call ids replaced, each pair used once, in order."""
+
+    def unbound(self, fragment: bytes) -> bytes:
+        """Return the fragment as it is: this format binds no reasoning to what stands before it."""
+        return fragment
 
     # -------------------------------------------------------------------------------------------------------------
 
