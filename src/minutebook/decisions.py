@@ -11,7 +11,8 @@ Every provider here is thin: an API, an interface, a way to post bytes, and `Ste
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -37,14 +38,16 @@ from minutebook.providers.decision import (
     as_data,
     checked_request,
     joined,
+    merged,
     read,
     read_message,
     token_count,
 )
 from minutebook.providers.generator import Generator, check_alone
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.openai_http import OpenAIPost
+from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.sdk_http import SdkPost
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
@@ -56,8 +59,10 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.policy.binding import Reasoning
     from minutebook.ports import Generate, Observer
     from minutebook.providers.decision import Api, Interface
+    from minutebook.providers.sdk_http import Post, Sdk
     from minutebook.stores.journal import JournalStore
 
 __all__ = ["HistoryOptions", "OpenAIChatDecisionProvider", "OpenAIDecisionProvider"]
@@ -169,6 +174,7 @@ class Steps:
         extra_body: further top-level fields of each request.
         post: posts bytes to a path and returns the body of a 2xx response.
         generator: makes the response of a request instead of `post`.
+        reasoning: what a window does with reasoning that a cut made stale; see `policy.binding`.
 
     Raises:
         InvalidOption: an option out of its range, or a field in `extra_body` that is not for the caller to set.
@@ -186,6 +192,7 @@ class Steps:
         extra_body: Mapping[str, JSON] | None,
         post: Callable[[str, bytes], Awaitable[bytes]],
         generator: Generator | None = None,
+        reasoning: Reasoning = "keep",
     ) -> None:
         self.api = api
         self.model = codec.text(model, "model")
@@ -195,6 +202,8 @@ class Steps:
         self.max_output_tokens = max_output_tokens
         if max_output_tokens is not None:
             check_count(max_output_tokens, "max_output_tokens")
+        elif api.needs_output_bound and generator is None:
+            raise InvalidOption("this provider generates nothing without max_output_tokens", option="max_output_tokens")
         if type(count) is not bool:
             raise InvalidOption("count is True or False", option="count")
         self.count = count
@@ -203,6 +212,7 @@ class Steps:
         self.store = self.options.open_store() if self.options else None
         self._post = post
         self._generator = generator
+        self._reasoning: Reasoning = reasoning
 
     def key(self, request: DecisionRequest) -> ConversationKey:
         """
@@ -258,6 +268,7 @@ class Steps:
             low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
+            reasoning=self._reasoning,
         )
 
     async def _open(self, history: History, request: DecisionRequest) -> Hold:
@@ -296,14 +307,17 @@ class Steps:
             schema=self.interface.schema(request),
             max_output_tokens=self.max_output_tokens,
         )
-        fields = self.api.fields(ask) | self.extra
+        fields = merged(self.api, self.api.fields(ask), self.extra)
         return ask, fields, await self._counted(fields) if self.count else None
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
         """Return the response's payload: one request to the provider, or one call of the host's generator."""
         if self._generator is not None:
             return await self._generator(ask)
-        return await self._post(self.api.path, joined(fields))
+        return await self._post(self._path(self.api.path), joined(fields))
+
+    def _path(self, path: str) -> str:
+        return path.replace("{model}", quote(self.model, safe=""))
 
     def _read(self, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
         if self._generator is not None:
@@ -311,13 +325,14 @@ class Steps:
         return read(self.api, self.interface, request, payload)
 
     async def _counted(self, fields: Mapping[str, bytes]) -> int:
-        projected = {name: value for name, value in fields.items() if name in self.api.counted}
+        counted = {name: value for name, value in fields.items() if name in self.api.counted}
+        request = joined(self.api.count_fields(self.model, counted))
         try:
-            body = codec.decode(await self._post(self.api.count_path, joined(projected)))
+            body = codec.decode(await self._post(self._path(self.api.count_path), request))
         except (AgentDecisionProviderUnavailable, InvalidValue) as error:
             code, status = error.facts.get("provider_error_code", "not_json"), error.facts.get("status")
         else:
-            tokens = token_count(body.get("input_tokens") if isinstance(body, dict) else None)
+            tokens = token_count(body.get(self.api.count_key) if isinstance(body, dict) else None)
             if tokens is not None:
                 return tokens
             code, status = "no_count", None
@@ -375,19 +390,34 @@ def _options(history: object) -> HistoryOptions | None:
 
 def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[str, bytes]:
     fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
-    for name in fields:
+    for name, value in extra.items():
         if name in api.own:
             raise InvalidOption(f"the field {name!r} is set here, or would change what the model sees", option=name)
+        if name in api.shared:
+            _check_members(name, value, api.shared[name])
         if count and name not in api.counted | api.uncounted:
             raise InvalidOption(f"whether the field {name!r} changes a token count is not known", option=name)
     return fields
 
 
-class OpenAIProvider:
-    """What both OpenAI providers are, under an event loop and in `minutebook.sync` without one."""
+def _check_members(name: str, value: object, own: frozenset[str]) -> None:
+    """Refuse members of a shared field that are ours, and a value that has no members."""
+    if not isinstance(value, dict):
+        raise InvalidOption(f"the field {name!r} is an object", option=name)
+    taken = sorted(own & cast("dict[str, JSON]", value).keys())
+    if taken:
+        raise InvalidOption(
+            f"the member {taken[0]!r} of {name!r} is set here, or would change what the model sees", option=name
+        )
+
+
+class ApiProvider:
+    """What every provider of an API is, under an event loop and in `minutebook.sync` without one."""
 
     _api: Api
+    _sdk: Sdk
     _blocking = False
+    _reasoning: Reasoning = "keep"
 
     def __init__(
         self,
@@ -408,7 +438,7 @@ class OpenAIProvider:
         check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
         generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
         self._generates = generate is not None
-        self._post = OpenAIPost(client, base_url, api_key, blocking=self._blocking)
+        self._post = self._posting(client, base_url, api_key)
         self._steps = Steps(
             self._api,
             model=model,
@@ -419,7 +449,11 @@ class OpenAIProvider:
             extra_body=extra_body,
             post=self._post,
             generator=generator,
+            reasoning=self._reasoning,
         )
+
+    def _posting(self, client: object, base_url: str | None, api_key: str | None) -> Post:
+        return SdkPost(self._sdk, client, base_url, api_key, blocking=self._blocking)
 
     @property
     def store(self) -> JournalStore | None:
@@ -466,7 +500,7 @@ class OpenAIProvider:
         await self.close()
 
 
-class OpenAIDecisionProvider(OpenAIProvider):
+class OpenAIDecisionProvider(ApiProvider):
     """
     Decisions by OpenAI's Responses API, stateless at the provider.
 
@@ -494,9 +528,10 @@ class OpenAIDecisionProvider(OpenAIProvider):
     """
 
     _api = RESPONSES
+    _sdk = OPENAI
 
 
-class OpenAIChatDecisionProvider(OpenAIProvider):
+class OpenAIChatDecisionProvider(ApiProvider):
     """
     Decisions by the Chat Completions API, which local servers speak too: llama.cpp, Ollama, vLLM.
 
@@ -505,3 +540,4 @@ class OpenAIChatDecisionProvider(OpenAIProvider):
     """
 
     _api = CHAT
+    _sdk = OPENAI

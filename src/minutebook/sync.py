@@ -21,6 +21,7 @@ from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
 from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -403,24 +404,26 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     )
 
 
-class _Responses(decisions.OpenAIProvider):
+class _Responses(decisions.ApiProvider):
     """The coroutines of a Responses provider over a client that never suspends them."""
 
     _api = RESPONSES
+    _sdk = OPENAI
     _blocking = True
 
 
-class _Chat(decisions.OpenAIProvider):
+class _Chat(decisions.ApiProvider):
     """The coroutines of a Chat Completions provider over a client that never suspends them."""
 
     _api = CHAT
+    _sdk = OPENAI
     _blocking = True
 
 
-class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
+class _OpenAIProvider(_Over[decisions.ApiProvider]):
     """What both OpenAI providers are for blocking callers; `_made` is the asynchronous one that each drives."""
 
-    _made: ClassVar[type[decisions.OpenAIProvider]]
+    _made: ClassVar[type[decisions.ApiProvider]]
 
     def __init__(
         self,
@@ -454,9 +457,9 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
         """Where the conversations are kept; `None` without a history."""
         return _store_over(self._core.store)
 
-    key = _plain(decisions.OpenAIProvider.key)
-    decide = _blocking(decisions.OpenAIProvider.decide)
-    close = _blocking(decisions.OpenAIProvider.close)
+    key = _plain(decisions.ApiProvider.key)
+    decide = _blocking(decisions.ApiProvider.decide)
+    close = _blocking(decisions.ApiProvider.close)
 
     def __enter__(self) -> Self:
         return self

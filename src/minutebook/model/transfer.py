@@ -104,7 +104,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Instead of `payload` where that is no UTF-8 text, or so long that its escapes could exceed a line."""
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The last line: how many entries there were, their digest, and where the last window began."""
 
     end: int

@@ -45,6 +45,7 @@ class Diagnosis(enum.StrEnum):
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     INCOMPLETE = "incomplete"
+    CONTEXT_LENGTH = "context_length_exceeded"
     FAILED = "response_failed"
     MALFORMED = "malformed_response"
     NO_TEXT = "no_text"
@@ -100,6 +101,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The wire format's name."""
     path: str
+    """Where requests are posted; `{model}` in it stands for the model's name."""
     count_path: str
     fields: Callable[[Ask], Fields]
     """Return the fields of the request body."""
@@ -107,8 +109,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse a body that is no usable response: `AgentDecisionProviderUnavailable` or a schema violation."""
     text: Callable[[bytes], str | None]
     """Return what the model says in a response's fragment; `None` when that is nothing."""
-    wrapped: Callable[[bytes], bytes]
-    """Return the one message of a response that has nothing but this message, as the wire format keeps it."""
+    said: Callable[[str], bytes]
+    """Return the payload of a response that says this text and nothing else, as the wire format keeps it."""
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]
@@ -117,6 +119,14 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that the counting endpoint takes."""
     uncounted: frozenset[str]
     """The fields that change no count. One in neither set is refused where requests are counted."""
+    shared: Mapping[str, frozenset[str]] = {}
+    """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
+    count_fields: Callable[[str, Fields], Fields] = lambda _, fields: fields
+    """Return the fields of a counting request, given the model's name and the counted fields."""
+    count_key: str = "input_tokens"
+    """The member of a counting response that is the number."""
+    needs_output_bound: bool = False
+    """Whether a request without a bound on what is generated is none."""
 
 
 class Interface(Protocol):
@@ -424,6 +434,15 @@ def as_data(request: DecisionRequest) -> str:
         for seen in request.observations
     ]
     return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
+
+
+def merged(api: Api, fields: Fields, extra: Mapping[str, bytes]) -> Fields:
+    """Return our fields with the caller's; in one that is shared, the members of both."""
+    both = {**fields, **extra}
+    for name in api.shared.keys() & fields.keys() & extra.keys():
+        ours, theirs = codec.decode(fields[name]), codec.decode(extra[name])
+        both[name] = codec.encode({**cast("dict[str, JSON]", theirs), **cast("dict[str, JSON]", ours)})
+    return both
 
 
 def joined(fields: Mapping[str, bytes]) -> bytes:

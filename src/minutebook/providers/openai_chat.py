@@ -87,7 +87,7 @@ CHAT: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
-    wrapped=lambda message: message,
+    said=lambda text: codec.encode({"role": "assistant", "content": text}),
     billed=billed,
     own=frozenset(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}

@@ -103,7 +103,7 @@ RESPONSES: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
-    wrapped=lambda message: b"[%b]" % message,
+    said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
     billed=billed,
     own=frozenset(
         {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
