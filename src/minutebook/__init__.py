@@ -13,7 +13,13 @@ from minutebook._version import __version__
 
 if TYPE_CHECKING:
     from minutebook.conversation import Conversation, Exchange, ToolCall
-    from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
+    from minutebook.decisions import (
+        AnthropicDecisionProvider,
+        GeminiDecisionProvider,
+        HistoryOptions,
+        OpenAIChatDecisionProvider,
+        OpenAIDecisionProvider,
+    )
     from minutebook.errors import (
         AgentDecisionProviderSchemaViolation,
         AgentDecisionProviderUnavailable,
@@ -69,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
+    "AnthropicDecisionProvider",
     "BlockingMismatch",
     "Budgets",
     "CallReference",
@@ -94,6 +101,7 @@ __all__ = [
     "DecisionRequest",
     "Exchange",
     "Finish",
+    "GeminiDecisionProvider",
     "HistoryOptions",
     "HostStore",
     "ImportRefused",
@@ -127,6 +135,7 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "AnthropicDecisionProvider": "minutebook.decisions",
     "Budgets": "minutebook.runtime",
     "CallReference": "minutebook.model.decisions",
     "CapabilityFailed": "minutebook.runtime",
@@ -136,6 +145,7 @@ _HOMES = {
     "DecisionRequest": "minutebook.model.decisions",
     "Exchange": "minutebook.conversation",
     "Finish": "minutebook.model.decisions",
+    "GeminiDecisionProvider": "minutebook.decisions",
     "HistoryOptions": "minutebook.decisions",
     "HostStore": "minutebook.stores.opening",
     "MemoryStore": "minutebook.stores.opening",

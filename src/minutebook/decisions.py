@@ -31,6 +31,7 @@ from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, che
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.keys import check_id
+from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
 from minutebook.providers.decision import (
     Ask,
     Native,
@@ -43,6 +44,8 @@ from minutebook.providers.decision import (
     read_message,
     token_count,
 )
+from minutebook.providers.gemini import GEMINI
+from minutebook.providers.gemini_http import Httpx2Post
 from minutebook.providers.generator import Generator, check_alone
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
@@ -65,7 +68,13 @@ if TYPE_CHECKING:
     from minutebook.providers.sdk_http import Post, Sdk
     from minutebook.stores.journal import JournalStore
 
-__all__ = ["HistoryOptions", "OpenAIChatDecisionProvider", "OpenAIDecisionProvider"]
+__all__ = [
+    "AnthropicDecisionProvider",
+    "GeminiDecisionProvider",
+    "HistoryOptions",
+    "OpenAIChatDecisionProvider",
+    "OpenAIDecisionProvider",
+]
 
 DEFAULT_NAMESPACE = "decisions"
 """The namespace of a provider's own RAM store, which nothing else can reach."""
@@ -541,3 +550,100 @@ class OpenAIChatDecisionProvider(ApiProvider):
 
     _api = CHAT
     _sdk = OPENAI
+
+
+REASONINGS = ("strip", "keep", "drop_block")
+
+
+class AnthropicDecisionProvider(ApiProvider):
+    """
+    Decisions by Anthropic's Messages API.
+
+    Options and refusals are those of `OpenAIDecisionProvider`, with an `anthropic.AsyncAnthropic` (in `minutebook.sync`
+    an `anthropic.Anthropic`) as the client, and these differences:
+
+    Args:
+        max_output_tokens: must be given, thinking included; this API generates nothing without.
+        extra_body: further fields, such as `thinking`; `output_config` may hold anything but `format`.
+        reasoning: what becomes of thinking that is stale because older exchanges left the window. `strip` leaves it
+            out of what is sent, but refuses the step (`DecisionHistoryLimitExceeded`) inside an open tool loop, where
+            the API demands it. `drop_block` has the API drop it, with `thinking` of the type `adaptive`. `keep` sends
+            it all the same. The record keeps all of it in every case.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+        BlockingMismatch: an `anthropic.Anthropic`, which would block the event loop.
+    """
+
+    _api = ANTHROPIC
+    _sdk = ANTHROPIC_SDK
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
+        reasoning: Literal["strip", "keep", "drop_block"] = "strip",
+    ) -> None:
+        if reasoning not in REASONINGS:
+            raise InvalidOption(f"reasoning is one of {', '.join(REASONINGS)}", option="reasoning")
+        if reasoning == "drop_block":
+            extra_body = _dropping(extra_body)
+            self._sdk = msgspec.structs.replace(ANTHROPIC_SDK, headers={"anthropic-beta": DROP_BLOCK_BETA})
+        self._reasoning = reasoning
+        super().__init__(
+            model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            generate=generate,
+        )
+
+
+def _dropping(extra: Mapping[str, JSON] | None) -> Mapping[str, JSON]:
+    """Return the further fields with the API's own option to drop stale thinking, on every request alike."""
+    thinking = (extra or {}).get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "adaptive":
+        raise InvalidOption(
+            "reasoning='drop_block' needs extra_body={'thinking': {'type': 'adaptive', …}}; the API has it there alone",
+            option="reasoning",
+        )
+    binding: JSON = {"prefix_mismatch_behavior": "drop_block"}
+    return {**(extra or {}), "thinking": {**thinking, "block_binding": binding}}
+
+
+class GeminiDecisionProvider(ApiProvider):
+    """
+    Decisions by Gemini's generateContent, posted with httpx2: Google's own client would drop fields and signatures.
+
+    Options and refusals are those of `OpenAIDecisionProvider`, with these differences:
+
+    Args:
+        client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
+        base_url: the service's address and API version; also beside a client.
+        api_key: else `GOOGLE_API_KEY` or `GEMINI_API_KEY`; beside a client that proves itself it may be left out.
+        extra_body: further fields; `generationConfig` may hold anything but the answer's form and bound, such as
+            `temperature` or `thinkingConfig`.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+        BlockingMismatch: an `httpx2.Client`, which would block the event loop.
+    """
+
+    _api = GEMINI
+
+    def _posting(self, client: object, base_url: str | None, api_key: str | None) -> Post:
+        return Httpx2Post(client, base_url, api_key, blocking=self._blocking)

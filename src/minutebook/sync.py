@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from minutebook.runtime import capability as capability
 
 __all__ = [
+    "AnthropicDecisionProvider",
     "Conversation",
+    "GeminiDecisionProvider",
     "HistoryOptions",
     "HostStore",
     "MemoryStore",
@@ -420,8 +422,20 @@ class _Chat(decisions.ApiProvider):
     _blocking = True
 
 
-class _OpenAIProvider(_Over[decisions.ApiProvider]):
-    """What both OpenAI providers are for blocking callers; `_made` is the asynchronous one that each drives."""
+class _Anthropic(decisions.AnthropicDecisionProvider):
+    """The coroutines of an Anthropic provider over a client that never suspends them."""
+
+    _blocking = True
+
+
+class _Gemini(decisions.GeminiDecisionProvider):
+    """The coroutines of a Gemini provider over a client that never suspends them."""
+
+    _blocking = True
+
+
+class _ApiProvider(_Over[decisions.ApiProvider]):
+    """What every provider is for blocking callers; `_made` is the asynchronous one that each drives."""
 
     _made: ClassVar[type[decisions.ApiProvider]]
 
@@ -470,16 +484,55 @@ class _OpenAIProvider(_Over[decisions.ApiProvider]):
         self.close()
 
 
-class OpenAIDecisionProvider(_OpenAIProvider):
+class OpenAIDecisionProvider(_ApiProvider):
     """Decisions by OpenAI's Responses API with an `openai.OpenAI` client: see `minutebook.OpenAIDecisionProvider`."""
 
     _made = _Responses
 
 
-class OpenAIChatDecisionProvider(_OpenAIProvider):
+class OpenAIChatDecisionProvider(_ApiProvider):
     """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
 
     _made = _Chat
+
+
+class AnthropicDecisionProvider(_ApiProvider):
+    """Decisions by Anthropic with an `anthropic.Anthropic` client: see `minutebook.AnthropicDecisionProvider`."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: decisions.HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
+        reasoning: Literal["strip", "keep", "drop_block"] = "strip",
+    ) -> None:
+        self._core = _Anthropic(
+            model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            extra_body=extra_body,
+            generate=generate,
+            reasoning=reasoning,
+        )
+
+
+class GeminiDecisionProvider(_ApiProvider):
+    """Decisions by Gemini with an `httpx2.Client`: see `minutebook.GeminiDecisionProvider`."""
+
+    _made = _Gemini
 
 
 class DecisionProvider(Protocol):

@@ -34,6 +34,8 @@ PAIRS = [
     (conversation.Turn, minutebook.sync.Turn),
     (decisions.OpenAIDecisionProvider, minutebook.sync.OpenAIDecisionProvider),
     (decisions.OpenAIChatDecisionProvider, minutebook.sync.OpenAIChatDecisionProvider),
+    (decisions.AnthropicDecisionProvider, minutebook.sync.AnthropicDecisionProvider),
+    (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
 ]
 MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}

@@ -14,6 +14,8 @@ import msgspec
 
 from minutebook.errors import InvalidMessage, InvalidValue, PairingViolation
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, Call, Draft
+from minutebook.providers.anthropic import ANTHROPIC
+from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.structured import StructuredWire
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from minutebook.ports import Wire
 
-_APIS: Final = {api.name: api for api in (CHAT, RESPONSES)}
+_APIS: Final = {api.name: api for api in (CHAT, RESPONSES, ANTHROPIC, GEMINI)}
 _STANDS_FOR_NONE: Final = b"null"
 """The payload of a result that came in the same message as the result before it."""
 
