@@ -9,7 +9,7 @@ the next turn finds a history that every provider accepts.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from minutebook.model.codec import JSON, decode, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.pause import pause
+from minutebook.policy.binding import check_reasoning
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, Unit, with_entry
 from minutebook.ports import STREAM_PAGE, Page
@@ -97,6 +98,10 @@ class Conversation:
         limits: what a window may hold.
         max_retained_bytes: refuse to retain more than this in this conversation, beside the store's own bounds.
         on_event: told of what leaves the window and of what is abandoned, by numbers alone.
+        reasoning: what a window does with Anthropic's thinking that is stale because older exchanges left it. `strip`
+            leaves it out, but refuses the window (`DecisionHistoryLimitExceeded`) inside an open tool loop, where the
+            API demands it; `keep` leaves it in, for requests of yours that have the API drop it. What is retained is
+            never changed, and no other format has such reasoning.
 
     Raises:
         InvalidOption: an unknown format, a store without a namespace, or a retention below the chosen window.
@@ -112,7 +117,9 @@ class Conversation:
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
+        check_reasoning(reasoning, ("strip", "keep"))
         self.store = store
         self.key = store.key(id)
         self._wire = wire_format(format)
@@ -133,6 +140,7 @@ class Conversation:
             if max_retained_bytes is None
             else check_retained(max_retained_bytes, limits.max_bytes),
             observer=on_event,
+            reasoning=reasoning,
         )
 
     def turn(self, message: object = None, *, id: str = "") -> Turn:  # noqa: A002 - the field's standard word

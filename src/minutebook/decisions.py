@@ -31,6 +31,7 @@ from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, che
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.keys import check_id
+from minutebook.policy.binding import check_reasoning
 from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
 from minutebook.providers.decision import (
     Ask,
@@ -552,9 +553,6 @@ class OpenAIChatDecisionProvider(ApiProvider):
     _sdk = OPENAI
 
 
-REASONINGS = ("strip", "keep", "drop_block")
-
-
 class AnthropicDecisionProvider(ApiProvider):
     """
     Decisions by Anthropic's Messages API.
@@ -593,8 +591,7 @@ class AnthropicDecisionProvider(ApiProvider):
         generate: Generate | None = None,
         reasoning: Literal["strip", "keep", "drop_block"] = "strip",
     ) -> None:
-        if reasoning not in REASONINGS:
-            raise InvalidOption(f"reasoning is one of {', '.join(REASONINGS)}", option="reasoning")
+        check_reasoning(reasoning)
         if reasoning == "drop_block":
             extra_body = _dropping(extra_body)
             self._sdk = msgspec.structs.replace(ANTHROPIC_SDK, headers={"anthropic-beta": DROP_BLOCK_BETA})

@@ -316,6 +316,7 @@ class Conversation(_Over[asynchronous.Conversation]):
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         self.store = store
         self._core = asynchronous.Conversation(
@@ -325,6 +326,7 @@ class Conversation(_Over[asynchronous.Conversation]):
             limits=limits,
             max_retained_bytes=max_retained_bytes,
             on_event=on_event,
+            reasoning=reasoning,
         )
         self.key = self._core.key
 

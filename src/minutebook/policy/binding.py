@@ -15,11 +15,11 @@ there: the low-water mark of SPEC B3 keeps prompt cache and reasoning alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryLimitExceeded
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.entries import RESPONSE, Entry
 from minutebook.policy.window import Plan, Unit, array_size
 
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 
 Reasoning = Literal["strip", "keep", "drop_block"]
 """What becomes of stale reasoning: left out here, sent all the same, or sent for the provider to drop."""
+
+
+def check_reasoning(value: object, allowed: tuple[Reasoning, ...] = get_args(Reasoning)) -> None:
+    """
+    See that an option names one of the `allowed` ways.
+
+    Raises:
+        InvalidOption: it does not.
+    """
+    if value not in allowed:
+        raise InvalidOption(f"reasoning is one of {', '.join(allowed)}", option="reasoning")
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +142,8 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
 def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
     return DecisionHistoryLimitExceeded(
         "older exchanges had to leave inside an open tool loop, and the provider binds the loop's reasoning to them; "
-        f"raise max_messages ({limits.max_messages:,}) or max_bytes ({limits.max_bytes:,}), or let the provider drop "
-        "that reasoning with reasoning='drop_block'",
+        f"raise max_messages ({limits.max_messages:,}) or max_bytes ({limits.max_bytes:,}), or have the provider drop "
+        "that reasoning: reasoning='drop_block' does, or 'keep' where the request is your own and asks for it",
         messages=plan.messages,
         bytes=plan.size,
         max_messages=limits.max_messages,
