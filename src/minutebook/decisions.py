@@ -52,6 +52,7 @@ from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.sdk_http import SdkPost
+from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
@@ -184,6 +185,7 @@ class Steps:
         extra_body: further top-level fields of each request.
         post: posts bytes to a path and returns the body of a 2xx response.
         generator: makes the response of a request instead of `post`.
+        stream: have the answer streamed, and record what its events add up to.
         reasoning: what a window does with reasoning that a cut made stale; see `policy.binding`.
 
     Raises:
@@ -202,6 +204,7 @@ class Steps:
         extra_body: Mapping[str, JSON] | None,
         post: Callable[[str, bytes], Awaitable[bytes]],
         generator: Generator | None = None,
+        stream: bool = False,
         reasoning: Reasoning = "keep",
     ) -> None:
         self.api = api
@@ -214,9 +217,11 @@ class Steps:
             check_count(max_output_tokens, "max_output_tokens")
         elif api.needs_output_bound and generator is None:
             raise InvalidOption("this provider generates nothing without max_output_tokens", option="max_output_tokens")
-        if type(count) is not bool:
-            raise InvalidOption("count is True or False", option="count")
+        for name, value in (("count", count), ("stream", stream)):
+            if type(value) is not bool:
+                raise InvalidOption(f"{name} is True or False", option=name)
         self.count = count
+        self.stream = api.stream if stream else None
         self.extra = _extra_fields(api, extra_body or {}, count=count)
         self.options = _options(history)
         self.store = self.options.open_store() if self.options else None
@@ -318,13 +323,18 @@ class Steps:
             max_output_tokens=self.max_output_tokens,
         )
         fields = merged(self.api, self.api.fields(ask), self.extra)
+        if self.stream is not None:
+            fields |= self.stream.fields
         return ask, fields, await self._counted(fields) if self.count else None
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
         """Return the response's payload: one request to the provider, or one call of the host's generator."""
         if self._generator is not None:
             return await self._generator(ask)
-        return await self._post(self._path(self.api.path), joined(fields))
+        if self.stream is None:
+            return await self._post(self._path(self.api.path), joined(fields))
+        body = await self._post(self._path(self.stream.path or self.api.path), joined(fields))
+        return assembled(self.stream, body)
 
     def _path(self, path: str) -> str:
         return path.replace("{model}", quote(self.model, safe=""))
@@ -442,9 +452,10 @@ class ApiProvider:
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
     ) -> None:
         others = {"client": client, "base_url": base_url, "api_key": api_key, "max_output_tokens": max_output_tokens}
-        others |= {"count": count or None, "extra_body": extra_body}
+        others |= {"count": count or None, "stream": stream or None, "extra_body": extra_body}
         check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
         generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
         self._generates = generate is not None
@@ -459,6 +470,7 @@ class ApiProvider:
             extra_body=extra_body,
             post=self._post,
             generator=generator,
+            stream=stream,
             reasoning=self._reasoning,
         )
 
@@ -525,6 +537,8 @@ class OpenAIDecisionProvider(ApiProvider):
         history: options, `None` for the defaults, or `False` for none: observations are then sent as data.
         max_output_tokens: the provider's bound on what it generates, reasoning included.
         count: count each request before it is generated; the count is in the decision and in the receipt.
+        stream: have the answer streamed, so that no time-out strikes a long one; recorded is the whole that it adds up
+            to, and a stream that ends early is `AgentDecisionProviderUnavailable` (`stream_cut`).
         extra_body: further top-level fields of each request, such as `temperature` or `reasoning`.
         generate: makes each decision in the place of a request, for the structured interface: given the messages and
             the schema that binds the answer, it returns the object that a model would write. What it returns is
@@ -589,6 +603,7 @@ class AnthropicDecisionProvider(ApiProvider):
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
         reasoning: Literal["strip", "keep", "drop_block"] = "strip",
     ) -> None:
         check_reasoning(reasoning)
@@ -607,6 +622,7 @@ class AnthropicDecisionProvider(ApiProvider):
             count=count,
             extra_body=extra_body,
             generate=generate,
+            stream=stream,
         )
 
 

@@ -454,6 +454,7 @@ class _ApiProvider(_Over[decisions.ApiProvider]):
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
     ) -> None:
         self._core = self._made(
             model=model,
@@ -466,6 +467,7 @@ class _ApiProvider(_Over[decisions.ApiProvider]):
             count=count,
             extra_body=extra_body,
             generate=generate,
+            stream=stream,
         )
 
     @property
@@ -514,6 +516,7 @@ class AnthropicDecisionProvider(_ApiProvider):
         count: bool = False,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
         reasoning: Literal["strip", "keep", "drop_block"] = "strip",
     ) -> None:
         self._core = _Anthropic(
@@ -527,6 +530,7 @@ class AnthropicDecisionProvider(_ApiProvider):
             count=count,
             extra_body=extra_body,
             generate=generate,
+            stream=stream,
             reasoning=reasoning,
         )
 

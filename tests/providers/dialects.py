@@ -238,6 +238,7 @@ class Claude:
     def fault(path: str, headers: Any, body: dict[str, Any]) -> str:
         dropping = BETA in (headers["anthropic-beta"] or "")
         known = _KNOWN.get((path, dropping)) or _KNOWN.get((path, False))
+        body = {key: value for key, value in body.items() if key != "stream" or value is not True}
         if known is None:
             return f"no such path: {path}"
         faults = [f"{error.json_path}: {error.message[:200]}" for error in known.iter_errors(body)]
@@ -331,7 +332,7 @@ class Google:
             if list(body) != ["generateContentRequest"] or inner.pop("model") != "models/m":
                 return "countTokens takes contents or a generateContentRequest with its model"
             body = inner
-        elif path != Google.path:
+        elif path not in (Google.path, "/v1/models/m:streamGenerateContent?alt=sse"):
             return f"no such path: {path}"
         unknown = set(body) - _FIELDS[""] | set(body["generationConfig"]) - _FIELDS["generationConfig"]
         if unknown:

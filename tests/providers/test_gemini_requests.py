@@ -1,4 +1,4 @@
-"""What Gemini receives: whole bodies as they arrive, the path, the key, the count, and the current turn's signatures."""
+"""What Gemini receives: whole bodies as they arrive, path, key and count, and the current turn's signatures."""
 
 from __future__ import annotations
 

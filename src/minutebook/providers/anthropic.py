@@ -13,6 +13,7 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_object, text_at, unavailable, violation
 from minutebook.providers.sdk_http import Sdk
+from minutebook.providers.streams import Stream, joined_blocks
 
 if TYPE_CHECKING:
     from minutebook.model.decisions import CapabilitySpec
@@ -194,6 +195,10 @@ ANTHROPIC: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "assistant", "content": text}),
+    stream=Stream(
+        fields={"stream": b"true"},
+        assembled=lambda events: joined_blocks(events, lambda error: code_of(200, error)),
+    ),
     billed=billed,
     own=frozenset(
         {"model", "messages", "system", "tools", "max_tokens", "stream", "container", "mcp_servers", "thread"}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.record import OpenExchange
     from minutebook.ports import Wire
+    from minutebook.providers.streams import Stream
 
 Fields = dict[str, bytes]
 """A request body: the JSON of each top-level field, in the order in which they are sent."""
@@ -111,6 +112,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Return what the model says in a response's fragment; `None` when that is nothing."""
     said: Callable[[str], bytes]
     """Return the payload of a response that says this text and nothing else, as the wire format keeps it."""
+    stream: Stream
+    """How an answer is streamed."""
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]

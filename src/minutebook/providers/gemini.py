@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, joined, text_at, unavailable, violation
+from minutebook.providers.streams import Stream, joined_parts
 
 if TYPE_CHECKING:
     from minutebook.model.decisions import CapabilitySpec
@@ -140,6 +141,11 @@ GEMINI: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "model", "parts": [{"text": text}]}),
+    stream=Stream(
+        fields={},
+        path="/models/{model}:streamGenerateContent?alt=sse",
+        assembled=lambda events: joined_parts(events, lambda error: code_of(200, error)),
+    ),
     billed=billed,
     own=_spelled("model", "contents", "systemInstruction", "tools", "cachedContent", "continuationToken", "store")
     | {"generation_config"},

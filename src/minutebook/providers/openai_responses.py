@@ -13,6 +13,7 @@ from minutebook.model.codec import JSON
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_chat import function
 from minutebook.providers.openai_http import known_code
+from minutebook.providers.streams import Stream, last_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +105,7 @@ RESPONSES: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
+    stream=Stream(fields={"stream": b"true"}, assembled=lambda events: last_response(events, known_code)),
     billed=billed,
     own=frozenset(
         {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
