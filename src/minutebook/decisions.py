@@ -30,6 +30,7 @@ from minutebook.model import codec
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
+from minutebook.model.events import ReasoningWithheld
 from minutebook.model.keys import check_id
 from minutebook.policy.binding import check_reasoning
 from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
@@ -44,6 +45,7 @@ from minutebook.providers.decision import (
     read,
     read_message,
     token_count,
+    withheld,
 )
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.gemini_http import Httpx2Post
@@ -250,7 +252,8 @@ class Steps:
         request = checked_request(request)
         if self.store is None:
             return await self._decide_without_history(request)
-        hold = await self._open(self._history(self.store, request), request)
+        history = self._history(self.store, request)
+        hold = await self._open(history, request)
         unusable: tuple[Draft, ...] = ()
         try:
             _check_unfinished(hold.header)
@@ -267,6 +270,10 @@ class Steps:
             kept = isinstance(error, AgentDecisionProviderSchemaViolation)
             await hold.abandon(error, unusable if kept else ())
             raise
+        blocks = withheld(self.api, payload)
+        if blocks:
+            sent = window.sent
+            history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
         return _referenced(decision, committed.header.state.exchange, counted)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:

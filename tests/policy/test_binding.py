@@ -22,7 +22,7 @@ from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import binding
 from minutebook.providers.wire import wire_format
-from minutebook.sync import Conversation, MemoryStore, WindowLimits
+from minutebook.sync import Conversation, MemoryStore, SQLiteStore, WindowLimits
 
 WIRE = wire_format("anthropic")
 LOW = (1.0, 0.65, 0.4)
@@ -216,6 +216,24 @@ def test_d26_a_switch_from_keep_to_strip_leaves_nothing_stale() -> None:
     assert second.json.startswith(first.json[:-1])
 
 
+def test_d26_where_the_window_was_cut_survives_a_restart(tmp_path: Path) -> None:
+    """D26, B3: after a restart on SQLite the same window leaves, its stale blocks stripped and its fresh ones kept."""
+    tmp_path.chmod(0o700)
+    limits = WindowLimits(max_messages=8, low_water=0.5)
+    windows = []
+    for _ in range(6):
+        with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            told = Conversation(store, "c", format="anthropic", limits=limits)
+            with told.turn("q") as turn:
+                windows.append(turn.window())
+                turn.respond(answer(windows[-1].messages))
+    last = windows[-1]
+    assert [len(thoughts(message)) for message in last.messages if message["role"] == "assistant"] == [0, 2]
+    assert last.json.startswith(windows[-2].json[:-1])
+    for place, message in enumerate(last.messages):
+        assert set(thoughts(message)) <= {signature(last.messages[:place])}
+
+
 def test_d26_an_open_loop_is_refused_and_nothing_is_changed() -> None:
     """D26: within an open tool loop no block is stripped by hand: the step is refused, with what to do."""
     store = MemoryStore("n")
@@ -259,6 +277,28 @@ def test_d26_the_receipt_tells_what_was_left_out() -> None:
 def test_d26_every_other_block_stays_byte_for_byte(fragment: bytes, left: bytes | None) -> None:
     """D26: only thinking leaves; a message of nothing else is not sent at all."""
     assert WIRE.unbound(fragment) == (fragment if left is None else left)
+
+
+def test_o10_d26_a_reasoning_item_leaves_with_its_follower() -> None:
+    """O-10: in every window of a conversation that is cut again and again, each item stands before what it led to."""
+    store = MemoryStore("n")
+    limits = WindowLimits(max_messages=9, low_water=1.0)
+    told = Conversation(store, "c", format="openai-responses", limits=limits)
+    for number in range(6):
+        with told.turn("q") as turn:
+            for step in range(2):
+                items = turn.window().messages
+                ids = [
+                    (item["type"], item["id"]) for item in items if item.get("type") in ("reasoning", "function_call")
+                ]
+                assert ids == [pair for _, i in ids[::2] for pair in (("reasoning", i), ("function_call", i))]
+                id_ = f"{number}-{step}"
+                reasoning = {"type": "reasoning", "id": id_, "summary": [], "encrypted_content": "x"}
+                called = {"type": "function_call", "id": id_, "call_id": id_, "name": "f", "arguments": "{}"}
+                (call,) = turn.respond({"output": [reasoning, called]})
+                turn.result(call, "r")
+            turn.respond({"output": [{"type": "message", "role": "assistant", "content": "done"}]})
+    assert len(ids) == 4
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "gemini"])

@@ -749,6 +749,31 @@ def test_d01_d26_a_program_of_many_steps_over_a_restart(
     assert all(later.startswith(earlier[:-1]) for earlier, later in itertools.pairwise(windows))
 
 
+@every
+def test_c4_d26_an_export_is_imported_when_every_entry_is_what_its_payload_makes(
+    server: Server, dialect: Dialect, interface: str, tmp_path: Path
+) -> None:
+    """C4, D26: calls, results, marks and slices of both interfaces are derived again, and come out equal."""
+    os.chmod(tmp_path, 0o700)
+    server.replies = [
+        *(calls(dialect, interface, path, ids=path) for path in "ab"),
+        ok({}),
+        finishes(dialect, interface),
+    ]
+    provider = provider_of(dialect, server, interface)
+    (one,) = drive(provider.decide(REQUEST)).calls
+    (two,) = drive(provider.decide(asking(seen(one, {"n": 1})))).calls
+    observed = asking(seen(one, {"n": 1}), seen(two, "no", failed=True))
+    refusal(provider, observed)
+    assert drive(provider.decide(observed)).finish
+    file = tmp_path / "export.jsonl"
+    drive(provider.store.export(provider.key(REQUEST), file))
+    other = provider_of(dialect, server, interface)
+    drive(other.store.import_(other.key(REQUEST), file, check=derived_entries))
+    assert [entry.payload for entry in record(other).entries] == [entry.payload for entry in record(provider).entries]
+    assert standing(other) == standing(provider)
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """
 The Anthropic provider against a real model: llama.cpp's Messages endpoint, an independent reading of that API.
 
-The model is small and the endpoint binds no answer to a schema, so what it says of itself is no decision. What is proved
-is what happens around it: requests that another implementation takes, counts that it bills, streams, an overflow.
+The model is small and the endpoint binds no answer to a schema, so what it says of itself is no decision. Proved is
+what happens around it: requests that another implementation takes, counts that it bills, streams, an overflow.
 """
 
 from __future__ import annotations

@@ -340,6 +340,24 @@ def test_d26_a_cut_inside_an_open_tool_loop_is_refused_or_left_to_the_provider(s
     assert server.refused == []
 
 
+def test_d04_reasoning_that_the_provider_withheld_is_told_by_numbers(server: Server) -> None:
+    """D4: an event with the number of blocks, and nothing of them; what was shown all the same is none."""
+    told: list[Any] = []
+    entries = [{"type": kind, "path": "messages.1.content.0", "reason": "x"} for kind in ("thinking_dropped", "novel")]
+    for transformations in (entries + entries, [], None, "x", [7]):
+        server.replies = [
+            CLAUDE.message({"type": "text", "text": '{"answer":"x"}'}, input_transformations=transformations)
+        ]
+        drive(provider_of(CLAUDE, server, history=HistoryOptions(on_event=told.append)).decide(REQUEST))
+    (event,) = told
+    assert msgspec.to_builtins(event) == {
+        "kind": "provider_reasoning_withheld",
+        "message_count": 1,
+        "bytes": len(CLAUDE.window(server.requests[0][1])),
+        "blocks": 2,
+    }
+
+
 def test_d26_stale_thinking_of_closed_tool_loops_is_stripped(server: Server) -> None:
     """D26: a next task finds closed loops behind it, whose thinking the API no longer demands."""
     done = '{"answer":"x"}'

@@ -37,3 +37,12 @@ class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_a
     first_abandoned: int
     reason: str
     """An enumerated reason: `failed`, `cancelled` or `refused`."""
+
+
+class ReasoningWithheld(Event, frozen=True, kw_only=True, tag="provider_reasoning_withheld"):
+    """The provider withheld reasoning that was sent to it from the model: it is stale. The counts are the window's."""
+
+    message_count: int
+    bytes: int
+    blocks: int
+    """How many reasoning blocks or items the provider says it withheld."""

@@ -213,5 +213,6 @@ ANTHROPIC: Final = Api(
         | {"temperature", "top_p", "top_k"}
     ),
     shared={"output_config": frozenset({"format"})},
+    withheld="thinking_dropped",
     needs_output_bound=True,
 )

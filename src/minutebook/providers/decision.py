@@ -128,6 +128,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Return the fields of a counting request, given the model's name and the counted fields."""
     count_key: str = "input_tokens"
     """The member of a counting response that is the number."""
+    withheld: str = ""
+    """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
     needs_output_bound: bool = False
     """Whether a request without a bound on what is generated is none."""
 
@@ -421,6 +423,15 @@ def text_at(holder: JSON, key: str) -> str:
     """
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, str) else ""
+
+
+def withheld(api: Api, payload: bytes) -> int:
+    """Return how many reasoning blocks or items a response says that its provider withheld from the model."""
+    if not api.withheld or b'"input_transformations"' not in payload:
+        return 0
+    body = codec.decode(payload)
+    told = body.get("input_transformations") if isinstance(body, dict) else None
+    return sum(text_at(each, "type") == api.withheld for each in told) if isinstance(told, list) else 0
 
 
 def token_count(value: JSON) -> int | None:

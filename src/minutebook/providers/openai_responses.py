@@ -107,6 +107,7 @@ RESPONSES: Final = Api(
     said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
     stream=Stream(fields={"stream": b"true"}, assembled=lambda events: last_response(events, known_code)),
     billed=billed,
+    withheld="reasoning",
     own=frozenset(
         {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
         | {"stream_options", "background", "previous_response_id", "conversation", "context_management"}
