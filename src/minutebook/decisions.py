@@ -42,6 +42,7 @@ from minutebook.providers.decision import (
     checked_request,
     joined,
     merged,
+    prelude,
     read,
     read_message,
     token_count,
@@ -258,7 +259,7 @@ class Steps:
         try:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
-            window = await hold.window(staged=staged)
+            window = await hold.window(staged=staged, prelude=prelude(self.interface, request))
             ask, fields, counted = await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)

@@ -170,7 +170,12 @@ class History:
         return (await self.fit(header, tail or (), limits or self.limits))[1]
 
     async def fit(
-        self, header: Header, tail: Sequence[Entry], limits: WindowLimits, staged: Sequence[Entry] = ()
+        self,
+        header: Header,
+        tail: Sequence[Entry],
+        limits: WindowLimits,
+        staged: Sequence[Entry] = (),
+        prelude: str = "",
     ) -> tuple[Plan, Window, tuple[Entry, ...]]:
         """
         Return the plan and the window for a record that ends with `staged`, and the entries that were read for it.
@@ -191,14 +196,14 @@ class History:
             read.extend(entries)
         await self._add_missing_input(scan)
         plan = scan.plan(limits, low_water)
-        bound, json = self._projected(plan, header, limits)
+        bound, json = self._projected(plan, header, limits, prelude)
         while len(json) > limits.max_bytes:
             plan = scan.without_oldest(plan, limits)
-            bound, json = self._projected(plan, header, limits)
+            bound, json = self._projected(plan, header, limits, prelude)
         return bound.plan, Window(json, _sent(bound, json, limits)), tuple(read)
 
-    def _projected(self, plan: Plan, header: Header, limits: WindowLimits) -> tuple[Bound, bytes]:
-        bound = bind(plan, header, self.wire, limits, self.reasoning)
+    def _projected(self, plan: Plan, header: Header, limits: WindowLimits, prelude: str) -> tuple[Bound, bytes]:
+        bound = bind(plan, header, self.wire, limits, self.reasoning, prelude)
         return bound, project(bound.plan, self.wire)
 
     async def _add_missing_input(self, scan: Scan) -> None:
@@ -262,6 +267,7 @@ class Hold:
         self.tail: tuple[Entry, ...] = ()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
+        self._prelude = ""
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
         """Take the reservation and commit `delta` with it; a second time if an orphan of this process held it."""
@@ -339,9 +345,13 @@ class Hold:
         finally:
             history.tokens.end(self.token)
 
-    async def window(self, limits: WindowLimits | None = None, staged: Sequence[Draft] = ()) -> Window:
+    async def window(
+        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), prelude: str = ""
+    ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
+
+        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
@@ -353,11 +363,11 @@ class Hold:
             grown = extend(self.header, Delta(drafts=tuple(staged), idempotency=""), self.header.touched)
             header, entries = grown.header, grown.entries
         limits = limits or history.limits
-        plan, window, read = await history.fit(header, self.tail, limits, entries)
+        plan, window, read = await history.fit(header, self.tail, limits, entries, prelude)
         self.tail = read
         self.tail = self._useful_tail()
         self._tell_trimmed(plan, window)
-        self._plan, self._sent = plan, window.sent
+        self._plan, self._sent, self._prelude = plan, window.sent, prelude
         return window
 
     def _tell_trimmed(self, plan: Plan, window: Window) -> None:
@@ -409,6 +419,7 @@ class Hold:
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
+            prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
         committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)

@@ -340,6 +340,28 @@ def test_d26_a_cut_inside_an_open_tool_loop_is_refused_or_left_to_the_provider(s
     assert server.refused == []
 
 
+def test_d26_thinking_is_stale_when_tools_or_instructions_change(server: Server) -> None:
+    """D26, D28: a capability that is withheld changes what stands before all messages, and so do other instructions."""
+    gone: dict[str, Any] = {"capabilities": (), "withheld": ("look",)}
+    options: dict[str, Any] = {"extra_body": {"thinking": ADAPTIVE}}
+    server.replies = [saying(acting("look", path=str(n))) for n in range(4)]
+    provider = provider_of(CLAUDE, server, "structured", **options)
+    observations: list[Any] = []
+    for changes in ({}, {}, gone, {**gone, "instructions": "Now decide."}):
+        (call,) = drive(provider.decide(asking(*observations, **changes))).calls
+        observations.append(seen(call))
+    assert [thoughts(server.body(n)) for n in range(4)] == [[], [2], [0, 0], [0, 0, 0]]
+    assert server.refused == []
+    server.replies = [calling(1), saying('{"answer":"x"}')]
+    native = provider_of(CLAUDE, server, **options)
+    (call,) = drive(native.decide(REQUEST)).calls
+    with pytest.raises(DecisionHistoryLimitExceeded, match="the tools changed"):
+        drive(native.decide(asking(seen(call), **gone)))
+    assert drive(native.decide(asking(seen(call)))).finish
+    assert thoughts(server.body()) == [2]
+    assert server.refused == []
+
+
 def test_d04_reasoning_that_the_provider_withheld_is_told_by_numbers(server: Server) -> None:
     """D4: an event with the number of blocks, and nothing of them; what was shown all the same is none."""
     told: list[Any] = []

@@ -95,6 +95,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The `seq` of the newest message said in the turn before its first response; 0 if there is none."""
     cut_at: int = 0
     """The newest `seq` when the window's start last moved; 0 before that. Reasoning up to it may be stale."""
+    prelude: str = ""
+    """Digest of what the last request said before its window, where reasoning is bound to that; else empty."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -145,6 +147,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     window_from: int = 0
     window_limits: tuple[int, int] = (0, 0)
     cut_at: int = 0
+    prelude: str = ""
     sent: bytes = b""
     """The receipt of the request that led to this commit, as JSON; empty when there was none."""
     max_retained_bytes: int | None = None
@@ -436,7 +439,12 @@ class _Growth:
             self._park(exchange)
         if self.delta.window_from:
             delta = self.delta
-            self._set(window_from=delta.window_from, window_limits=delta.window_limits, cut_at=delta.cut_at)
+            self._set(
+                window_from=delta.window_from,
+                window_limits=delta.window_limits,
+                cut_at=delta.cut_at,
+                prelude=delta.prelude,
+            )
         if self.delta.abandons:
             self._abandon(self.delta.abandons)
         elif self.delta.settles:

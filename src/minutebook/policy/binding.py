@@ -11,6 +11,9 @@ newest `seq` when that start last moved (`cut_at`): responses up to there are st
 result that completes a parked exchange puts it back before what was said meanwhile, which makes that stale too.
 A response that was made behind stripped ones stays fresh, since the same ones are stripped in every window that begins
 there: the low-water mark of SPEC B3 keeps prompt cache and reasoning alike.
+
+Instructions and tools stand before every message. Where they are known, by a digest, a change of them counts as a move
+of the start.
 """
 
 from __future__ import annotations
@@ -53,9 +56,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     stripped: int = 0
 
 
-def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning: Reasoning) -> Bound:
+def bind(
+    plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning: Reasoning, prelude: str = ""
+) -> Bound:
     """
     Return `plan` with the stale reasoning left out where it is to be stripped; linear in the window.
+
+    `prelude` is a digest of the instructions and tools that go along; empty where they are not known.
 
     Raises:
         DecisionHistoryLimitExceeded: the reasoning of an open tool loop is stale. The provider demands it there, so it
@@ -63,7 +70,7 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     """
     if not wire.binds:
         return Bound(plan=plan)
-    cut_at = _cut_at(plan, header, stripping=reasoning == "strip")
+    cut_at = _cut_at(plan, header, prelude, stripping=reasoning == "strip")
     if reasoning != "strip":
         return Bound(plan=plan, cut_at=cut_at)
     unbound = {entry.seq: _unbound(entry, wire) for entry in _stale(plan, cut_at)}
@@ -75,7 +82,7 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     return Bound(plan=_without(plan, stripped), cut_at=cut_at, stripped=len(stripped))
 
 
-def _cut_at(plan: Plan, header: Header, *, stripping: bool) -> int:
+def _cut_at(plan: Plan, header: Header, prelude: str, *, stripping: bool) -> int:
     """
     Return the newest `seq` when the window's start last moved, this window taken into account.
 
@@ -83,6 +90,7 @@ def _cut_at(plan: Plan, header: Header, *, stripping: bool) -> int:
     """
     state = header.state
     moved = plan.window_from != state.window_from if state.window_from else plan.trimmed
+    moved = moved or "" != prelude != state.prelude != ""
     return header.entries if moved or (state.cut_at and not stripping) else state.cut_at
 
 
@@ -141,9 +149,10 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
 
 def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
     return DecisionHistoryLimitExceeded(
-        "older exchanges had to leave inside an open tool loop, and the provider binds the loop's reasoning to them; "
-        f"raise max_messages ({limits.max_messages:,}) or max_bytes ({limits.max_bytes:,}), or have the provider drop "
-        "that reasoning: reasoning='drop_block' does, or 'keep' where the request is your own and asks for it",
+        "older exchanges had to leave inside an open tool loop, or the tools changed in it, and the provider binds the "
+        f"loop's reasoning to them; raise max_messages ({limits.max_messages:,}) or max_bytes ({limits.max_bytes:,}), "
+        "or have the provider drop that reasoning: reasoning='drop_block' does, or 'keep' where the request is your "
+        "own and asks for it",
         messages=plan.messages,
         bytes=plan.size,
         max_messages=limits.max_messages,

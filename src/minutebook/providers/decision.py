@@ -24,7 +24,7 @@ from minutebook.errors import (
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
-from minutebook.model.entries import Call, Draft
+from minutebook.model.entries import Call, Draft, payload_digest
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import checked_schema
 
@@ -423,6 +423,14 @@ def text_at(holder: JSON, key: str) -> str:
     """
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, str) else ""
+
+
+def prelude(interface: Interface, request: DecisionRequest) -> str:
+    """Return a digest of what a request says before its messages; empty where no reasoning is bound to it."""
+    if not interface.wire.binds:
+        return ""
+    tools: list[JSON] = [[spec.name, spec.description, spec.parameters] for spec in interface.tools(request)]
+    return payload_digest(codec.encode([interface.instructions(request), tools]))[:8].hex()
 
 
 def withheld(api: Api, payload: bytes) -> int:
