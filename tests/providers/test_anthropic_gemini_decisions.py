@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import ssl
+import sys
 import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -848,6 +849,19 @@ def test_a_missing_key_is_told_before_anything_is_recorded(
     assert isinstance(refusal(provider), InvalidOption)
     assert record(provider) is None
     assert server.requests == []
+
+
+@pytest.mark.parametrize(("dialect", "package"), [(CLAUDE, "anthropic"), (GOOGLE, "httpx2")])
+def test_a_missing_package_is_named_with_its_extra(
+    server: Server, dialect: Dialect, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What to install is told before anything is recorded."""
+    monkeypatch.setitem(sys.modules, package, None)
+    provider = dialect.kind(model="m", **dialect.options, **dialect.made_with(server))
+    caught = refusal(provider)
+    assert isinstance(caught, InvalidOption)
+    assert f"minutebook[{dialect.name}]" in str(caught)
+    assert record(provider) is None
 
 
 @both

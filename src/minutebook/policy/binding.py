@@ -90,8 +90,8 @@ def _cut_at(plan: Plan, header: Header, prelude: str, *, stripping: bool) -> int
     """
     state = header.state
     moved = plan.window_from != state.window_from if state.window_from else plan.trimmed
-    moved = moved or "" != prelude != state.prelude != ""
-    return header.entries if moved or (state.cut_at and not stripping) else state.cut_at
+    changed = bool(prelude and state.prelude) and prelude != state.prelude
+    return header.entries if moved or changed or (state.cut_at and not stripping) else state.cut_at
 
 
 def _stale(plan: Plan, cut_at: int) -> Iterator[Entry]:
