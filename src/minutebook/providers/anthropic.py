@@ -68,6 +68,8 @@ ANTHROPIC_SDK: Final = Sdk(
     asynchronous="AsyncAnthropic",
     base_error="AnthropicError",
     key="ANTHROPIC_API_KEY",
+    sender="_attempt_request",
+    sends_tuples=True,
     authenticates=lambda client: any((client.api_key, client.auth_token, client.credentials)),
     code=code_of,
 )

@@ -13,7 +13,16 @@ from typing import Any, Final
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, MinutebookError
 from minutebook.providers.decision import unavailable
 from minutebook.providers.gemini import code_of
-from minutebook.providers.sdk_http import check_colour, imported, result_of, status_code
+from minutebook.providers.sdk_http import (
+    MAX_REFUSAL_BYTES,
+    MAX_RESPONSE_BYTES,
+    check_colour,
+    imported,
+    is_timeout,
+    read_body,
+    result_of,
+    status_code,
+)
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com/v1"
 TIMEOUT_SECONDS: Final = 600.0
@@ -85,26 +94,29 @@ class Httpx2Post:
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
-                and whatever a transport of the host raises.
+                a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
         self.connect()
-        httpx2, key = imported("httpx2", "gemini"), self._own_key()
+        key = self._own_key()
         headers = {"Content-Type": "application/json", **({"x-goog-api-key": key} if key else {})}
         failure: AgentDecisionProviderUnavailable
         try:
-            posted = self._client.post(self._base_url + path, content=body, headers=headers, follow_redirects=False)
-            response = await result_of(posted)
-            content, status = bytes(response.content), int(response.status_code)
-        except httpx2.TimeoutException:
-            failure = unavailable("timeout")
+            request = self._client.build_request("POST", self._base_url + path, content=body, headers=headers)
+            response = await result_of(self._client.send(request, stream=True, follow_redirects=False))
+            status = int(response.status_code)
+            bound = MAX_RESPONSE_BYTES if 200 <= status < 300 else MAX_REFUSAL_BYTES
+            received = await read_body(response, bound, blocking=self._blocking)
         except MinutebookError:
             raise
-        except Exception:  # the host's transport, proxy or hook may raise anything
-            failure = unavailable("connection_failed")
+        except Exception as error:  # the host's transport, proxy or hook may raise anything
+            failure = unavailable("timeout" if is_timeout(error) else "connection_failed")
         else:
-            if 200 <= status < 300:
-                return content
-            failure = unavailable(status_code(code_of, status, content), status)
+            if not 200 <= status < 300:
+                failure = unavailable(status_code(code_of, status, received or b""), status)
+            elif received is not None:
+                return received
+            else:
+                failure = unavailable("response_too_large")
         # Raised out here and without its cause: the client's errors hold the request with its key (promise I-37).
         raise failure
 

@@ -53,5 +53,6 @@ OPENAI: Final = Sdk(
     asynchronous="AsyncOpenAI",
     base_error="OpenAIError",
     key="OPENAI_API_KEY",
+    sender="_send_request",
     code=lambda _, error: known_code(error),
 )

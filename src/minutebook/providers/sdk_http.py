@@ -11,20 +11,29 @@ whoever drives it, since a blocking client under an event loop would stop the lo
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
 from minutebook.errors import BlockingMismatch, InvalidOption, InvalidValue, MinutebookError
 from minutebook.model import codec
+from minutebook.model.pause import drive
 from minutebook.providers.decision import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from minutebook.model.codec import JSON
+
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+"""How long a response may be once it is unpacked."""
+
+MAX_REFUSAL_BYTES: Final = 1024 * 1024
+"""Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
 
 
 class Post(Protocol):
@@ -55,6 +64,10 @@ class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     """The environment variable that holds a key."""
     headers: Mapping[str, str] = {}
     """Headers of every request; `anthropic-beta` joins what the client sends there by itself."""
+    sender: str
+    """The method of a client that sends one request and returns the response."""
+    sends_tuples: bool = False
+    """Whether that method returns a tuple which begins with the response."""
     authenticates: Callable[[Any], bool] = bool
     """Return whether a client that was made from options and environment has what it needs to prove who it is."""
     code: Callable[[int, JSON], str | None]
@@ -95,6 +108,11 @@ class SdkPost:
         self._made = client is None
         self._client: Any = None if client is None else _single(sdk, client, blocking=blocking)
 
+    def host(self) -> str | None:
+        """Return where requests go, by a client or URL that says so; `None` for wherever a client of our own goes."""
+        url = self._settings["base_url"] if self._client is None else str(self._client.base_url)
+        return urlsplit(url or "").hostname
+
     def connect(self) -> None:
         """
         Have a client, so that a missing package or key is told before anything is recorded.
@@ -125,7 +143,7 @@ class SdkPost:
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
-                and whatever a transport of the host raises.
+                a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
         self.connect()
         package = self._sdk.package
@@ -133,9 +151,11 @@ class SdkPost:
         failure: MinutebookError
         try:
             options = {"headers": self._headers(), "follow_redirects": False}
-            posted = self._client.post(path, content=body, cast_to=response_type, options=options)
-            response = await result_of(posted)
-            return bytes(response.content)
+            posted = self._client.post(path, content=body, cast_to=response_type, options=options, stream=True)
+            received = await read_body(await result_of(posted), MAX_RESPONSE_BYTES, blocking=self._blocking)
+            if received is not None:
+                return received
+            failure = unavailable("response_too_large")
         except module.APIStatusError as error:
             failure = unavailable(self._status_code(error.status_code, error.response.content), error.status_code)
         except module.APITimeoutError:
@@ -146,8 +166,8 @@ class SdkPost:
             failure = unavailable("client_failed")
         except MinutebookError:
             raise
-        except Exception:  # the host's transport, proxy or hook may raise anything
-            failure = unavailable("connection_failed")
+        except Exception as error:  # the host's transport, proxy or hook may raise anything
+            failure = unavailable("timeout" if is_timeout(error) else "connection_failed")
         # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
         # quote the provider, which quotes them in turn (promise I-37).
         raise failure
@@ -193,6 +213,36 @@ async def result_of(returned: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
+async def read_body(response: Any, max_bytes: int, *, blocking: bool) -> bytes | None:
+    """Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`."""
+    body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
+    async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
+        async for piece in pieces:
+            if len(body) + len(piece) > max_bytes:
+                return None
+            body += piece
+    return bytes(body)
+
+
+async def _pieces(response: Any, *, blocking: bool) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it comes in; the client unpacks it in pieces of at most 1 MiB."""
+    if blocking:
+        pieces: Generator[bytes, None, None] = response.iter_bytes()
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                yield piece
+    else:
+        coming: AsyncGenerator[bytes, None] = response.aiter_bytes()
+        async with contextlib.aclosing(coming):
+            async for piece in coming:
+                yield piece
+
+
+def is_timeout(error: Exception) -> bool:
+    """Return whether the HTTP client, of whichever of its two names, waited too long."""
+    return any(kind.__name__ == "TimeoutException" for kind in type(error).__mro__)
+
+
 def check_colour(client: object, ours: type, other: type, *, blocking: bool) -> None:
     """
     Refuse a client that is not of the class `ours`.
@@ -219,7 +269,38 @@ def _single(sdk: Sdk, client: object, *, blocking: bool) -> Any:
     ours, other = pair if blocking else pair[::-1]
     check_colour(client, ours, other, blocking=blocking)
     checked: Any = client
-    return checked.with_options(max_retries=0)
+    single = checked.with_options(max_retries=0)
+    _bound_refusals(single, sdk, blocking=blocking)
+    return single
+
+
+def _bound_refusals(client: Any, sdk: Sdk, *, blocking: bool) -> None:
+    """
+    Have a client of our own read the body of a response that is not 2xx within a bound.
+
+    The client reads those bodies itself, whole, before it raises. What it sends with is the one place to come before.
+    """
+    send = getattr(client, sdk.sender)
+    in_tuple = sdk.sends_tuples
+
+    async def sent(*given: Any, **options: Any) -> Any:
+        made = await result_of(send(*given, **options))
+        response = made[0] if in_tuple else made
+        if response.is_success:
+            return made
+        body = await read_body(response, MAX_REFUSAL_BYTES, blocking=blocking)
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_TRANSFER]
+        request, status = response.request, response.status_code
+        bounded = type(response)(status, headers=headers, content=body or b"", request=request)
+        return (bounded, *made[1:]) if in_tuple else bounded
+
+    def sent_at_once(*given: Any, **options: Any) -> Any:
+        return drive(sent(*given, **options))
+
+    setattr(client, sdk.sender, sent_at_once if blocking else sent)
+
+
+_OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 def _own_error(error: BaseException) -> MinutebookError | None:
