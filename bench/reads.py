@@ -6,6 +6,7 @@ Both sides end with Python values, for that is what a caller of an SDK needs.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,9 @@ NOTE_4 = (
 )
 NOTE_9 = (
     "where a window of 256 KiB begins, found from the sizes that the entries carry, against encoding its messages once "
-    "more to measure them: by msgspec, the fastest there is, and by json, which is what the peers use. Alone: the sum "
-    "over exchanges; with grouping: also entries put together to exchanges, which a window needs in any case."
+    "more to measure them: by msgspec, the fastest there is, and by json, which is what the peers use. Sums alone: the "
+    "bisection over what a process remembers. Warm: also what is new put together to exchanges, and the plan of the "
+    "window. Cold: all its entries put together anew."
 )
 NOTE_13 = (
     "every exchange as Python values, in a stream. `exchanges` groups and pairs them; `entries` yields rows as stored, "
@@ -111,17 +113,29 @@ def bound(lab: Lab) -> list[Row]:
         scan.add(tail)
         scan.plan(limits, 1.0)
 
-    grouped = Scan(header)
-    grouped.add(tail)
+    scan = Scan(header)
+    scan.add(tail)
+    settled = scan.settle(header)
+    assert settled is not None
+    live = [entry for entry in tail if entry.seq >= settled.below]
+
+    def next_bound() -> None:
+        scan = Scan(header)
+        scan.add(live)
+        scan.join(settled)
+        scan.settle(header)
+        scan.plan(limits, 1.0)
+
     steps: dict[str, Step] = {
-        "with grouping": ours_bound,
-        "alone": lambda: grouped.plan(limits, 1.0),
+        "cold": ours_bound,
+        "warm": next_bound,
+        "sums alone": lambda: settled.first_fitting(10_000, 262_144, 0),
         "msgspec": lambda: msgspec.json.encode(messages),
         "json": lambda: json.dumps(messages, ensure_ascii=False, separators=(",", ":")).encode(),
     }
     times = interleave(lab.loop, steps, rounds=lab.rounds, each=20)
     lines = []
-    for own, name in (("alone", "msgspec"), ("alone", "json"), ("with grouping", "msgspec"), ("with grouping", "json")):
+    for own, name in itertools.product(("sums alone", "warm", "cold"), ("msgspec", "json")):
         median, least = times.ratios(own, name)
         what = f"bound of {len(messages)} messages, {own}, vs encoding by {name}"
         lines.append(Row(figure="9", what=what, median=median, least=least, fast=0.05, note=NOTE_9))

@@ -6,6 +6,7 @@ A test belongs to a promise by its name: `test_i13_…` to promise I-13, `test_d
 several (`test_i22_i23_…`, `test_bad_input_01_to_06_and_14_…`); such a test stands under each of them.
 """
 
+import json
 import os
 import re
 import sys
@@ -39,13 +40,25 @@ class Collector:
         self.ended: dict[str, tuple[str, float]] = {}
         self.figures: dict[str, list[str]] = defaultdict(list)
 
+    def load(self, path: Path) -> None:
+        """Begin with what an earlier part of the same long run found."""
+        if path.exists():
+            ended, figures = json.loads(path.read_text())
+            self.ended.update((nodeid, (outcome, seconds)) for nodeid, (outcome, seconds) in ended.items())
+            self.figures.update(figures)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps([self.ended, self.figures]))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped or report.failed:
             self.ended[report.nodeid] = (report.outcome, report.duration)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        told: dict[str, list[str]] = defaultdict(list)
         for nodeid, text in session.config.stash[FIGURES]:
-            self.figures[function_of(nodeid)].append(text)
+            told[function_of(nodeid)].append(text)
+        self.figures.update(told)
 
 
 def function_of(nodeid: str) -> str:
@@ -106,14 +119,20 @@ def main(arguments: list[str]) -> int:
     """
     Run the long budgets and write the table, also when something failed: then the table says so.
 
-    With `--short` the budgets are those of `make test`, and the table says that too.
+    With `--short` the budgets are those of `make test`, and the table says that too. A run takes hours; with
+    `--parts=FILE` it can be made in parts, each given as pytest's own arguments: FILE carries on what was found.
     """
     short = "--short" in arguments
-    arguments = [argument for argument in arguments if argument != "--short"]
+    parts = next((Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--parts=")), None)
+    arguments = [argument for argument in arguments if argument != "--short" and not argument.startswith("--parts=")]
     if not short:
         os.environ["MINUTEBOOK_PROVE"] = "1"
     collector = Collector()
-    code = pytest.main(["-q", "--timeout=7200", *arguments], plugins=[collector])
+    if parts:
+        collector.load(parts)
+    code = pytest.main(["-q", "--timeout=14400", *arguments], plugins=[collector])
+    if parts:
+        collector.save(parts)
     TABLE.write_text(table(collector, short=short))
     return int(code)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
-    from minutebook.conversation import Conversation, Exchange, ToolCall
+    from minutebook.conversation import Conversation, ToolCall
     from minutebook.decisions import (
         AnthropicDecisionProvider,
         GeminiDecisionProvider,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         DecisionHistoryStorageLocked,
         DecisionHistoryStorageUnsafe,
         DecisionHistoryStoreFull,
+        DecisionHistorySummaryInvalid,
         ImportRefused,
         InvalidId,
         InvalidMessage,
@@ -47,12 +48,14 @@ if TYPE_CHECKING:
         MinutebookError,
         PairingViolation,
         ProviderContextCountUnavailable,
+        ProviderContextWindowExceeded,
         ProviderError,
         StorageError,
         StoreClosed,
     )
     from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         CallReference,
         Decision,
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     )
     from minutebook.model.keys import ConversationKey
     from minutebook.programs import Runtime
+    from minutebook.providers.guard import ContextGuardTransport
+    from minutebook.reading import Exchange
     from minutebook.runtime import Budgets, CapabilityFailed, Outcome, Program, capability
     from minutebook.stores.opening import (
         HostStore,
@@ -81,6 +86,8 @@ __all__ = [
     "CallReference",
     "CallerError",
     "CapabilityFailed",
+    "ContextGuardTransport",
+    "ContextWindow",
     "Conversation",
     "ConversationKey",
     "Decision",
@@ -98,6 +105,7 @@ __all__ = [
     "DecisionHistoryStorageLocked",
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
+    "DecisionHistorySummaryInvalid",
     "DecisionRequest",
     "Exchange",
     "Finish",
@@ -119,6 +127,7 @@ __all__ = [
     "Program",
     "ProposedCall",
     "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
     "ProviderError",
     "Runtime",
     "SQLiteStore",
@@ -139,11 +148,13 @@ _HOMES = {
     "Budgets": "minutebook.runtime",
     "CallReference": "minutebook.model.decisions",
     "CapabilityFailed": "minutebook.runtime",
+    "ContextGuardTransport": "minutebook.providers.guard",
+    "ContextWindow": "minutebook.model.context",
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",
     "DecisionRequest": "minutebook.model.decisions",
-    "Exchange": "minutebook.conversation",
+    "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
     "GeminiDecisionProvider": "minutebook.decisions",
     "HistoryOptions": "minutebook.decisions",

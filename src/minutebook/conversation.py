@@ -8,26 +8,28 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-import json
+import copy
 from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryConflict, InvalidOption, PairingViolation
+from minutebook.continuation import Continuation
+from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_retained
-from minutebook.model.codec import JSON, decode, reread
-from minutebook.model.entries import ABANDONED, INPUT, RESULT, Call, Draft, Entry
+from minutebook.model.codec import JSON
+from minutebook.model.entries import Call, Draft
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.pause import pause
+from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
-from minutebook.policy.projection import unit_fragments
-from minutebook.policy.window import Scan, Unit, with_entry
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.policy.compaction import summarising
+from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
+from minutebook.reading import Reading
+from minutebook.stores.streams import OneRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from os import PathLike
     from types import TracebackType
     from typing import Self
@@ -35,16 +37,12 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Observer
+    from minutebook.ports import Journal, Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
 
 LOW_WATER = 0.65
 """How far a conversation's window is cut when a limit bites, if its limits do not say otherwise (SPEC C4)."""
-
-
-READ_AT_ONCE = 64
-"""How many exchanges are read back before others get their turn."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,29 +63,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"ToolCall(exchange={self.exchange}, position={self.position})"
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange with the input that it answers, or an input without an answer, as it is read back."""
-
-    seq: int
-    """Where it stands: the `seq` of its response, or of the input that nothing answered."""
-    turn: int
-    wall: int
-    """When it was recorded, in Unix milliseconds; order is by `seq` alone."""
-    complete: bool
-    """Whether every call has its result; windows leave out an exchange that waits."""
-    json: bytes
-    """Its wire messages as a JSON array; the turn's input first where this is the turn's first exchange."""
-
-    @property
-    def messages(self) -> list[dict[str, JSON]]:
-        """The wire messages as Python values."""
-        return cast("list[dict[str, JSON]]", reread(self.json))
-
-    def __repr__(self) -> str:
-        return f"Exchange({self.seq}, {len(self.json):,} bytes)"
-
-
-class Conversation:
+class Conversation(Reading):
     """
     One conversation in a store, in one wire format.
 
@@ -98,6 +74,8 @@ class Conversation:
         limits: what a window may hold.
         max_retained_bytes: refuse to retain more than this in this conversation, beside the store's own bounds.
         on_event: told of what leaves the window and of what is abandoned, by numbers alone.
+        summarize: makes a summary of what leaves a turn's window, to stand there in its place; see `Summarize`.
+        max_summary_bytes: how long that may be, in UTF-8 bytes.
         reasoning: what a window does with Anthropic's thinking that is stale because older exchanges left it. `strip`
             leaves it out, but refuses the window (`DecisionHistoryLimitExceeded`) inside an open tool loop, where the
             API demands it; `keep` leaves it in, for requests of yours that have the API drop it. What is retained is
@@ -117,6 +95,8 @@ class Conversation:
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        summarize: Summarize | None = None,
+        max_summary_bytes: int = SUMMARY_BYTES,
         reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         check_reasoning(reasoning, ("strip", "keep"))
@@ -140,6 +120,7 @@ class Conversation:
             if max_retained_bytes is None
             else check_retained(max_retained_bytes, limits.max_bytes),
             observer=on_event,
+            summarising=summarising(summarize, max_summary_bytes, limits.max_bytes, store.fresh_id),
             reasoning=reasoning,
         )
 
@@ -161,7 +142,8 @@ class Conversation:
         System and developer messages at its head are retained and stand in no window: send your own with each request.
 
         With an `id` the same transcript may come again and is recorded once. With `whole` the messages are the whole
-        conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over.
+        conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over, and
+        the results of one exchange may stand in any order.
 
         Raises:
             DecisionHistoryBusy: another worker holds the conversation.
@@ -181,38 +163,30 @@ class Conversation:
         """Compare and record under one reservation, so that two clients with the same list record it once."""
         hold = await self.history.open(attempt=False)
         try:
-            drafts = await self._unrecorded(drafts)
+            continuation = Continuation(self._wire, drafts)
+            async for entry in self.entries():
+                continuation.take(entry)
+            drafts = continuation.left()
             committed = await hold.commit(drafts, release=True, idempotency=idempotency if drafts else "")
         except BaseException as error:
             await hold.abandon(error)
             raise
         return committed.receipt if drafts else None
 
-    async def _unrecorded(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Return the drafts beyond those that are recorded; linear in the record, which a whole transcript repeats."""
-        position = 0
-        async for entry in self.entries():
-            if position == len(drafts):
-                raise DecisionHistoryConflict(
-                    f"the transcript has {position} entries and the record more; it is not this conversation's",
-                    seq=entry.seq,
-                )
-            if not _is_same(drafts[position], entry):
-                raise DecisionHistoryConflict(
-                    f"entry {position + 1} of the transcript is not what is recorded at seq {entry.seq}", seq=entry.seq
-                )
-            position += 1
-        return drafts[position:]
-
     async def open_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls that wait for a result, parked ones included, oldest first."""
-        header = await self.history.header()
+        """
+        Return the calls that wait for a result, parked ones included, oldest first.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
         found: list[ToolCall] = []
-        for waiting in header.state.open if header else ():
-            page = await self.store.journal.oldest(self.key, waiting.exchange - 1, Page(rows=1, messages=1, size=1))
-            if not page:
-                return ()  # deleted or expired meanwhile
-            calls = self._wire.calls(page[0].fragment)
+        header = await self.history.header()
+        if header is None:
+            return ()
+        for waiting in header.state.open:
+            response = await self._entry(header, waiting.exchange)
+            calls = self._wire.calls(response.fragment)
             found.extend(_tool_call(self.key, calls[p], waiting.exchange, p) for p in waiting.waiting)
         return tuple(found)
 
@@ -237,9 +211,22 @@ class Conversation:
         digest = page[0].digest.hex() if page else ""
         return f"result-{call.exchange}-{call.position}-{digest}"
 
+    async def drop_summary(self) -> bool:
+        """Have windows show no summary any more; see `JournalStore.drop_summary`."""
+        return await self.store.drop_summary(self.key)
+
     async def window(self, limits: WindowLimits | None = None) -> Window:
-        """Return the window as the next turn would see it; reserves and writes nothing."""
-        return await self.history.window(None if limits is None else _checked_limits(limits))
+        """
+        Return the window as the next turn would see it; reserves and writes nothing.
+
+        Raises:
+            DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        limits = None if limits is None else _checked_limits(limits)
+        history = copy.copy(self.history)
+        history.journal = cast("Journal", OneRecord(self.store.journal))
+        return await history.window(limits)
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""
@@ -265,123 +252,6 @@ class Conversation:
         from minutebook.providers.derivation import derived_entries
 
         return derived_entries(format, drafts) if format.partition("/")[0] == self._wire.name else None
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    async def entries(self, *, after: int = 0) -> AsyncIterator[Entry]:
-        """
-        Stream the entries above `after` that no attempt took back, with their metadata, oldest first.
-
-        Memory is bounded by one turn. What failed attempts left behind is in `store.entries(key)`.
-        """
-        async for turn in self._turns(after):
-            for entry in turn:
-                yield entry
-
-    async def _turns(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
-        header = await self.history.header()
-        waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
-        turn: list[Entry] = []
-        async for entry in self.store.entries(self.key, after=after):
-            if entry.kind is INPUT and turn:
-                yield turn
-                turn = []
-            if entry.kind is ABANDONED:
-                turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
-            elif entry.seq != waiting:
-                turn.append(entry)
-        if turn:
-            yield turn
-
-    async def exchanges(self, *, after: int = 0) -> AsyncIterator[Exchange]:
-        """Stream the exchanges above `after`, oldest first, in bounded memory."""
-        header = await self.history.header()
-        if header is None:
-            return
-        async for turn in self._turns(after):
-            scan = Scan(header, below=turn[-1].seq + 1, reading=True)
-            scan.add(reversed(turn))
-            for position in reversed(range(len(scan.units))):
-                yield await self._read(scan, position, header)
-
-    async def last(self, count: int | None = None) -> list[Exchange]:
-        """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40)."""
-        return await self.page(limit=count)
-
-    async def page(self, *, before: int = 0, after: int | None = None, limit: int | None = 50) -> list[Exchange]:
-        """
-        Return up to `limit` exchanges in order: the newest, those before a `seq`, or those after one (0: the oldest).
-
-        Paging by the `seq` of a page's first or last exchange meets each exchange once, also while others come in.
-        """
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
-        if before and after is not None:
-            raise InvalidOption("page before a seq or after one, not both", option="before")
-        header = await self.history.header()
-        if header is None or limit == 0:
-            return []
-        if after is not None:
-            return await self._page_after(after, limit)
-        scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
-        while not scan.exhausted and (limit is None or len(scan.units) <= limit):
-            entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            if not entries:
-                return []  # deleted or expired meanwhile
-            scan.add(entries)
-            await pause()
-        found: list[Exchange] = []
-        for position in reversed(range(len(scan.units))[:limit]):
-            found.append(await self._read(scan, position, header))
-            if len(found) % READ_AT_ONCE == 0:
-                await pause()
-        return found
-
-    async def _turn_of(self, seq: int) -> int:
-        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
-        return page[0].turn if page and page[0].seq == seq else 0
-
-    async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
-        found: list[Exchange] = []
-        async for exchange in self.exchanges(after=after):
-            found.append(exchange)
-            if len(found) == limit:
-                break
-        return found
-
-    async def _read(self, scan: Scan, position: int, header: Header) -> Exchange:
-        unit = await self._with_late_results(scan.units[position], header)
-        older = scan.units[position + 1].turn if position + 1 < len(scan.units) else 0
-        inputs = reversed(scan.inputs.get(unit.turn, ())) if unit.turn != older else ()
-        messages = [entry.fragment for entry in inputs] + unit_fragments(unit, self._wire)
-        response = unit.entries[0] if unit.entries else None
-        results = sum(entry.kind is RESULT for entry in unit.entries)
-        return Exchange(
-            seq=unit.key,
-            turn=unit.turn,
-            wall=response.wall if response else scan.inputs[unit.turn][-1].wall,
-            complete=response is not None and results == len(response.calls),
-            json=b"[" + b",".join(filter(None, messages)) + b"]",
-        )
-
-    async def _with_late_results(self, unit: Unit, header: Header) -> Unit:
-        """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
-        calls = len(unit.entries[0].calls) if unit.entries else 0
-        here = {entry.call for entry in unit.entries if entry.kind is RESULT}
-        if len(here) == calls:
-            return unit
-        waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
-        missing = set(range(calls)) - here - set(waiting)
-        if not missing:
-            return unit
-        async for entry in self.entries(after=unit.entries[-1].seq):
-            if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
-                unit = with_entry(unit, entry)
-                missing.discard(entry.call)
-            if not missing:
-                break
-        return unit
 
 
 class Turn:
@@ -568,17 +438,3 @@ def _check_answered(header: Header, what: str) -> None:
                 f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
                 exchange=waits.exchange,
             )
-
-
-def _is_same(draft: Draft, entry: Entry) -> bool:
-    """Return whether a client's message says what is recorded: of a raw response, the part that is sent back."""
-    if draft.kind is not entry.kind or (draft.kind is RESULT and draft.call != entry.call):
-        return False
-    if draft.payload == entry.payload:
-        return True
-    given = draft.payload[draft.start : draft.stop]
-    return bool(given) and _canonical(given) == _canonical(entry.fragment)
-
-
-def _canonical(fragment: bytes) -> str:
-    return json.dumps(decode(b"[%b]" % fragment), sort_keys=True)

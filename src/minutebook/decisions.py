@@ -11,7 +11,7 @@ Every provider here is thin: an API, an interface, a way to post bytes, and `Ste
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from urllib.parse import quote
 
 import msgspec
@@ -21,19 +21,22 @@ from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     DecisionHistoryAbsent,
     InvalidOption,
-    InvalidValue,
     PairingViolation,
-    ProviderContextCountUnavailable,
 )
 from minutebook.history import History, Hold
 from minutebook.model import codec
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
+from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.events import ReasoningWithheld
 from minutebook.model.keys import check_id
+from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
+from minutebook.policy.compaction import summarising
+from minutebook.policy.tokens import TokenGuard
 from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
+from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import (
     Ask,
     Native,
@@ -45,9 +48,9 @@ from minutebook.providers.decision import (
     prelude,
     read,
     read_message,
-    token_count,
     withheld,
 )
+from minutebook.providers.endpoints import OFFICIAL
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.gemini_http import Httpx2Post
 from minutebook.providers.generator import Generator, check_alone
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.policy.binding import Reasoning
-    from minutebook.ports import Generate, Observer
+    from minutebook.ports import Generate, Observer, Summarize
     from minutebook.providers.decision import Api, Interface
     from minutebook.providers.sdk_http import Post, Sdk
     from minutebook.stores.journal import JournalStore
@@ -111,6 +114,10 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where conversations are kept; without one, in RAM, in a store of the provider's own."""
     namespace: str | None = None
     """The store's namespace, from trusted configuration, where the store itself has none (SPEC D21)."""
+    summarize: Summarize | None = None
+    """Makes a summary of what leaves the window, to stand there in its place (SPEC D17, D18); none by default."""
+    max_summary_bytes: int = SUMMARY_BYTES
+    """How long that may be, in UTF-8 bytes."""
     max_sessions: int | None = None
     """The RAM store's bound on conversations: 128."""
     max_store_bytes: int | None = None
@@ -124,6 +131,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_retained(self.max_retained_bytes, self.max_bytes)
         if self.on_event is not None and not callable(self.on_event):
             raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        summarising(self.summarize, self.max_summary_bytes, self.max_bytes, str)
         if self.store is None:
             self._bounds()
             if self.namespace is not None:
@@ -174,6 +182,10 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         return store
 
 
+Prepared: TypeAlias = "tuple[Ask, dict[str, bytes], int | None]"
+"""A request, the fields of its body, and their input tokens where they are counted."""
+
+
 class Steps:
     """
     The steps of a provider: what joins an API, an interface and a way to post bytes to a history.
@@ -185,6 +197,7 @@ class Steps:
         history: options, `None` for the defaults, or `False` for none.
         max_output_tokens: the provider's bound on what it generates.
         count: ask the provider's counting endpoint before each generation.
+        context: hold each request to the model's window by that count; the oldest exchanges leave until it fits.
         extra_body: further top-level fields of each request.
         post: posts bytes to a path and returns the body of a 2xx response.
         generator: makes the response of a request instead of `post`.
@@ -204,6 +217,7 @@ class Steps:
         history: HistoryOptions | Literal[False] | None,
         max_output_tokens: int | None,
         count: bool,
+        context: ContextWindow | None,
         extra_body: Mapping[str, JSON] | None,
         post: Callable[[str, bytes], Awaitable[bytes]],
         generator: Generator | None = None,
@@ -223,9 +237,10 @@ class Steps:
         for name, value in (("count", count), ("stream", stream)):
             if type(value) is not bool:
                 raise InvalidOption(f"{name} is True or False", option=name)
-        self.count = count
+        self.context = _checked_context(context, max_output_tokens)
+        self.count = count or context is not None
         self.stream = api.stream if stream else None
-        self.extra = _extra_fields(api, extra_body or {}, count=count)
+        self.extra = _extra_fields(api, extra_body or {}, count=self.count)
         self.options = _options(history)
         self.store = self.options.open_store() if self.options else None
         self._post = post
@@ -259,13 +274,16 @@ class Steps:
         try:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
-            window = await hold.window(staged=staged, prelude=prelude(self.interface, request))
-            ask, fields, counted = await self._prepare(request, window.json)
+            prepared: dict[bytes, Prepared] = {}
+            guard = self._guard(request, prepared)
+            window = await hold.window(staged=staged, guard=guard, prelude=prelude(self.interface, request))
+            # Under a guard what is sent is what was counted, and is not made a second time.
+            ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
             unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
             draft, decision = self._read(request, payload)
-            hold.note_tokens(counted=counted, billed=decision.billed_tokens)
+            hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.commit((*staged, draft), settles=True, release=True)
         except BaseException as error:
             kept = isinstance(error, AgentDecisionProviderSchemaViolation)
@@ -291,6 +309,7 @@ class Steps:
             low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
+            summarising=summarising(options.summarize, options.max_summary_bytes, options.max_bytes, store.fresh_id),
             reasoning=self._reasoning,
         )
 
@@ -316,12 +335,40 @@ class Steps:
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
-        ask, fields, counted = await self._prepare(request, messages)
+        prepared: dict[bytes, Prepared] = {}
+        guard = self._guard(request, prepared)
+        if guard is not None:
+            measured = await guard.measure(messages)
+            if not measured.fits:
+                raise window_exceeded(measured)
+        ask, fields, counted = prepared.get(messages) or await self._prepare(request, messages)
         decision = self._read(request, await self._response(ask, fields))[1]
         return msgspec.structs.replace(decision, counted_tokens=counted)
 
-    async def _prepare(self, request: DecisionRequest, messages: bytes) -> tuple[Ask, dict[str, bytes], int | None]:
+    def _guard(self, request: DecisionRequest, prepared: dict[bytes, Prepared]) -> TokenGuard | None:
+        """Return what holds windows to the model's, and leaves in `prepared` each request that it counted."""
+        if self.context is None:
+            return None
+
+        async def count(messages: bytes) -> int:
+            ask, fields = self._request(request, messages)
+            tokens = await self._counted(fields)
+            prepared[messages] = ask, fields, tokens
+            return tokens
+
+        return TokenGuard(
+            context=self.context,
+            max_output_tokens=self.max_output_tokens or 0,
+            provider=COUNTINGS[self.api.name].provider,
+            count=count,
+        )
+
+    async def _prepare(self, request: DecisionRequest, messages: bytes) -> Prepared:
         """Return the request, the fields of its body, and their input tokens where they are counted."""
+        ask, fields = self._request(request, messages)
+        return ask, fields, await self._counted(fields) if self.count else None
+
+    def _request(self, request: DecisionRequest, messages: bytes) -> tuple[Ask, dict[str, bytes]]:
         ask = Ask(
             model=self.model,
             instructions=self.interface.instructions(request),
@@ -331,9 +378,7 @@ class Steps:
             max_output_tokens=self.max_output_tokens,
         )
         fields = merged(self.api, self.api.fields(ask), self.extra)
-        if self.stream is not None:
-            fields |= self.stream.fields
-        return ask, fields, await self._counted(fields) if self.count else None
+        return ask, fields if self.stream is None else fields | self.stream.fields
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
         """Return the response's payload: one request to the provider, or one call of the host's generator."""
@@ -353,20 +398,14 @@ class Steps:
         return read(self.api, self.interface, request, payload)
 
     async def _counted(self, fields: Mapping[str, bytes]) -> int:
-        counted = {name: value for name, value in fields.items() if name in self.api.counted}
-        request = joined(self.api.count_fields(self.model, counted))
+        counting = COUNTINGS[self.api.name]
         try:
-            body = codec.decode(await self._post(self._path(self.api.count_path), request))
-        except (AgentDecisionProviderUnavailable, InvalidValue) as error:
-            code, status = error.facts.get("provider_error_code", "not_json"), error.facts.get("status")
+            payload = await self._post(self._path(self.api.count_path), count_body(counting, fields, self.model))
+        except AgentDecisionProviderUnavailable as error:
+            failure = count_failed(error.provider_error_code, error.status)
         else:
-            tokens = token_count(body.get(self.api.count_key) if isinstance(body, dict) else None)
-            if tokens is not None:
-                return tokens
-            code, status = "no_count", None
-        raise ProviderContextCountUnavailable(
-            f"no token count could be had, so nothing was generated: {code}", provider_error_code=code, status=status
-        )
+            return counted_tokens(counting, payload)
+        raise failure
 
 
 def _task_id(turn: int, task: str) -> str:
@@ -416,6 +455,17 @@ def _options(history: object) -> HistoryOptions | None:
     raise InvalidOption("history is a HistoryOptions, or False for none", option="history")
 
 
+def _checked_context(context: object, max_output_tokens: int | None) -> ContextWindow | None:
+    if context is None:
+        return None
+    if not isinstance(context, ContextWindow):
+        raise InvalidOption("context is a ContextWindow", option="context")
+    if max_output_tokens is None:
+        raise InvalidOption("context reserves the output too; give max_output_tokens", option="max_output_tokens")
+    context.check_output(max_output_tokens)
+    return context
+
+
 def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[str, bytes]:
     fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
     for name, value in extra.items():
@@ -439,6 +489,12 @@ def _check_members(name: str, value: object, own: frozenset[str]) -> None:
         )
 
 
+def _is_official(post: Post) -> bool:
+    """Return whether requests go to OpenAI itself, as they do unless a client or URL names another server."""
+    host = post.host() if isinstance(post, SdkPost) else None
+    return host is None or host.rstrip(".") in OFFICIAL["openai"].hosts
+
+
 class ApiProvider:
     """What every provider of an API is, under an event loop and in `minutebook.sync` without one."""
 
@@ -458,16 +514,23 @@ class ApiProvider:
         history: HistoryOptions | Literal[False] | None = None,
         max_output_tokens: int | None = None,
         count: bool = False,
+        context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
         stream: bool = False,
     ) -> None:
         others = {"client": client, "base_url": base_url, "api_key": api_key, "max_output_tokens": max_output_tokens}
-        others |= {"count": count or None, "stream": stream or None, "extra_body": extra_body}
+        others |= {"count": count or None, "stream": stream or None, "context": context, "extra_body": extra_body}
         check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
         generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
         self._generates = generate is not None
         self._post = self._posting(client, base_url, api_key)
+        if context is not None and self._api is CHAT and (not count or _is_official(self._post)):
+            raise InvalidOption(
+                "OpenAI does not count Chat Completions; context needs a server that does, such as llama.cpp's: give "
+                "its base_url or a client of it, and count=True",
+                option="context",
+            )
         self._steps = Steps(
             self._api,
             model=model,
@@ -475,6 +538,7 @@ class ApiProvider:
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
+            context=context,
             extra_body=extra_body,
             post=self._post,
             generator=generator,
@@ -505,6 +569,7 @@ class ApiProvider:
             AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.
             AgentDecisionProviderUnavailable: transport or provider failure.
             ProviderContextCountUnavailable: the request could not be counted; nothing was generated.
+            ProviderContextWindowExceeded: the least that can be sent does not fit `context`; nothing was generated.
             PairingViolation: a call of the last decision has no observation, or the invocation has finished.
             DecisionHistoryError: the history refuses; see its codes.
             InvalidOption: a history without `run_id`, `invocation_id` or `agent_ref`, or capabilities that clash.
@@ -547,6 +612,9 @@ class OpenAIDecisionProvider(ApiProvider):
         count: count each request before it is generated; the count is in the decision and in the receipt.
         stream: have the answer streamed, so that no time-out strikes a long one; recorded is the whole that it adds up
             to, and a stream that ends early is `AgentDecisionProviderUnavailable` (`stream_cut`).
+        context: the model's window, by the caller's word. Each request is counted and takes
+            `ceil(tokens × 1.2) + 512 + max_output_tokens` of it; the oldest complete exchanges leave until it fits.
+            Needs `max_output_tokens`.
         extra_body: further top-level fields of each request, such as `temperature` or `reasoning`.
         generate: makes each decision in the place of a request, for the structured interface: given the messages and
             the schema that binds the answer, it returns the object that a model would write. What it returns is
@@ -568,7 +636,7 @@ class OpenAIChatDecisionProvider(ApiProvider):
     Decisions by the Chat Completions API, which local servers speak too: llama.cpp, Ollama, vLLM.
 
     Options and refusals are those of `OpenAIDecisionProvider`. Counting needs llama.cpp's server: OpenAI itself has
-    no counting endpoint for this API.
+    no counting endpoint for this API. So `context` needs `count=True`, and a `base_url` or `client` of such a server.
     """
 
     _api = CHAT
@@ -609,6 +677,7 @@ class AnthropicDecisionProvider(ApiProvider):
         history: HistoryOptions | Literal[False] | None = None,
         max_output_tokens: int | None = None,
         count: bool = False,
+        context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
         stream: bool = False,
@@ -628,6 +697,7 @@ class AnthropicDecisionProvider(ApiProvider):
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
+            context=context,
             extra_body=extra_body,
             generate=generate,
             stream=stream,

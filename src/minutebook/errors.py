@@ -18,6 +18,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── DecisionHistoryLimitExceeded         what must be sent does not fit the window
     │   ├── DecisionHistoryRetentionExceeded     one conversation would retain more than its bound
     │   ├── DecisionHistoryStoreFull             the store would hold more than its bounds
+    │   ├── DecisionHistorySummaryInvalid        the host's summary is none, or its callback failed
     │   └── DecisionHistoryAbsent                no such conversation, or it has expired
     ├── StorageError                             files, disks and databases; an operator has to look
     │   ├── DecisionHistoryStorageUnsafe         permissions, links or owners that are not private
@@ -29,7 +30,8 @@ Every error that minutebook raises, in one tree, split by who has to act.
     └── ProviderError                            the model's side, or the request made for it
         ├── AgentDecisionProviderUnavailable     transport or provider failure
         ├── AgentDecisionProviderSchemaViolation a response without a valid typed decision
-        └── ProviderContextCountUnavailable      no count could be had, so nothing was generated
+        ├── ProviderContextCountUnavailable      no count could be had, so nothing was generated
+        └── ProviderContextWindowExceeded        what must be sent was counted and does not fit the model's window
 
 Each class has a stable `code`, which is its name: the published names are what people search for. Messages hold
 numbers, options and what to do; never message content, keys or passwords (promise I-37).
@@ -58,6 +60,7 @@ __all__ = [
     "DecisionHistoryStorageLocked",
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
+    "DecisionHistorySummaryInvalid",
     "ImportRefused",
     "InvalidId",
     "InvalidMessage",
@@ -66,6 +69,7 @@ __all__ = [
     "MinutebookError",
     "PairingViolation",
     "ProviderContextCountUnavailable",
+    "ProviderContextWindowExceeded",
     "ProviderError",
     "StorageError",
     "StoreClosed",
@@ -156,6 +160,10 @@ class DecisionHistoryStoreFull(DecisionHistoryError):
     """The store would exceed `max_sessions` or `max_bytes`; nothing older was evicted (SPEC D7)."""
 
 
+class DecisionHistorySummaryInvalid(DecisionHistoryError):
+    """The `summarize` callback raised, or gave no text that fits (SPEC D18). `problem` is an enumerated reason."""
+
+
 class DecisionHistoryAbsent(DecisionHistoryError):
     """The conversation does not exist or has expired."""
 
@@ -207,3 +215,11 @@ class AgentDecisionProviderSchemaViolation(ProviderError):
 
 class ProviderContextCountUnavailable(ProviderError):
     """No token count could be had; nothing was generated (SPEC D12)."""
+
+
+class ProviderContextWindowExceeded(ProviderError):
+    """
+    The least that can be sent was counted and does not fit the window; nothing was generated (SPEC D12).
+
+    `count`, `reservation` and `window` are in tokens.
+    """

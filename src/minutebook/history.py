@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -32,26 +33,33 @@ from minutebook.errors import (
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
     MinutebookError,
+    ProviderContextWindowExceeded,
 )
+from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
-from minutebook.model.entries import Draft, Entry
-from minutebook.model.events import HistoryAbandoned, HistoryTrimmed
+from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
+from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
-from minutebook.policy.binding import Bound, Reasoning, bind
-from minutebook.policy.projection import project
+from minutebook.model.summaries import read_summary
+from minutebook.model.tails import Tail
+from minutebook.policy.binding import Reasoning, bind, prelude_mark
+from minutebook.policy.compaction import Removed, Summarising
 from minutebook.policy.window import Plan, Scan
-from minutebook.ports import Committed, Page
+from minutebook.ports import STREAM_PAGE, Committed, Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
+    from minutebook.model.entries import Draft, Entry
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header, Receipt
+    from minutebook.model.record import Header, Receipt, State
     from minutebook.model.tails import Tails, Tokens
+    from minutebook.model.units import Settled
+    from minutebook.policy.tokens import TokenGuard
     from minutebook.ports import Journal, Observer, Wire
 
 INPUT_ROWS = 256
@@ -65,11 +73,20 @@ class Window(Sequence["dict[str, JSON]"]):
     It is a copy: changing a message changes neither the record nor a later window.
     """
 
-    def __init__(self, json: bytes, sent: Sent) -> None:
-        """Keep the bytes; they are decoded when somebody looks."""
+    def __init__(
+        self, json: bytes, plan: Plan | None = None, limits: WindowLimits | None = None, summary: int = 0
+    ) -> None:
+        """Keep the bytes; they are decoded, and measured for a receipt, when somebody looks."""
         self.json = json
-        self.sent = sent
+        self._plan = plan
+        self._limits = limits
+        self._summary = summary
         self._messages: list[dict[str, JSON]] | None = None
+
+    @cached_property
+    def sent(self) -> Sent:
+        """What the receipt of a request with this window says of it, by numbers."""
+        return _sent(self._plan, self.json, self._limits, self._summary) if self._plan and self._limits else Sent()
 
     @property
     def messages(self) -> list[dict[str, JSON]]:
@@ -79,7 +96,7 @@ class Window(Sequence["dict[str, JSON]"]):
         return self._messages
 
     def __len__(self) -> int:
-        return self.sent.messages
+        return self._plan.messages if self._plan else 0
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
         return iter(self.messages)
@@ -89,7 +106,7 @@ class Window(Sequence["dict[str, JSON]"]):
         return messages[index]
 
     def __repr__(self) -> str:
-        return f"Window({self.sent.messages} messages, {self.sent.bytes:,} bytes)"
+        return f"Window({len(self)} messages, {len(self.json):,} bytes)"
 
 
 class History:
@@ -109,6 +126,7 @@ class History:
         low_water: float,
         max_retained_bytes: int | None = None,
         observer: Observer | None = None,
+        summarising: Summarising | None = None,
         reasoning: Reasoning = "keep",
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
@@ -122,6 +140,7 @@ class History:
         self.limits = limits
         self.low_water = limits.low_water or low_water
         self.max_retained_bytes = max_retained_bytes
+        self.summarising = summarising
         self.reasoning: Reasoning = reasoning
         self._observer = observer
         self.lost_events = 0
@@ -161,53 +180,144 @@ class History:
         return header
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
-        """Return the window as it stands, without a reservation; writes nothing."""
+        """Return the window as it stands, without a reservation; writes nothing and asks for no summary."""
         header = await self.header()
         if header is None:
-            return Window(b"[]", Sent())
+            return Window(b"[]")
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        return (await self.fit(header, tail or (), limits or self.limits))[1]
+        _, window, read = await self.fit(header, tail or Tail(), limits or self.limits)
+        self.tails.put(self.key, header, read)
+        return window
 
     async def fit(
         self,
         header: Header,
-        tail: Sequence[Entry],
+        tail: Tail,
         limits: WindowLimits,
-        staged: Sequence[Entry] = (),
+        staged: Sequence[Draft] = (),
+        guard: TokenGuard | None = None,
+        *,
+        summarising: Summarising | None = None,
         prelude: str = "",
-    ) -> tuple[Plan, Window, tuple[Entry, ...]]:
+    ) -> tuple[Fitted, Window, Tail]:
         """
-        Return the plan and the window for a record that ends with `staged`, and the entries that were read for it.
+        Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
+            ProviderContextWindowExceeded: the same, counted in tokens by `guard`.
+            DecisionHistorySummaryInvalid: the callback that `summarising` has raised, or gave no summary.
         """
         low_water = limits.low_water or self.low_water
+        after = header
+        entries: Sequence[Entry] = ()
+        if staged:
+            grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
+            after, entries = grown.header, grown.entries
+        scan, read = await self._scanned(after, entries, tail, limits, low_water)
+        await self._add_missing_input(scan, limits)
+        settled = scan.settle(header)
+        shown = await self._summary_entry(after, (*entries, *read), tail)
+        summary = read_summary(shown) if shown else None
+
+        def bound(plan: Plan, behind_new: bool) -> Plan:
+            mark = prelude_mark(self.wire, prelude, header.entries + 1 if behind_new else after.state.summary)
+            return bind(plan, after, self.wire, limits, self.reasoning, mark)
+
+        fitting = Fitting(scan, self.wire, limits, low_water, self.emit, bound, summary=summary, guard=guard)
+        if summarising is None:
+            fitted = await fitting.cut()
+        else:
+            fitted = await fitting.compacted(summarising, lambda: self._uncovered(header, after.state))
+        seq = header.entries + 1 if fitted.summary else after.state.summary
+        kept = shown if shown and shown.seq <= header.entries else None
+        return fitted, Window(fitted.json, fitted.shown, limits, seq), self._tail(read, settled, kept)
+
+    async def _summary_entry(self, header: Header, entries: Sequence[Entry], tail: Tail) -> Entry | None:
+        """Return the entry of the summary that windows show, if there is one."""
+        seq = header.state.summary
+        if not seq:
+            return None
+        if tail.summary is not None and tail.summary.seq == seq:
+            return tail.summary
+        found = next((entry for entry in entries if entry.seq == seq), None)
+        if found is None:
+            found = next(iter(await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))), None)
+        return found or await self._refuse_missing(seq)
+
+    async def _uncovered(self, header: Header, state: State) -> Removed:
+        """Return all exchanges that no summary covers as `state` has it, those in the window too; linear in them."""
+        header = msgspec.structs.replace(
+            header,
+            state=msgspec.structs.replace(header.state, summary=state.summary, summarised=state.summarised),
+        )
+        scan = Scan(header)
+        late: set[int] = set()
+        while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
+            entries = await self.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
+            if not entries:
+                await self._refuse_missing(scan.next_seq)
+            scan.add(entries)
+            if scan.next_seq <= state.summarised:
+                late = late or scan.late()
+            await pause()
+        await self._add_missing_input(scan, None)
+        units = [unit for unit in reversed(scan.units) if unit.key > state.summarised or unit.key in late]
+        return Removed(units, scan.inputs)
+
+    async def _scanned(
+        self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
+    ) -> tuple[Scan, list[Entry]]:
+        """Return a scan that decides the window, and the entries that it took, without the staged ones."""
         scan = Scan(header)
         scan.add(reversed(staged))
-        read = list(tail)
+        read = list(tail.entries)
         scan.add(read)
+        if tail.settled is not None:
+            scan.join(tail.settled)
+            if scan.reaches(limits, low_water):
+                return scan, read
+            return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
         while not scan.reaches(limits, low_water):
             entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
             if not entries:
                 await self._refuse_missing(scan.next_seq)
             scan.add(entries)
             read.extend(entries)
-        await self._add_missing_input(scan)
-        plan = scan.plan(limits, low_water)
-        bound, json = self._projected(plan, header, limits, prelude)
-        while len(json) > limits.max_bytes:
-            plan = scan.without_oldest(plan, limits)
-            bound, json = self._projected(plan, header, limits, prelude)
-        return bound.plan, Window(json, _sent(bound, json, limits)), tuple(read)
+        return scan, read
 
-    def _projected(self, plan: Plan, header: Header, limits: WindowLimits, prelude: str) -> tuple[Bound, bytes]:
-        bound = bind(plan, header, self.wire, limits, self.reasoning, prelude)
-        return bound, project(bound.plan, self.wire)
+    def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:
+        """Return what to remember of a record whose newest entries are `read`."""
+        if settled is None:
+            return Tail(self._useful(read), summary=summary)
+        live = tuple(entry for entry in read if entry.seq >= settled.below)
+        return Tail(live, settled.trimmed(self.limits.max_messages, self.limits.max_bytes), summary)
 
-    async def _add_missing_input(self, scan: Scan) -> None:
-        turn, said = scan.missing_input()
+    def bounded(self, tail: Tail) -> Tail:
+        """Return the tail without what no window needs: one to which much was added since the last window."""
+        entries = self._useful(tail.entries)
+        return tail if len(entries) == len(tail.entries) else Tail(entries)
+
+    def _useful(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Return the entries, newest first, up to one beyond the limits, and on to its turn's input if near."""
+        messages = size = turn = end = 0
+        limits = self.limits
+        for position, entry in enumerate(entries, 1):
+            messages += entry.messages
+            size += entry.size
+            if not end and (messages > limits.max_messages or size > limits.max_bytes):
+                end, turn = position, entry.turn
+            if end and (entry.seq == turn or not turn):
+                return tuple(entries[:position])
+            if position > 4 * limits.max_messages + 64:
+                return tuple(entries[:position])  # marks of failed attempts measure nothing; more is read when needed
+            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
+                break  # a turn of many steps: its input is read again where a window needs it
+        return tuple(entries[:end] if end else entries)
+
+    async def _add_missing_input(self, scan: Scan, limits: WindowLimits | None) -> None:
+        turn, said = scan.missing_input(limits)
         entries: list[Entry] = []
         while turn and (not entries or entries[-1].seq < said):
             after = entries[-1].seq if entries else turn - 1
@@ -264,10 +374,11 @@ class Hold:
         self.held = False
         self.generated = False
         self.header: Header
-        self.tail: tuple[Entry, ...] = ()
+        self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
         self._prelude = ""
+        self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
         """Take the reservation and commit `delta` with it; a second time if an orphan of this process held it."""
@@ -297,7 +408,7 @@ class Hold:
         self.header = reserved.header
         self.held = not release
         continued = known.continued(reserved.header, reserved.written) if known else None
-        self.tail = continued or reserved.tail
+        self.tail = continued or Tail(reserved.tail)
         if release:
             self._end()
         if reserved.receipt is None:
@@ -346,7 +457,11 @@ class Hold:
             history.tokens.end(self.token)
 
     async def window(
-        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), prelude: str = ""
+        self,
+        limits: WindowLimits | None = None,
+        staged: Sequence[Draft] = (),
+        guard: TokenGuard | None = None,
+        prelude: str = "",
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
@@ -355,20 +470,39 @@ class Hold:
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
+            ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
         """
         history = self.history
-        header: Header = self.header
-        entries: tuple[Entry, ...] = ()
-        if staged:
-            grown = extend(self.header, Delta(drafts=tuple(staged), idempotency=""), self.header.touched)
-            header, entries = grown.header, grown.entries
-        limits = limits or history.limits
-        plan, window, read = await history.fit(header, self.tail, limits, entries, prelude)
-        self.tail = read
-        self.tail = self._useful_tail()
-        self._tell_trimmed(plan, window)
-        self._plan, self._sent, self._prelude = plan, window.sent, prelude
+        pending = () if self._summary is None else (self._summary,)
+        fitted, window, self.tail = await history.fit(
+            self.header,
+            self.tail,
+            limits or history.limits,
+            (*pending, *staged),
+            guard,
+            summarising=history.summarising,
+            prelude=prelude,
+        )
+        self._tell_trimmed(fitted.plan, window)
+        self._plan, self._sent = fitted.plan, window.sent
+        self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
+        if fitted.summary is not None:
+            self._summary = fitted.summary
+            self._tell_summarised(fitted, window)
         return window
+
+    def _tell_summarised(self, fitted: Fitted, window: Window) -> None:
+        summary = read_summary(fitted.summary) if fitted.summary else None
+        if summary is not None:
+            self.history.emit(
+                HistorySummary(
+                    message_count=len(window),
+                    bytes=len(window.json),
+                    exchanges=summary.covered.exchanges,
+                    newly_covered=fitted.newly_covered,
+                    summary_bytes=len(summary.text.encode()),
+                )
+            )
 
     def _tell_trimmed(self, plan: Plan, window: Window) -> None:
         if plan.left[0] and (self._plan is None or self._plan.start != plan.start):
@@ -386,11 +520,17 @@ class Hold:
         """The window of this turn's last request, by numbers."""
         return self._sent
 
-    def note_tokens(self, *, counted: int | None = None, billed: int | None = None) -> None:
-        """Add a token count to the receipt of the request that is under way."""
-        if self._sent is not None:
-            replaced = {k: v for k, v in (("counted_tokens", counted), ("billed_tokens", billed)) if v is not None}
-            self._sent = msgspec.structs.replace(self._sent, **replaced)
+    def note_tokens(
+        self, *, counted: int | None = None, billed: int | None = None, guard: TokenGuard | None = None
+    ) -> None:
+        """Add token counts to the receipt of the request that is under way, and what `guard` held it to."""
+        if self._sent is None:
+            return
+        noted = {"counted_tokens": counted, "billed_tokens": billed}
+        if guard is not None and counted is not None:
+            noted["reserved_tokens"] = guard.context.reservation(counted, guard.max_output_tokens)
+            noted["window_tokens"] = guard.context.context_window_tokens
+        self._sent = msgspec.structs.replace(self._sent, **{k: v for k, v in noted.items() if v is not None})
 
     async def commit(
         self,
@@ -410,8 +550,9 @@ class Hold:
         """
         history = self.history
         plan, sent = self._plan, self._sent
+        pending, self._summary = () if self._summary is None else (self._summary,), None
         delta = history.delta(
-            drafts,
+            (*pending, *drafts),
             idempotency,
             opens=opens,
             settles=settles,
@@ -426,7 +567,7 @@ class Hold:
         self._take(committed)
         self._plan = self._sent = None
         if release:
-            history.tails.put(history.key, self.header, self._useful_tail())
+            history.tails.put(history.key, self.header, history.bounded(self.tail))
             self._end()
         return committed
 
@@ -436,26 +577,9 @@ class Hold:
         the newest header counts, and the next window reads the entries again.
         """
         follows = committed.header.version == self.header.version + 1
-        self.tail = (*reversed(committed.written), *self.tail) if follows else ()
+        self.tail = self.tail.grown(committed.written) if follows else Tail()
         if committed.header.version > self.header.version:
             self.header = committed.header
-
-    def _useful_tail(self) -> tuple[Entry, ...]:
-        """What the next window can need: entries up to one beyond the limits, and on to its turn's input if near."""
-        messages = size = turn = end = 0
-        limits = self.history.limits
-        for position, entry in enumerate(self.tail, 1):
-            messages += entry.messages
-            size += entry.size
-            if not end and (messages > limits.max_messages or size > limits.max_bytes):
-                end, turn = position, entry.turn
-            if end and (entry.seq == turn or not turn):
-                return self.tail[:position]
-            if position > 4 * limits.max_messages + 64:
-                return self.tail[:position]  # marks of failed attempts measure nothing; the rest is read when needed
-            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
-                break  # a turn of many steps: its input is read again where a window needs it
-        return self.tail[:end] if end else self.tail
 
     async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
         """
@@ -521,11 +645,11 @@ def _reason(error: BaseException) -> str:
     """Return the enumerated reason of an abandoned attempt; never the error's own words."""
     if not isinstance(error, Exception):
         return "cancelled"
-    return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"
+    refusals = (DecisionHistoryError, CallerError, ProviderContextWindowExceeded)
+    return "refused" if isinstance(error, refusals) else "failed"
 
 
-def _sent(bound: Bound, json: bytes, limits: WindowLimits) -> Sent:
-    plan = bound.plan
+def _sent(plan: Plan, json: bytes, limits: WindowLimits, summary: int) -> Sent:
     return Sent(
         first=plan.start,
         last=plan.units[-1].key if plan.units else 0,
@@ -536,6 +660,7 @@ def _sent(bound: Bound, json: bytes, limits: WindowLimits) -> Sent:
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
         trimmed=plan.trimmed,
-        cut_at=bound.cut_at,
-        stripped=bound.stripped,
+        cut_at=plan.cut_at,
+        stripped=plan.stripped,
+        summary=summary,
     )

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Clock(Protocol):
-    """Time as the store sees it."""
-
-    def __call__(self) -> int:
-        """Return the present as Unix milliseconds."""
-        ...
-
-
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the log to read at once, newest first: stop after `rows` entries, or once `size` is exceeded."""
 
@@ -264,8 +256,22 @@ class Wire(Protocol):
         """Return the drafts of a recorded payload that answers exactly `calls`, by position: a result, or a message."""
         ...
 
+    def outputs(
+        self, payload: bytes, position: int, waiting: Mapping[int, Call]
+    ) -> tuple[tuple[int | None, JSON], ...]:
+        """
+        Return what a recorded result gives the call at `position`, or a message of results each of the `waiting` ones.
+
+        What stands beside results in their message has the position `None`. Everything is in the payload's order.
+        """
+        ...
+
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
         """Return the drafts of a ready transcript in this format: turns, exchanges, and results beside their calls."""
+        ...
+
+    def prefaced(self, text: str, fragment: bytes) -> bytes:
+        """Return an input's fragment with a text before what its first message says, as a part of its own."""
         ...
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
@@ -310,6 +316,21 @@ class Generate(Protocol):
 
     def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> Awaitable[JSON] | JSON:
         """Return the decision for `messages`, the instructions first as a message of the role `system`."""
+        ...
+
+
+class Summarize(Protocol):
+    """A host's function, or coroutine function, that makes a summary of what leaves the window (SPEC D17)."""
+
+    def __call__(
+        self, *, previous_summary: str | None, turns: list[list[dict[str, JSON]]], max_bytes: int
+    ) -> Awaitable[str] | str:
+        """
+        Return a text of at most `max_bytes` UTF-8 bytes for what `previous_summary` stands for and `turns` together.
+
+        `turns` are the exchanges that left since that summary, oldest first, each as wire messages of the
+        conversation's format; the first of a turn stands behind the input that it answers. They are copies.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import minutebook
 from minutebook import conversation as asynchronous
@@ -20,6 +20,8 @@ from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
+from minutebook.model.summaries import SUMMARY_BYTES
+from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
@@ -44,17 +46,20 @@ if TYPE_CHECKING:
     from typing import NoReturn, Self
 
     # Values and errors are the same for both colours, and a checker finds them here too.
+    from httpx2 import BaseTransport, Request, Response
+
     from minutebook import ports
     from minutebook.errors import *  # noqa: F403
     from minutebook.model.bounds import WindowLimits as WindowLimits
     from minutebook.model.codec import JSON
+    from minutebook.model.context import ContextWindow as ContextWindow
     from minutebook.model.decisions import Decision as Decision
     from minutebook.model.decisions import DecisionRequest as DecisionRequest
     from minutebook.model.decisions import Observation as Observation
     from minutebook.model.keys import ConversationKey as ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
-    from minutebook.ports import Generate, Observer, Random
+    from minutebook.ports import Generate, Observer, Random, Summarize
     from minutebook.runtime import Budgets as Budgets
     from minutebook.runtime import CapabilityFailed as CapabilityFailed
     from minutebook.runtime import Outcome
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnthropicDecisionProvider",
+    "ContextGuardTransport",
     "Conversation",
     "GeminiDecisionProvider",
     "HistoryOptions",
@@ -79,6 +85,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # checkers are told the names above
+    BaseTransport = object  # the HTTP library is loaded by the first request and not by a name
 
     def __getattr__(name: str) -> object:
         """Values and errors have no colour: they are those of `minutebook`."""
@@ -176,6 +183,7 @@ class Store(_Over[JournalStore]):
     list = _blocking(JournalStore.list)
     totals = _blocking(JournalStore.totals)
     verify = _blocking(JournalStore.verify)
+    drop_summary = _blocking(JournalStore.drop_summary)
     export = _blocking(JournalStore.export)
     import_ = _blocking(JournalStore.import_)
     close = _blocking(JournalStore.close)
@@ -316,6 +324,8 @@ class Conversation(_Over[asynchronous.Conversation]):
         limits: WindowLimits | None = None,
         max_retained_bytes: int | None = None,
         on_event: Observer | None = None,
+        summarize: Summarize | None = None,
+        max_summary_bytes: int = SUMMARY_BYTES,
         reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         self.store = store
@@ -326,6 +336,8 @@ class Conversation(_Over[asynchronous.Conversation]):
             limits=limits,
             max_retained_bytes=max_retained_bytes,
             on_event=on_event,
+            summarize=summarize,
+            max_summary_bytes=max_summary_bytes,
             reasoning=reasoning,
         )
         self.key = self._core.key
@@ -337,6 +349,7 @@ class Conversation(_Over[asynchronous.Conversation]):
     append = _blocking(asynchronous.Conversation.append)
     open_calls = _blocking(asynchronous.Conversation.open_calls)
     complete = _blocking(asynchronous.Conversation.complete)
+    drop_summary = _blocking(asynchronous.Conversation.drop_summary)
     window = _blocking(asynchronous.Conversation.window)
     export = _blocking(asynchronous.Conversation.export)
     import_ = _blocking(asynchronous.Conversation.import_)
@@ -390,6 +403,8 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     on_event: Observer | None = None,
     store: Store | None = None,
     namespace: str | None = None,
+    summarize: Summarize | None = None,
+    max_summary_bytes: int = SUMMARY_BYTES,
     max_sessions: int | None = None,
     max_store_bytes: int | None = None,
     ttl: timedelta | float | None = None,
@@ -402,6 +417,8 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
         on_event=on_event,
         store=None if store is None else _core_of(store),
         namespace=namespace,
+        summarize=summarize,
+        max_summary_bytes=max_summary_bytes,
         max_sessions=max_sessions,
         max_store_bytes=max_store_bytes,
         ttl=ttl,
@@ -452,6 +469,7 @@ class _ApiProvider(_Over[decisions.ApiProvider]):
         history: decisions.HistoryOptions | Literal[False] | None = None,
         max_output_tokens: int | None = None,
         count: bool = False,
+        context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
         stream: bool = False,
@@ -465,6 +483,7 @@ class _ApiProvider(_Over[decisions.ApiProvider]):
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
+            context=context,
             extra_body=extra_body,
             generate=generate,
             stream=stream,
@@ -514,6 +533,7 @@ class AnthropicDecisionProvider(_ApiProvider):
         history: decisions.HistoryOptions | Literal[False] | None = None,
         max_output_tokens: int | None = None,
         count: bool = False,
+        context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
         stream: bool = False,
@@ -528,6 +548,7 @@ class AnthropicDecisionProvider(_ApiProvider):
             history=history,
             max_output_tokens=max_output_tokens,
             count=count,
+            context=context,
             extra_body=extra_body,
             generate=generate,
             stream=stream,
@@ -539,6 +560,50 @@ class GeminiDecisionProvider(_ApiProvider):
     """Decisions by Gemini with an `httpx2.Client`: see `minutebook.GeminiDecisionProvider`."""
 
     _made = _Gemini
+
+
+class ContextGuardTransport(BaseTransport):
+    """The guard under a blocking SDK client: see `minutebook.ContextGuardTransport`."""
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        context: ContextWindow,
+        transport: BaseTransport | None = None,
+        qualified: Sequence[str] = (),
+        on_event: Observer | None = None,
+    ) -> None:
+        self._guard = Guard(provider, context, qualified, on_event, blocking=True)
+        self._inner = carrier(transport, "handle_request", "HTTPTransport")
+
+    def handle_request(self, request: Request) -> Response:
+        """Return the response to `request`: see `minutebook.ContextGuardTransport.handle_async_request`."""
+        return drive(self._guard.send(request, self._inner.handle_request))
+
+    def surface(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Raise a refusal of this guard as it is: for the `middleware` of an `anthropic.Anthropic`."""
+        try:
+            return call_next(request)
+        except Exception as error:
+            refusal = refusal_in(error)
+        raise refusal
+
+    def close(self) -> None:
+        """Close the transport that carries the requests."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._inner.__exit__(exc_type, exc_value, traceback)
 
 
 class DecisionProvider(Protocol):

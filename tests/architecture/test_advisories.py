@@ -429,8 +429,8 @@ def test_a19_a20_ids_and_payloads_come_back_by_type(factory: Any, tmp_path: Path
         assert json.loads(entry.payload) == json.loads(say(text).payload)
         assert (type(receipt.idempotency), receipt.idempotency) == (str, key.id)
     connection.text_factory = str
-    kinds = connection.execute("SELECT DISTINCT typeof(payload), typeof(digest) FROM minutebook_entry").fetchall()
-    assert kinds == [("blob", "blob")]
+    kinds = connection.execute("SELECT DISTINCT typeof(entries) FROM minutebook_log").fetchall()
+    assert kinds == [("blob",)]
     kinds = connection.execute("SELECT DISTINCT typeof(name), typeof(token) FROM minutebook_conversation").fetchall()
     assert kinds == [("blob", "blob")]
     connection.close()

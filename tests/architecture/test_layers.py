@@ -17,14 +17,28 @@ LAYERS = {
     "policy": {"ports", "model", "errors"},
     "stores": {"ports", "model", "errors"},
     "providers": {"ports", "model", "errors"},
-    "history": {"ports", "policy", "model", "errors"},
+    "fitting": {"ports", "policy", "model", "errors"},
+    "history": {"fitting", "ports", "policy", "model", "errors"},
     "runtime": {"history", "ports", "policy", "model", "errors"},
 }
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
 
-FACES = {"conversation", "decisions", "programs", "sync", "cli", "local", "__init__", "__main__", "_version", "testing"}
+FACES = {
+    "conversation",
+    "continuation",
+    "decisions",
+    "programs",
+    "reading",
+    "sync",
+    "cli",
+    "local",
+    "__init__",
+    "__main__",
+    "_version",
+    "testing",
+}
 
-CORE = ("model", "policy", "history", "runtime")
+CORE = ("model", "policy", "fitting", "history", "runtime")
 FORBIDDEN_IN_CORE = {
     "asyncio",
     "aiosqlite",

@@ -15,6 +15,7 @@ from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, docu
 
 import minutebook
 from minutebook.cli.view import look
+from minutebook.model.bounds import WindowLimits
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, SQLiteStore
@@ -188,6 +189,27 @@ def test_b10_delete_at_a_terminal(database: Path, reply: bytes, deleted: bool) -
     assert asked(database, "show", "one").returncode == deleted
 
 
+def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
+    """`show` tells which requests had a summary; `drop-summary` takes it out of every window, once."""
+    limits = WindowLimits(max_messages=8, max_bytes=4_000)
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(
+            store, "c", format="openai-chat", limits=limits, summarize=lambda **given: "poison", max_summary_bytes=99
+        )
+        for position in range(9):
+            with conversation.turn(f"Question {position}") as turn:
+                turn.window()
+                turn.respond(chat_response("yes"))
+        assert b"poison" in conversation.window().json
+    assert "older exchanges, summary" in asked(database, "show", "c", "--json").stdout
+    assert asked(database, "drop-summary", "absent").returncode != 0
+    outcomes = [documents(asked(database, "drop-summary", "c", "--json").stdout)[0]["dropped"] for _ in range(2)]
+    assert outcomes == [True, False]
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        assert b"poison" not in Conversation(store, "c", format="openai-chat", limits=limits).window().json
+    assert asked(database, "verify", "c").returncode == 0
+
+
 def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:
     """B8: one changed byte in a payload is found by its seq, exit code 5; the other conversations are told too."""
     converse(database, "bad", "good", turns=2)
@@ -205,15 +227,10 @@ def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:
 def damage(database: Path) -> None:
     """Change the first response of the first conversation, as a careless edit would."""
     with sqlite3.connect(database) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")] for table in tables}
-        (table,) = [table for table, names in columns.items() if {"seq", "payload"} <= set(names)]
-        changed = connection.execute(
-            f"UPDATE {table} SET payload = CAST(replace(CAST(payload AS TEXT), 'Tues', 'Mon_') AS BLOB) "
-            f"WHERE rowid = (SELECT min(rowid) FROM {table} WHERE seq = 2)"
-        )
-        assert changed.rowcount == 1
-    connection.close()
+        rows = connection.execute("SELECT rowid, entries FROM minutebook_log ORDER BY rowid").fetchall()
+        row, entries = next((row, entries) for row, entries in rows if b"Tues" in entries)
+        change = "UPDATE minutebook_log SET entries = ? WHERE rowid = ?"
+        connection.execute(change, (entries.replace(b"Tues", b"Mon_", 1), row))
 
 
 def test_b10_stats_and_doctor(database: Path) -> None:

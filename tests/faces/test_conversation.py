@@ -31,6 +31,7 @@ from tests.faces.places import (
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryFenced,
@@ -637,8 +638,8 @@ async def test_c4_low_water_is_065_here_and_1_on_demand(place):
 
 
 @lasting
-async def test_c4_reading_a_conversation_that_is_deleted_meanwhile_ends(place):
-    """No endless loop, no false alarm of damage."""
+async def test_c4_reading_a_conversation_that_is_deleted_meanwhile_says_so(place):
+    """No endless loop, no false alarm of damage; one that was absent from the beginning holds nothing."""
     store = place.open()
     conversation = chat(store)
     for number in range(3):
@@ -655,7 +656,8 @@ async def test_c4_reading_a_conversation_that_is_deleted_meanwhile_ends(place):
         return header if len(asked) == 1 else await real(key)
 
     store.journal.header = once_more
-    assert await conversation.last(5) == []
+    with pytest.raises(DecisionHistoryAbsent):
+        await conversation.last(5)
 
 
 # --- bad inputs, each through a whole conversation --------------------------------------------------------------------

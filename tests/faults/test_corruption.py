@@ -156,6 +156,64 @@ def test_bad_input_86_the_log_of_another_database_is_never_mixed_in(tmp_path: Pa
         assert found.at(0) in (Story.of(mine).final, others)
 
 
+LOGS = {
+    "of all that it wrote": (10, 0, 10, "theirs"),
+    "of all that it wrote, over a longer record": (40, 0, 10, "refused"),
+    "of its newest writes": (10, 40, 3, "refused"),
+    "of its newest writes, from the start of a short record": (2, 2, 3, "theirs"),
+}
+"""How many exchanges are recorded here, there before the log begins, and there in the log; and what comes of it."""
+
+
+@pytest.mark.parametrize(("mine", "earlier", "logged", "comes_of_it"), LOGS.values(), ids=LOGS)
+def test_bad_input_86_i39_a_log_that_covers_a_part_breaks_the_chain_and_one_that_covers_all_is_not_told(
+    tmp_path: Path, mine: int, earlier: int, logged: int, comes_of_it: str
+) -> None:
+    """
+    The log of another store of ours, for a conversation of the same name: the limit that the guide writes down.
+
+    Over a part of the file opening or `verify` refuses it by name. Over all of it the file is the other store's, as if
+    it had been copied here: every digest is right, and only one that was kept elsewhere is another.
+    """
+    tmp_path.chmod(0o700)
+    here, there = tmp_path / NAME, tmp_path / "there.db"
+    kept = drive(grown(here, "mine", mine))
+    if earlier:
+        drive(grown(there, "theirs", earlier))
+    theirs = drive(grown(there, "theirs", logged, log=here.with_name(f"{NAME}-wal")))
+    try:
+        found = drive(proved(here))
+    except DecisionHistoryCorrupt:
+        assert comes_of_it == "refused"
+    else:
+        assert comes_of_it == "theirs"
+        assert found == theirs != kept
+
+
+async def grown(database: Path, mark: str, exchanges: int, log: Path | None = None) -> bytes:
+    """Record some exchanges and return the digest; a copy of what the log holds then goes to `log`."""
+    store = Store(SQLiteJournal(database, blocking=True))
+    talk = Conversation(store, "talk", format="openai-chat")
+    for number in range(exchanges):
+        said = f"{mark} {number} " + 400 * "x"
+        await talk.append([{"role": role, "content": said} for role in ("user", "assistant")])
+    header = await store.header(talk.key)
+    if log is not None:
+        shutil.copy(f"{database}-wal", log)
+    await store.close()
+    assert header is not None
+    return header.digest
+
+
+async def proved(database: Path) -> bytes:
+    """Open a database and return the digest of its conversation, once `verify` has nothing against it."""
+    store = Store(SQLiteJournal(database, blocking=True))
+    try:
+        return (await store.verify(store.key("talk"))).digest
+    finally:
+        await store.close()
+
+
 def leave_a_log(plan: Plan, database: Path) -> None:
     """Write some more in a process that ends without closing."""
     child = os.fork()
@@ -207,9 +265,7 @@ PICKLE = f"c{MODULE}\nexplode\n(tR.".encode()
 TAGGED = msgspec.json.encode({"lc": 2, "type": "constructor", "id": [MODULE, "explode"], "args": [], "method": "run"})
 EXTENSION = msgspec.msgpack.encode(msgspec.msgpack.Ext(5, PICKLE))
 COLUMNS = [
-    ("minutebook_entry", "payload"),
-    ("minutebook_entry", "calls"),
-    ("minutebook_entry", "digest"),
+    ("minutebook_log", "entries"),
     ("minutebook_conversation", "state"),
     ("minutebook_conversation", "attempt"),
     ("minutebook_conversation", "format"),

@@ -219,7 +219,7 @@ def test_o20_cutting_a_window_deletes_nothing(tmp_path: Path) -> None:
     store = Store(journal)
     drive(workload.compact(workload.Run(Plan("compact"), store, Clock(), lambda label: None)))
     drive(store.close())
-    assert any(statement.startswith("\nINSERT INTO minutebook_entry") for statement in statements)
+    assert any(statement.startswith("INSERT INTO minutebook_log") for statement in statements)
     assert not [statement for statement in statements if "DELETE" in statement or "DROP" in statement]
 
 

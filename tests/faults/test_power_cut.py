@@ -93,8 +93,8 @@ def test_i02_control_commits_without_a_sync_are_lost(tmp_path: Path, figure: Fig
 @pytest.mark.parametrize(
     ("damage", "outcome"),
     [
-        ("DELETE FROM minutebook_entry WHERE seq = 3", "corrupt"),
-        ("UPDATE minutebook_entry SET payload = payload || x'20' WHERE seq = 2", "corrupt"),
+        ("DELETE FROM minutebook_log WHERE seq = 3", "corrupt"),
+        ("UPDATE minutebook_log SET entries = substr(entries, 1, length(entries) - 1)", "corrupt"),
         ("UPDATE minutebook_conversation SET epoch = epoch + 1", "other"),
         ("DELETE FROM minutebook_receipt", "corrupt"),
         ("UPDATE minutebook_conversation SET recent = x''", "corrupt"),

@@ -267,10 +267,14 @@ def damaged(path: Path, watch: Watch) -> None:
             _ = exchange.messages
 
     for table, column, planted in (
-        ("entry", "payload", watch.marker.encode()),
-        ("entry", "payload", watch.marker),
-        ("entry", "calls", f'[["{watch.marker}"'.encode()),
-        ("entry", "kind", 77),
+        ("log", "entries", watch.marker.encode()),
+        ("log", "entries", watch.marker),
+        ("log", "entries", msgspec.msgpack.encode([[1, watch.marker]])),
+        (
+            "log",
+            "entries",
+            msgspec.msgpack.encode([[1, 77, *[0] * 8, [[watch.marker] * 2], b"", watch.marker.encode()]]),
+        ),
         ("conversation", "state", f'["{watch.marker}"]'.encode()),
         ("conversation", "attempt", watch.marker.encode()),
         ("conversation", "recent", b"\0\0\0\x10" + watch.marker.encode()),

@@ -260,15 +260,15 @@ SCRIPTS = {
 
 
 def _next_schema(cursor: sqlite3.Cursor) -> None:
-    cursor.execute("ALTER TABLE minutebook_entry ADD COLUMN note BLOB")
-    cursor.execute("UPDATE minutebook_entry SET note = payload")
-    cursor.execute("CREATE TABLE minutebook_moved AS SELECT * FROM minutebook_entry")
+    cursor.execute("ALTER TABLE minutebook_log ADD COLUMN note BLOB")
+    cursor.execute("UPDATE minutebook_log SET note = entries")
+    cursor.execute("CREATE TABLE minutebook_moved AS SELECT * FROM minutebook_log")
     cursor.execute("UPDATE minutebook_schema SET version = 2")
 
 
 def _broken_step(cursor: sqlite3.Cursor) -> None:
     _next_schema(cursor)
-    cursor.execute("UPDATE minutebook_entry SET no_such_column = 1")
+    cursor.execute("UPDATE minutebook_log SET no_such_column = 1")
 
 
 @contextlib.contextmanager
@@ -288,7 +288,7 @@ def schema_of(database: Path) -> tuple[int, bool, int]:
     """Return the version that our table tells, whether the newer schema's column is there, and the file's version."""
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
         version = connection.execute("SELECT version FROM minutebook_schema").fetchone()[0]
-        columns = [row[1] for row in connection.execute("PRAGMA table_info(minutebook_entry)")]
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(minutebook_log)")]
         return version, "note" in columns, connection.execute("PRAGMA user_version").fetchone()[0]
 
 

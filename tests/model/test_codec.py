@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
-from minutebook.model.codec import MAX_DEPTH, MAX_INT_DIGITS, MAX_NODES, MAX_PAYLOAD_BYTES, check, decode, encode, text
+from minutebook.model.codec import MAX_DEPTH, MAX_INT_DIGITS, MAX_NODES, MAX_PAYLOAD_BYTES, decode, encode, text
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -79,7 +79,6 @@ def test_every_json_value_comes_back_with_the_same_types(value: object) -> None:
     """decode(encode(v)) is v: types, signs, key order and all."""
     payload = encode(value)
     assert same(decode(payload), value)
-    assert check(payload) is payload
 
 
 @given(VALUES)
@@ -93,7 +92,6 @@ def test_a_document_may_be_written_differently(value: object, indent: int | None
     """White space, escapes and spelling of numbers are no fault; the value is the same."""
     document = json.dumps(value, indent=indent, ensure_ascii=escaped).encode()
     assert same(decode(document), value)
-    assert check(document) is document
 
 
 def strictly_read(data: bytes) -> object:
@@ -125,7 +123,6 @@ def test_any_bytes_are_read_alike_by_an_independent_reader_or_refused(data: byte
         expected = strictly_read(data)
     except ValueError:
         refused(decode, data)
-        refused(check, data)
     else:
         value = decode(data)
         assert same(value, expected)
@@ -200,7 +197,7 @@ def test_bad_input_18_the_search_for_long_integers_misses_no_offset(shift: int) 
 def test_bad_input_18_many_digits_in_a_text_or_fraction_are_no_fault() -> None:
     """The bound is for integers; base64 or a long fraction passes."""
     for document in (b'"' + b"7" * 5000 + b'"', b"0." + b"7" * 5000, b"7" * 5000 + b"e-4990"):
-        assert check(document) is document
+        assert same(decode(document), json.loads(document))
 
 
 @pytest.mark.parametrize(
@@ -458,16 +455,6 @@ def test_bad_input_28_a_change_after_encode_does_not_reach_the_bytes() -> None:
     assert payload == b'{"a":[1,{"b":"x"}]}'
 
 
-@pytest.mark.parametrize("kind", [bytearray, lambda data: memoryview(bytearray(data))])
-def test_bad_input_28_a_change_after_check_does_not_reach_the_bytes(kind: Any) -> None:
-    """A buffer that its owner reuses is copied once."""
-    buffer = kind(b"[1]")
-    kept = check(buffer)
-    buffer[1:2] = b"2"
-    assert kept == b"[1]"
-    assert decode(buffer) == [2]
-
-
 # --- bytes ---
 
 
@@ -484,7 +471,6 @@ def test_bad_input_28_a_change_after_check_does_not_reach_the_bytes(kind: Any) -
 def test_bad_input_29_other_encodings_are_refused(document: bytes) -> None:
     """UTF-8 without a byte order mark, and nothing else; no encoding is guessed."""
     refused(decode, document)
-    refused(check, document)
 
 
 @pytest.mark.parametrize(
@@ -605,7 +591,7 @@ def test_bad_input_38_too_many_values_are_refused_by_count() -> None:
     """Two million values pass both ways, one more does not; tiny keys are counted by what they hold."""
     fits = [0] * (MAX_NODES - 1)
     payload = encode(fits)
-    assert check(payload) is payload
+    assert decode(payload) == fits
     keys = b"{" + b",".join(b'"%d":0' % number for number in range(MAX_NODES)) + b"}"
     for document in (payload[:-1] + b",0]", b"[" + payload + b"]", keys):
         assert "2,000,000 values" in str(refused(decode, document))
@@ -618,7 +604,7 @@ def test_bad_input_38_too_many_values_are_refused_by_count() -> None:
 )
 def test_bad_input_38_commas_in_texts_and_empty_containers_are_counted_right(sound: bytes) -> None:
     """The count is exact where the first count is not: `[]` is one value, a comma in a text is none."""
-    assert check(sound) is sound
+    assert same(decode(sound), json.loads(sound))
 
 
 @pytest.mark.parametrize(

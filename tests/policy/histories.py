@@ -22,7 +22,7 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Call
 from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta, extend, new_header
-from minutebook.model.tails import Tails, Tokens
+from minutebook.model.tails import Tail, Tails, Tokens
 from minutebook.providers.wire import wire_format
 from minutebook.testing import drive
 
@@ -585,7 +585,7 @@ class ListJournal:
         return tuple(self.entries[after : after + min(self.rows, page.rows)])
 
 
-def history_over(entries, wire, *, rows=1000, low_water=1.0):
+def history_over(entries, wire, *, rows=1000, low_water=1.0, limits=None):
     """Return the real history over a list of entries."""
     return History(
         ListJournal(entries, rows),
@@ -595,7 +595,7 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0):
         KEY,
         wire=wire,
         identity=wire.name,
-        limits=WindowLimits(),
+        limits=limits or WindowLimits(),
         low_water=low_water,
     )
 
@@ -606,7 +606,29 @@ def real_window(both, max_messages, max_bytes, *, rows=1000, low=1.0, tail=0):
     limits = WindowLimits(max_messages=max_messages, max_bytes=max_bytes, low_water=low)
     known = tuple(reversed(both.entries[len(both.entries) - tail :])) if tail else ()
     try:
-        plan, window, _ = drive(history.fit(both.header, known, limits))
+        fitted, window, _ = drive(history.fit(both.header, Tail(known), limits))
     except DecisionHistoryLimitExceeded:
         return REFUSED
-    return plan, window
+    return fitted.plan, window
+
+
+class Remembering:
+    """A process that remembers the end of a record from one window to the next, as it grows by other hands."""
+
+    def __init__(self, both, max_messages, max_bytes, *, low=1.0):
+        self.both = both
+        self.limits = WindowLimits(max_messages=max_messages, max_bytes=max_bytes, low_water=low)
+        self.history = history_over(both.entries, both.wire, rows=7, low_water=low, limits=self.limits)
+        self.tail = Tail()
+        self.seen = 0
+
+    def window(self, limits=None):
+        """Return (plan, window), or REFUSED."""
+        self.tail = self.tail.grown(tuple(self.both.entries[self.seen :])) if self.seen else Tail()
+        self.seen = len(self.both.entries)
+        try:
+            fitted, window, tail = drive(self.history.fit(self.both.header, self.tail, limits or self.limits))
+        except DecisionHistoryLimitExceeded:
+            return REFUSED
+        self.tail = tail
+        return fitted.plan, window

@@ -9,8 +9,10 @@ import pytest
 from tests.policy.histories import SHAPES, Both, real_window
 
 from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
-from minutebook.policy.pairing import check_units, repeated_ids
+from minutebook.policy.pairing import check_unit, repeated_ids
+from minutebook.sync import Conversation, MemoryStore
 
 HUGE = 2**40
 
@@ -32,11 +34,11 @@ def test_i22_a_missing_or_a_doubled_stored_result_is_refused_with_its_seq():
     both = Both("openai-chat")
     exchange(both, 1, ["a", "b"])
     plan = real_window(both, 99, HUGE)[0]
-    check_units(plan.units)
     unit = plan.units[0]
+    check_unit(unit)
     for entries in (unit.entries[:-1], [*unit.entries, unit.entries[-1]], unit.entries[1:]):
         with pytest.raises(DecisionHistoryCorrupt) as caught:
-            check_units([msgspec.structs.replace(unit, entries=entries)])
+            check_unit(msgspec.structs.replace(unit, entries=entries))
         assert caught.value.seq == unit.key
 
 
@@ -92,3 +94,47 @@ def test_o07_parallel_results_are_shown_in_call_order_whatever_order_they_came_i
         windows.add(real_window(both, 99, HUGE)[1].json)
         assert [e.call for e in both.entries if e.kind is Kind.RESULT] == order
     assert len(windows) == 1
+
+
+class Counted:
+    """A wire format that counts how many fragments it writes anew."""
+
+    def __init__(self, wire):
+        self._wire = wire
+        self.renamed = 0
+
+    def __getattr__(self, name):
+        return getattr(self._wire, name)
+
+    def rename(self, fragment, names):
+        self.renamed += 1
+        return self._wire.rename(fragment, names)
+
+
+def fragments_written_anew(exchanges):
+    """Return how many fragments are written for a window whose parts fit and whose new ids are too long for it."""
+    conversation = Conversation(
+        MemoryStore(), "c", format="openai-chat", limits=WindowLimits(max_messages=HUGE, max_bytes=HUGE)
+    )
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+        {"role": "assistant", "content": "a"},
+    ]
+    conversation.append(turn * exchanges)
+    history = conversation._core.history
+    whole = len(conversation.window().json)
+    history.wire = counted = Counted(history.wire)
+    window = conversation.window(WindowLimits(max_messages=HUGE, max_bytes=whole - 8 * exchanges, low_water=1.0))
+    assert whole // 2 < len(window.json) <= whole - 8 * exchanges
+    assert len(window) < 4 * exchanges * 0.99  # more had to leave than one
+    return counted.renamed
+
+
+def test_o09_b1_a_window_that_its_new_ids_make_too_large_costs_no_square_of_its_length():
+    """Eight times the exchanges: eight times the work and a few steps of the search, where one by one it is 64."""
+    short, long = fragments_written_anew(600), fragments_written_anew(4_800)
+    assert short > 600
+    assert long < 8 * 2 * short

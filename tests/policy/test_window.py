@@ -18,9 +18,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.policy.histories import REFUSED, SHAPES, Both, compact, random_steps, real_window, steps
+from tests.policy.histories import REFUSED, SHAPES, Both, Remembering, compact, random_steps, real_window, steps
 
-from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.errors import DecisionHistoryCorrupt, DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.model import units
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
 from minutebook.policy import pairing, projection, window
@@ -147,7 +148,7 @@ FAULTS = {
     "repeated ids stay": (projection, "repeated_ids", lambda units: {}),
     "an abandoned attempt is shown": (window.Scan, "_pass_over", lambda self, mark: None),
     "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
-    "what was said beside an input is lost": (window.Scan, "missing_input", lambda self: (0, 0)),
+    "what was said beside an input is lost": (window.Scan, "missing_input", lambda self, limits: (0, 0)),
     "reading stops too early": (window.Scan, "reaches", lambda self, limits, low: bool(self._found)),
 }
 
@@ -373,6 +374,103 @@ def test_b3_hysteresis_over_long_random_histories(figure):
             both.header, start = with_start(both.header, plan, limits), plan.window_from or None
     figure(f"{done:,} windows with a kept start, {cut:,} cut")
     assert cut > done // 10
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_d08_the_latest_exchange_stays_behind_a_turn_that_waits(name):
+    """Between it and the current input stands the input of a parked exchange: all three stay, or it is refused."""
+    both = Both(name).run([("append", 1, 0, 0), ("ask", 0, 0, 0), ("answer", 0, 0, 1), ("park", 0, 0, 0)])
+    both.run([("settle", 0, 0, 0), ("ask", 1, 1, 0)])
+    plan, built = real_window(both, 99, HUGE)
+    latest = len(built) - 2
+    assert latest >= 2
+    assert real_window(both, len(built) - 1, HUGE) == REFUSED == both.story.window(len(built) - 1, HUGE)
+    assert [unit.is_exchange for unit in plan.units] == [True, False, False]
+
+
+# --- what a process remembers (SPEC B1) ------------------------------------------------------------------------------
+
+
+def remembered_windows(count, seed=7):
+    """Compare at least `count` windows made with what was settled before; return how many, and how many had some."""
+    random, done, settled = Random(seed), 0, 0
+    while done < count:
+        both, start = Both(FORMATS[done % len(FORMATS)]), None
+        low = random.choice((0.5, 0.65, 0.9, 1.0))
+        limits = random.choice(((9, HUGE), (6, HUGE), (HUGE, 700), (12, 1_200), (99, HUGE)))
+        process = Remembering(both, *limits, low=low)
+        for step in random_steps(random, random.randint(20, 90)):
+            both.run([step])
+            if random.random() < 0.4:
+                continue
+            done += 1
+            asked = limits if random.random() < 0.8 else (random.randint(1, 30), HUGE)
+            told = both.story.window(*asked, start=start if asked == limits and low < 1 else None, low=low)
+            real = process.window(WindowLimits(max_messages=asked[0], max_bytes=asked[1], low_water=low))
+            assert (told == REFUSED) == (real == REFUSED)
+            if real == REFUSED:
+                continue
+            plan, built = real
+            settled += process.tail.settled is not None
+            assert built.json.decode() == told[0]
+            assert plan.trimmed == (len(told[1]) < len(both.story.units()))
+            cold = real_window(both, *asked, low=low)[0]
+            for field in ("messages", "size", "start", "window_from", "left"):
+                assert getattr(plan, field) == getattr(cold, field), field
+            if asked == limits:
+                both.header, start = with_start(both.header, plan, limits), plan.window_from or None
+    return done, settled
+
+
+@pytest.mark.timeout(3_600 if PROVE else 120)
+def test_b1_what_was_settled_before_changes_no_window(figure):
+    """A process that remembers builds the windows of one that reads all anew, whatever was recorded in between."""
+    done, settled = remembered_windows(200_000 if PROVE else 4_000)
+    figure(f"{done:,} windows, {settled:,} with settled exchanges")
+    assert settled > done // 4
+
+
+def _settled_to_the_end(self, header):
+    return header.entries + 1
+
+
+def _settled_without_the_way_back(self, header):
+    return header.state.exchange or header.state.turn
+
+
+SETTLED_FAULTS = {
+    "all is settled": (window.Scan, "_settled_below", _settled_to_the_end),
+    "an attempt cannot be taken back": (window.Scan, "_settled_below", _settled_without_the_way_back),
+    "the input of a turn in two parts counts twice": (units.Settled, "cost", lambda self, at, turn: COST(self, at, 0)),
+    "an input is settled before its answer": (window.Scan, "_has_exchange", lambda self, turn, below: True),
+}
+COST = units.Settled.cost
+
+
+@pytest.mark.parametrize("fault", SETTLED_FAULTS)
+def test_b1_control_what_is_settled_too_early_is_found(fault, monkeypatch):
+    """The comparison finds each fault that is planted in what counts as settled."""
+    owner, name, replacement = SETTLED_FAULTS[fault]
+    monkeypatch.setattr(owner, name, replacement)
+    with pytest.raises((AssertionError, KeyError, IndexError, DecisionHistoryCorrupt)):
+        remembered_windows(20_000)
+
+
+def test_b1_a_warm_window_takes_only_what_is_new(monkeypatch):
+    """Beside 200 turns the next window looks at the entries of one or two of them, and reads nothing."""
+    both = Both("openai-chat")
+    process = Remembering(both, 40, HUGE)
+    looked = []
+    add = window.Scan.add
+    monkeypatch.setattr(
+        window.Scan, "add", lambda self, entries: add(self, [looked.append(e.seq) or e for e in entries])
+    )
+    for _ in grow(both, 200, limits=(40, HUGE), low=1.0):
+        looked.clear()
+        process.window()
+    assert 0 < len(looked) <= 8
+    assert process.tail.settled is not None
+    assert len(process.tail.settled.units) <= 40 + 16 + 1
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

@@ -111,7 +111,10 @@ def test_d11_a_count_is_of_the_whole_request(server: Server) -> None:
     generated = server.body(1)
     assert server.requests[0][0] == "/v1/models/m:countTokens"
     assert server.body(0) == {
-        "generateContentRequest": {"model": "models/m", **{k: v for k, v in generated.items() if k != "labels"}}
+        "generateContentRequest": {
+            "model": "models/m",
+            **{k: v for k, v in generated.items() if k not in ("labels", "safetySettings")},
+        }
     }
     assert GOOGLE.window(server.requests[1][1]) in server.requests[0][1]
     assert server.refused == []

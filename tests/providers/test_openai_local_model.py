@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from minutebook import sync
-from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
+from minutebook import ContextWindow, sync
+from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, ProviderContextWindowExceeded
 from minutebook.local import LocalModel, find_model
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.receipts import decode_sent
@@ -21,6 +21,8 @@ from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
 openai = pytest.importorskip("openai", reason="the providers post through the official client: install `openai`")
+
+import httpx2  # noqa: E402
 
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider  # noqa: E402
 
@@ -150,6 +152,50 @@ def test_d09_d13_a_real_overflow_is_unavailable_and_compacts_nothing(model: Loca
             asyncio.run(provider.decide(long))
         assert (caught.value.provider_error_code, caught.value.status) == ("context_length_exceeded", 400)
     assert [event.kind for event in told] == ["decision_history_abandoned"] * 2
+
+
+def test_d12_a_real_tokenizer_holds_the_window_and_bills_what_fits(model: LocalModel) -> None:
+    """D12: over more turns than fit, every request is billed what was counted, fits, and loses only its oldest part."""
+    told: list[Any] = []
+    window = ContextWindow(context_window_tokens=600, input_token_multiplier=1, safety_margin_tokens=16)
+    provider = OpenAIChatDecisionProvider(
+        **options(model, context=window, history=HistoryOptions(on_event=told.append), extra_body={"temperature": 0})
+    )
+
+    async def run() -> list[Any]:
+        made: list[Any] = []
+        for turn in range(6):
+            task = f"Turn {turn}: say what the file says. " + "blue and green and red, " * 8
+            made.append(await provider.decide(msgspec.structs.replace(REQUEST, task=task, capabilities=())))
+        return made
+
+    decisions = asyncio.run(run())
+    counted = [decision.counted_tokens for decision in decisions]
+    assert counted == [decision.billed_tokens for decision in decisions]
+    assert all(0 < tokens <= window.most_input(64) for tokens in counted)
+    assert [event for event in told if event.kind == "decision_history_trimmed"]
+    assert [event for event in told if event.kind == "provider_context_count" and not event.fits]
+
+
+def test_d14_a_real_server_is_guarded_under_the_anthropic_client(model: LocalModel) -> None:
+    """D14: an independent server counts by the other API too; what fits is billed as counted, what does not is not."""
+    anthropic = pytest.importorskip("anthropic")
+    told: list[Any] = []
+    server = model.base_url.removesuffix("/v1")
+    guard = sync.ContextGuardTransport(
+        provider="anthropic",
+        context=ContextWindow(context_window_tokens=600),
+        qualified=[server],
+        on_event=told.append,
+    )
+    http = httpx2.Client(transport=guard)
+    client = anthropic.Anthropic(base_url=server, api_key="none", http_client=http, middleware=[guard.surface])
+    with client:
+        said = client.messages.create(model="m", max_tokens=8, messages=[{"role": "user", "content": "Name a colour."}])
+        with pytest.raises(ProviderContextWindowExceeded):
+            client.messages.create(model="m", max_tokens=8, messages=[{"role": "user", "content": "word " * 200}])
+    assert [event.fits for event in told] == [True, False]
+    assert told[0].count == said.usage.input_tokens + (said.usage.cache_read_input_tokens or 0) > 0
 
 
 def test_d01_native_finishing_is_bound_to_the_output_schema(model: LocalModel) -> None:

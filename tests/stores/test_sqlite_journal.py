@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from tests.faults.powercut import SOUND, Outcome, Verdict, rebuild
 from tests.faults.trace import strace_problem, trace_child
@@ -429,7 +430,7 @@ def test_o45_the_read_that_finds_it_expired_leaves_no_row(journal: SQLiteJournal
             done(append(journal, KEY, str(number)))
         clock.now += HOUR + 1
         assert not done(read())
-        for table in ("conversation", "entry", "receipt", "residue", "namespace"):
+        for table in ("conversation", "log", "receipt", "residue", "namespace"):
             assert raw(path, f"SELECT count(*) FROM minutebook_{table}") == [(0,)], table
 
 
@@ -539,7 +540,7 @@ def test_i31_a_write_purges_a_few_and_capacity_as_many_as_it_needs(path: Path, c
     for number in range(300):
         done(append(journal, KEY, f"c{number}"))
     assert raw(path, "SELECT count(*) FROM minutebook_residue") == [(0,)]
-    assert raw(path, "SELECT count(DISTINCT conversation) FROM minutebook_entry") == [(1,)]
+    assert raw(path, "SELECT count(DISTINCT conversation) FROM minutebook_log") == [(1,)]
     assert raw(path, "SELECT count(DISTINCT conversation) FROM minutebook_receipt") == [(1,)]
     done(journal.close())
 
@@ -846,7 +847,7 @@ def test_delete_says_when_a_reader_kept_a_copy_and_tries_again(path: Path) -> No
     done(append(journal, KEY, "a", MARKER * 400))
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
-    reader.execute("SELECT count(*) FROM minutebook_entry").fetchall()
+    reader.execute("SELECT count(*) FROM minutebook_log").fetchall()
     assert done(journal.delete(KEY)) is False
     assert copies(path) > 0
     reader.execute("COMMIT")
@@ -908,7 +909,7 @@ def test_bad_input_91_paths_are_plain_names(tmp_path: Path) -> None:
         journal = SQLiteJournal(tmp_path / name, blocking=True)
         done(append(journal, KEY, "a"))
         done(journal.close())
-        assert raw(tmp_path / name, "SELECT count(*) FROM minutebook_entry") == [(4,)]
+        assert raw(tmp_path / name, "SELECT count(*) FROM minutebook_log") == [(1,)]
 
 
 def test_bad_input_86_the_log_of_another_application_is_refused(path: Path) -> None:
@@ -972,20 +973,84 @@ def test_bad_input_85_a_database_that_was_moved_away_is_noticed(path: Path, repl
     done(journal.close())
 
 
+def altered(position: int, value: object) -> Callable[[bytes], object]:
+    """Return the alteration of one value of the row's second entry, by its position."""
+
+    def alter(row: bytes) -> bytes:
+        entries = msgspec.msgpack.decode(row)
+        entries[1][position] = value
+        return msgspec.msgpack.encode(entries)
+
+    return alter
+
+
 @pytest.mark.parametrize(
-    ("column", "value"),
-    [("kind", 77), ("kind", "x"), ("payload", "text"), ("calls", b"{"), ("stop", 10**6), ("digest", None), ("seq", 40)],
+    ("alter", "seq"),
+    [
+        (altered(0, 40), 2),
+        (altered(1, 77), 1),
+        (altered(1, "x"), 1),
+        (altered(2, -1), 1),
+        (altered(8, 10**6), 2),
+        (altered(10, "{"), 1),
+        (altered(11, 5), 1),
+        (altered(12, "text"), 1),
+        (lambda row: row[:-1], 1),
+        (lambda row: row + b"\0", 1),
+        (lambda row: b"", 1),
+        (lambda row: msgspec.msgpack.encode([]), 4),
+        (lambda row: "text", None),
+        (lambda row: None, None),
+    ],
 )
-def test_i39_a_row_that_does_not_decode_is_named(path: Path, column: str, value: object) -> None:
-    """Never skipped and never repaired: the error says which entry."""
+def test_i39_a_row_that_does_not_decode_is_named(path: Path, alter: Callable[[bytes], object], seq: int | None) -> None:
+    """Never skipped and never repaired: the error says which entry, or where the row begins that cannot be read."""
     journal = SQLiteJournal(path, blocking=True)
     done(append(journal, KEY, "a"))
-    value = value if value is not None else 5
-    raw(path, f"UPDATE minutebook_entry SET {column} = ? WHERE seq = 2", value)
+    ((row,),) = raw(path, "SELECT entries FROM minutebook_log")
+    raw(path, "UPDATE minutebook_log SET entries = ?", alter(row) if alter(row) is not None else 5)
     for call in (journal.newest(KEY, 99, WHOLE), journal.oldest(KEY, 0, WHOLE)):
         with pytest.raises(DecisionHistoryCorrupt) as caught:
             done(call)
-        assert caught.value.seq == 2
+        assert getattr(caught.value, "seq", None) in (seq, 1 if seq == 4 else seq)
+    done(journal.close())
+
+
+@pytest.mark.parametrize("missing", [1, 5, 9])
+def test_i39_a_row_that_is_gone_is_named(path: Path, missing: int) -> None:
+    """From either end the first entry that should stand there and does not is told."""
+    journal = SQLiteJournal(path, blocking=True)
+    for name in "abc":
+        done(append(journal, KEY, name))
+    raw(path, "DELETE FROM minutebook_log WHERE seq = ?", missing)
+    for call, seq in ((journal.newest(KEY, 99, WHOLE), missing + 3), (journal.oldest(KEY, 0, WHOLE), missing)):
+        with pytest.raises(DecisionHistoryCorrupt) as caught:
+            done(call)
+        assert caught.value.seq == seq
+    done(journal.close())
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 9_000, 40_000])
+def test_b1_pages_are_the_same_wherever_a_row_of_the_log_ends(path: Path, size: int) -> None:
+    """A long commit is divided into rows; every page from both ends holds what a list of its entries would."""
+    journal = SQLiteJournal(path, blocking=True)
+    drafts = tuple(text(Kind.INPUT, b'"%d%b"' % (number, b"x" * size)) for number in range(17))
+    for name in "abc":
+        delta = Delta(drafts=drafts, idempotency=name, settles=True)
+        done(journal.reserve(KEY, "t", format="f", opening=delta, release=True))
+    entries = done(journal.oldest(KEY, 0, WHOLE))
+    assert [entry.seq for entry in entries] == list(range(1, 52))
+    rows = raw(path, "SELECT length(entries) FROM minutebook_log")
+    assert len(rows) > 3 if size > 1_000 else len(rows) == 3
+    assert max(rows)[0] < max(size, 16_384) + 4_000
+    for place in range(53):
+        for limit in (1, 2, 5, 17, 60):
+            page = Page(rows=limit, messages=2**62, size=2**62)
+            assert done(journal.oldest(KEY, place, page)) == entries[place : place + limit]
+            below = entries[: max(0, place - 1)][::-1]
+            assert done(journal.newest(KEY, place, page)) == below[:limit]
+        page = Page(rows=99, messages=3, size=2**62)
+        assert done(journal.oldest(KEY, place, page)) == entries[place : place + 4]
     done(journal.close())
 
 

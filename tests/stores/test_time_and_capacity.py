@@ -139,7 +139,7 @@ def test_o45_conversation_expires_as_one_unit(kind: str, tmp_path: Path) -> None
     drive(append(journal, ConversationKey("lab", "b"), "two", say("")))
     assert drive(journal.totals("lab")).expired == 0
     if kind == "SQLite":
-        assert _rows(tmp_path / "lab.db") == {"conversation": 1, "entry": 2}
+        assert _rows(tmp_path / "lab.db") == {"conversation": 1, "log": 2}
 
 
 def test_d06_a_namespace_in_ram_goes_with_its_last_conversation() -> None:
@@ -174,7 +174,7 @@ def _rows(path: Path) -> dict[str, int]:
     with sqlite3.connect(path) as connection:
         return {
             name: connection.execute(f"SELECT count(*) FROM minutebook_{name}").fetchone()[0]
-            for name in ("conversation", "entry")
+            for name in ("conversation", "log")
         }
 
 

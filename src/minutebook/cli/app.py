@@ -172,6 +172,23 @@ def delete(
     _with_store(store, namespace, work, as_json=json)
 
 
+@app.command("drop-summary")
+def drop_summary(
+    id: Id,  # noqa: A002 - the field's standard word
+    store: StoreUrl,
+    namespace: Namespace,
+    json: AsJson = False,
+) -> None:
+    """Show a conversation's summary to no model any more; the next one is made anew from what is retained."""
+
+    async def work(opened: JournalStore) -> None:
+        dropped = await opened.drop_summary(opened.key(id))
+        told = "its summary stands in no window any more" if dropped else "it has no summary"
+        _report(json, {"id": id, "dropped": dropped}, f"{shown(id)}: {told}")
+
+    _with_store(store, namespace, work, as_json=json)
+
+
 @app.command()
 def verify(
     store: StoreUrl,

@@ -13,9 +13,11 @@ from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.wire import FORMATS
+from minutebook.stores.streams import standing
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Entry
+    from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.stores.journal import JournalStore
 
@@ -73,6 +75,7 @@ async def look(
     """Return the newest `last` exchanges and the requests that they answered, oldest first; costs what it returns."""
     exchanges = await _newest_exchanges(store, id, header, last)
     answers = await _newest_answers(store, id, header, exchanges[-1].response.seq) if exchanges else []
+    await standing(store.journal, store.key(id), header)
     waiting = {waits.exchange for waits in header.state.open}
     rows = [_row(exchange, waiting, answers[0] if answers else None) for exchange in reversed(exchanges)]
     return rows, [_request(receipt) for receipt in reversed(answers)]
@@ -158,8 +161,14 @@ def _request(receipt: Receipt) -> Request:
         bytes=sent.bytes,
         counted_tokens=sent.counted_tokens,
         billed_tokens=sent.billed_tokens,
-        left_out="older exchanges" if sent.trimmed else "",
+        left_out=_left_out(sent),
     )
+
+
+def _left_out(sent: Sent) -> str:
+    if not sent.trimmed:
+        return ""
+    return f"older exchanges, summary {sent.summary}" if sent.summary else "older exchanges"
 
 
 async def exchange_text(store: JournalStore, id: str, header: Header, last: int) -> list[str]:  # noqa: A002

@@ -31,7 +31,6 @@ __all__ = [
     "MAX_INT_DIGITS",
     "MAX_NODES",
     "MAX_PAYLOAD_BYTES",
-    "check",
     "decode",
     "encode",
     "reread",
@@ -122,18 +121,6 @@ def reread(data: bytes) -> JSON:
         return cast("JSON", msgspec.json.decode(data))
     except (msgspec.DecodeError, RecursionError, ValueError):
         return decode(data)  # names the fault
-
-
-def check(data: bytes | bytearray | memoryview) -> bytes:
-    """
-    Return `data` unchanged, as bytes, once `decode` would accept it: for bodies that are kept byte for byte.
-
-    Raises:
-        InvalidValue: as `decode`.
-    """
-    owned = _owned(data)
-    _read(owned)
-    return owned
 
 
 def text(value: object, name: str) -> str:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from minutebook.model.keys import ConversationKey
+from minutebook.errors import DecisionHistoryCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.model.keys import ConversationKey
 
 
 class Kind(enum.IntEnum):
@@ -32,6 +37,8 @@ class Kind(enum.IntEnum):
     """What answers one call of a response."""
     ABANDONED = 6
     """A mark: the entries from `exchange` to `call` belong to an attempt that failed, was stopped or superseded."""
+    SUMMARY = 7
+    """A summary: in windows it stands for the exchanges up to `call`, which the record still holds."""
 
 
 # An attribute of an enum costs a quarter of a microsecond on Python 3.11, a global name a tenth of that, and a window
@@ -42,9 +49,10 @@ INJECTION: Final = Kind.INJECTION
 RESPONSE: Final = Kind.RESPONSE
 RESULT: Final = Kind.RESULT
 ABANDONED: Final = Kind.ABANDONED
+SUMMARY: Final = Kind.SUMMARY
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One call of a response. `id` is empty where the provider left it out; then order and name tell calls apart."""
 
     id: str
@@ -74,7 +82,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     """RESPONSE: its calls, in the provider's order."""
     call: int = 0
-    """RESULT: the position of the call it answers. ABANDONED marks are made by the record alone, or imported."""
+    """
+    RESULT: the position of the call it answers. SUMMARY: the `seq` of the newest exchange that it covers. ABANDONED
+    marks are made by the record alone, or imported.
+    """
     exchange: int = 0
     """RESULT: the `seq` of its response; 0 means the newest response."""
     wall: int = 0
@@ -84,25 +95,29 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         return f"Draft({self.kind.name}, {len(self.payload):,} bytes)"
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One row of the log. `seq` counts 1, 2, 3 … without gaps and alone decides order; `wall` (Unix ms) never does."""
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
-    seq: int
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of the log. `seq` counts 1, 2, 3 … without gaps and alone decides order; `wall` (Unix ms) never does."""
+
+    seq: Count
     kind: Kind
-    turn: int
+    turn: Count
     """The `seq` of the input that opened its turn; 0 before the first input."""
-    exchange: int
+    exchange: Count
     """The `seq` of its response; 0 outside an exchange. ABANDONED: the first `seq` that the mark takes out."""
-    call: int
+    call: Count
     """
-    RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. RESPONSE, INJECTION:
-    the `seq` of the newest message said beside the turn's input, so that a window finds it; 0 if there is none.
+    RESULT: the position of the call it answers. ABANDONED: the last `seq` that the mark takes out. SUMMARY: the `seq`
+    of the newest exchange that it covers. RESPONSE, INJECTION: the `seq` of the newest message said beside the turn's
+    input, so that a window finds it; 0 if there is none.
     """
-    messages: int
-    size: int
-    start: int
-    stop: int
-    wall: int
+    messages: Count
+    size: Count
+    start: Count
+    stop: Count
+    wall: Count
     calls: tuple[Call, ...]
     digest: bytes
     payload: bytes
@@ -118,6 +133,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 _PLACE = struct.Struct(">QBQQQQQQQQI")
 _encode_calls = msgspec.json.Encoder().encode
+_pack_into = msgspec.msgpack.Encoder().encode_into
+_unpack = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
 
 
 def first_digest(key: ConversationKey) -> bytes:
@@ -133,9 +150,36 @@ def encode_calls(calls: tuple[Call, ...]) -> bytes:
     return _encode_calls(calls) if calls else b""
 
 
-def decode_calls(stored: bytes) -> tuple[Call, ...]:
-    """Return the calls that `encode_calls` wrote."""
-    return msgspec.json.decode(stored, type=tuple[Call, ...]) if stored else ()
+def pack_entries(entries: Sequence[Entry]) -> bytes:
+    """Return entries as the bytes that a store keeps: an array of arrays in MessagePack, each with its payload."""
+    room = bytearray()
+    _pack_into(entries, room)
+    # The encoder's own bytes keep the room that it grew into, half as much again; a copy has just its size.
+    return bytes(room)
+
+
+def unpack_entries(packed: bytes, first: int) -> tuple[Entry, ...]:
+    """
+    Return the entries that `pack_entries` wrote, of which the first one's `seq` must be `first`.
+
+    Raises:
+        DecisionHistoryCorrupt: they do not decode, or are not what stands there.
+    """
+    try:
+        entries = _unpack(packed)
+    except (msgspec.MsgspecError, TypeError):  # its texts may hold a piece of what it could not read
+        raise damaged(first, "does not decode") from None
+    for seq, entry in enumerate(entries, first):
+        if entry.seq != seq:
+            raise damaged(seq, "is missing")
+        if not entry.start <= entry.stop <= len(entry.payload):
+            raise damaged(seq, "has a fragment that cannot be")
+    return entries
+
+
+def damaged(seq: int, what: str) -> DecisionHistoryCorrupt:
+    """Return the refusal of an entry that cannot be read."""
+    return DecisionHistoryCorrupt(f"entry {seq} {what}; restore a backup", seq=seq)
 
 
 def payload_digest(payload: bytes) -> bytes:

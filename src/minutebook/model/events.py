@@ -39,6 +39,30 @@ class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_a
     """An enumerated reason: `failed`, `cancelled` or `refused`."""
 
 
+class ProviderContextCount(Event, frozen=True, kw_only=True, tag="provider_context_count"):
+    """A request was counted before it was generated (SPEC D16)."""
+
+    provider: str
+    """`openai`, `anthropic` or `google`."""
+    count: int
+    """Input tokens by the provider's counting endpoint."""
+    reservation: int
+    """Tokens that the request would take of the window, multiplier, margin and output allowance worked in."""
+    window: int
+    fits: bool
+
+
+class HistorySummary(Event, frozen=True, kw_only=True, tag="decision_history_summary"):
+    """A summary stands for exchanges that left; the record holds them. The counts are those of the window now."""
+
+    message_count: int
+    bytes: int
+    exchanges: int
+    """How many exchanges it covers in all."""
+    newly_covered: int
+    summary_bytes: int
+
+
 class ReasoningWithheld(Event, frozen=True, kw_only=True, tag="provider_reasoning_withheld"):
     """The provider withheld reasoning that was sent to it from the model: it is stale. The counts are the window's."""
 

@@ -35,6 +35,7 @@ from minutebook.model.entries import (
     INSTRUCTIONS,
     RESPONSE,
     RESULT,
+    SUMMARY,
     Call,
     Draft,
     Entry,
@@ -93,6 +94,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The limits that `window_from` was chosen under: (messages, bytes)."""
     said: int = 0
     """The `seq` of the newest message said in the turn before its first response; 0 if there is none."""
+    summary: int = 0
+    """The `seq` of the newest summary; 0 before the first."""
+    summarised: int = 0
+    """The `seq` of the newest exchange that it covers."""
     cut_at: int = 0
     """The newest `seq` when the window's start last moved; 0 before that. Reasoning up to it may be stale."""
     prelude: str = ""
@@ -341,7 +346,7 @@ class _Growth:
         """Apply one draft by the rule of its kind."""
         if draft is self.repeated:
             return
-        if self.attempt is None and self.state.unanswered and draft.kind is not RESULT:
+        if self.attempt is None and self.state.unanswered and draft.kind not in (RESULT, SUMMARY):
             self._drop_unanswered(self.state.unanswered)
         self._apply(draft, content)
 
@@ -357,6 +362,8 @@ class _Growth:
             self._add_injection(draft, content)
         elif kind is INSTRUCTIONS:
             self._add_instructions(draft, content)
+        elif kind is SUMMARY:
+            self._add_summary(draft, content)
         else:
             self._add_mark(draft, content)
 
@@ -405,6 +412,16 @@ class _Growth:
         waiting = (*self.state.open, OpenExchange(seq, draft.calls)) if draft.calls else self.state.open
         self._set(exchange=seq, exchanges=self.state.exchanges + 1, open=waiting)
         self._append(draft, content, exchange=seq, call=self.state.said)
+
+    def _add_summary(self, draft: Draft, content: bytes) -> None:
+        if draft.call and not self.state.summarised <= draft.call <= self.seq:
+            raise InvalidOption(
+                f"a summary covers the exchanges up to one from {max(self.state.summarised, 1)} to {self.seq}, "
+                f"not to {draft.call}; one that covers nothing drops the summary before it",
+                option="call",
+            )
+        self._append(draft, content, exchange=0)
+        self._set(summary=self.seq if draft.call else 0, summarised=draft.call)
 
     def _add_result(self, draft: Draft, content: bytes) -> None:
         exchange = draft.exchange or self.state.exchange

@@ -20,49 +20,68 @@ from minutebook.model.entries import Entry, recompute_digest
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.model.units import Settled
 
 CACHED_BYTES = 16 * 1024 * 1024
-"""Payload bytes that the tails of one store may hold in all."""
+"""Bytes that the tails of one store may hold in all."""
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The newest entries of one conversation, newest first, and the version and digest they were read at."""
+    """The end of one conversation as this process knows it: entries, newest first, and what is settled before them."""
+
+    entries: tuple[Entry, ...] = ()
+    settled: Settled | None = None
+    summary: Entry | None = None
+    """The summary that windows show, where one was read."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes it takes, roughly."""
+        return sum([len(entry.payload) for entry in self.entries]) + (self.settled.held if self.settled else 0)
+
+    def grown(self, written: tuple[Entry, ...]) -> Tail:
+        """Return the tail once `written`, oldest first, has been added to the record."""
+        return Tail((*reversed(written), *self.entries), self.settled, self.summary) if written else self
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """A tail with the version and the digest of the record that it is the end of."""
 
     version: int
     digest: bytes
-    entries: tuple[Entry, ...]
+    tail: Tail
 
-    def continued(self, header: Header, written: tuple[Entry, ...]) -> tuple[Entry, ...] | None:
-        """Return the tail with `written` before it, if that is how the record went on; `None` if it went otherwise."""
+    def continued(self, header: Header, written: tuple[Entry, ...]) -> Tail | None:
+        """Return the tail with `written` after it, if that is how the record went on; `None` if it went otherwise."""
         if header.version != self.version + bool(written):
             return None
         follows = not written or recompute_digest(self.digest, written[0]) == written[0].digest
         last = written[-1].digest if written else self.digest
-        return (*reversed(written), *self.entries) if follows and last == header.digest else None
+        return self.tail.grown(written) if follows and last == header.digest else None
 
 
 class Tails:
-    """The newest entries of recently used conversations; the least recently used ones go first."""
+    """The tails of recently used conversations; the least recently used ones go first."""
 
     def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
         """Begin empty."""
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._tails: OrderedDict[ConversationKey, tuple[Tail, int]] = OrderedDict()
+        self._tails: OrderedDict[ConversationKey, tuple[Remembered, int]] = OrderedDict()
 
-    def get(self, key: ConversationKey) -> Tail | None:
+    def get(self, key: ConversationKey) -> Remembered | None:
         """Return what is remembered of a conversation."""
         found = self._tails.get(key)
         return found[0] if found else None
 
-    def put(self, key: ConversationKey, header: Header, entries: tuple[Entry, ...]) -> None:
+    def put(self, key: ConversationKey, header: Header, tail: Tail) -> None:
         """Remember the tail, unless it is larger than the whole cache."""
-        size = sum(len(entry.payload) for entry in entries)
+        size = tail.held
         with self._lock:
             self._forget(key)
             if size <= self._max_bytes:
-                self._tails[key] = (Tail(header.version, header.digest, entries), size)
+                self._tails[key] = (Remembered(header.version, header.digest, tail), size)
                 self._bytes += size
             while self._bytes > self._max_bytes:
                 self._bytes -= self._tails.popitem(last=False)[1][1]

@@ -12,8 +12,8 @@ result that completes a parked exchange puts it back before what was said meanwh
 A response that was made behind stripped ones stays fresh, since the same ones are stripped in every window that begins
 there: the low-water mark of SPEC B3 keeps prompt cache and reasoning alike.
 
-Instructions and tools stand before every message. Where they are known, by a digest, a change of them counts as a move
-of the start.
+Instructions, tools and a summary stand before every exchange. A change of them counts as a move of the start, as far as
+they are known: by a digest, and by the summary's `seq`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.entries import RESPONSE, Entry
-from minutebook.policy.window import Plan, Unit, array_size
+from minutebook.model.units import Unit
+from minutebook.policy.window import array_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.record import Header
+    from minutebook.policy.window import Plan
     from minutebook.ports import Wire
 
 Reasoning = Literal["strip", "keep", "drop_block"]
@@ -48,38 +50,34 @@ def check_reasoning(value: object, allowed: tuple[Reasoning, ...] = get_args(Rea
         raise InvalidOption(f"reasoning is one of {', '.join(allowed)}", option="reasoning")
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan as it is sent, and what a receipt tells of it."""
-
-    plan: Plan
-    cut_at: int = 0
-    stripped: int = 0
+def prelude_mark(wire: Wire, prelude: str, summary: int) -> str:
+    """Return what tells whether all that stands before a window's exchanges is as it was, the summary among it."""
+    return f"{prelude}:{summary}" if wire.binds else ""
 
 
-def bind(
-    plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning: Reasoning, prelude: str = ""
-) -> Bound:
+def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning: Reasoning, prelude: str) -> Plan:
     """
     Return `plan` with the stale reasoning left out where it is to be stripped; linear in the window.
 
-    `prelude` is a digest of the instructions and tools that go along; empty where they are not known.
+    `prelude` is the mark of what goes before it: instructions, tools and a summary; see `prelude_mark`.
 
     Raises:
         DecisionHistoryLimitExceeded: the reasoning of an open tool loop is stale. The provider demands it there, so it
             is dropped by the provider itself (`drop_block`) or not at all (SPEC D26).
     """
     if not wire.binds:
-        return Bound(plan=plan)
+        return plan
     cut_at = _cut_at(plan, header, prelude, stripping=reasoning == "strip")
+    plan = msgspec.structs.replace(plan, cut_at=cut_at)
     if reasoning != "strip":
-        return Bound(plan=plan, cut_at=cut_at)
+        return plan
     unbound = {entry.seq: _unbound(entry, wire) for entry in _stale(plan, cut_at)}
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
     if not stripped:
-        return Bound(plan=plan, cut_at=cut_at)
+        return plan
     if not stripped.keys().isdisjoint(_open_loop(plan.units, wire)):
         raise _refusal(plan, limits)
-    return Bound(plan=_without(plan, stripped), cut_at=cut_at, stripped=len(stripped))
+    return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))
 
 
 def _cut_at(plan: Plan, header: Header, prelude: str, *, stripping: bool) -> int:
@@ -139,12 +137,9 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
     if entry is None:
         return unit
     before = unit.entries[0]
-    return msgspec.structs.replace(
-        unit,
-        entries=[entry, *unit.entries[1:]],
-        messages=unit.messages - before.messages + entry.messages,
-        size=unit.size - before.size + entry.size,
-    )
+    messages = unit.messages - before.messages + entry.messages
+    size = unit.size - before.size + entry.size
+    return Unit(unit.key, unit.turn, [entry, *unit.entries[1:]], messages, size)
 
 
 def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:

@@ -16,27 +16,28 @@ from minutebook.model.entries import RESULT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from minutebook.policy.window import Unit
+    from minutebook.model.units import Unit
 
 Renaming = dict[int, tuple[tuple[str, str], ...]]
 """For each exchange that needs it, the (old id, new id) of every one of its calls, in order."""
 
 
-def check_units(units: Iterable[Unit]) -> None:
+def check_unit(unit: Unit) -> None:
     """
-    See that every call of every unit has exactly one result, and every result its call.
+    See that every call of a unit has exactly one result, and every result its call.
 
     Raises:
         DecisionHistoryCorrupt: stored rows break the rule that was kept when they were written; `seq` names the unit.
     """
-    for unit in units:
-        calls = len(unit.entries[0].calls) if unit.is_exchange else 0
-        answered = sorted([entry.call for entry in unit.entries if entry.kind is RESULT])
-        if (answered or calls) and answered != list(range(calls)):
-            raise DecisionHistoryCorrupt(
-                f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",
-                seq=unit.key,
-            )
+    calls = len(unit.entries[0].calls) if unit.is_exchange else 0
+    if not calls and len(unit.entries) == 1:
+        return
+    answered = sorted([entry.call for entry in unit.entries if entry.kind is RESULT])
+    if (answered or calls) and answered != list(range(calls)):
+        raise DecisionHistoryCorrupt(
+            f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",
+            seq=unit.key,
+        )
 
 
 def repeated_ids(units: Iterable[Unit]) -> Renaming:
@@ -46,7 +47,7 @@ def repeated_ids(units: Iterable[Unit]) -> Renaming:
     The new id names the exchange and the position, so that the same exchange gets the same id in every window. It has
     only letters, digits and underscores, and at most 40 characters: all providers take it.
     """
-    responses = [entry for unit in units for entry in unit.entries if entry.calls]
+    responses = [unit.entries[0] for unit in units if unit.entries and unit.entries[0].calls]
     ids = [call.id for entry in responses for call in entry.calls]
     taken = set(ids)
     if len(taken) == len(ids):

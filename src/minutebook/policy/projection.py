@@ -9,31 +9,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minutebook.model.entries import RESPONSE, RESULT, Entry
-from minutebook.policy.pairing import Renaming, check_units, repeated_ids
+from minutebook.policy.pairing import Renaming, check_unit, repeated_ids
 
 if TYPE_CHECKING:
-    from minutebook.policy.window import Plan, Unit
+    from minutebook.model.summaries import Summary
+    from minutebook.model.units import Unit
+    from minutebook.policy.window import Plan
     from minutebook.ports import Wire
 
 
-def project(plan: Plan, wire: Wire) -> bytes:
+def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
     """
     Return the window as the bytes of a JSON array of wire messages, oldest first.
+
+    A summary stands in the first message, which is a user's, before what that says: so no two messages of one role meet
+    that did not meet before (case O-14).
 
     Raises:
         DecisionHistoryCorrupt: a call without its result, or a result without its call.
     """
-    check_units(plan.units)
     renaming = repeated_ids(plan.units)
     fragments: list[bytes] = []
-    turns: set[int] = set()
+    turn = 0
     for unit in plan.units:
-        if unit.turn not in turns:
-            turns.add(unit.turn)
-            fragments += [entry.fragment for entry in plan.inputs[unit.turn]]
+        if unit.turn != turn:
+            turn = unit.turn
+            fragments += [entry.fragment for entry in reversed(plan.inputs[turn])]
         if unit.entries:
-            fragments += unit_fragments(unit, wire, renaming)
-    return b"[" + b",".join(filter(None, fragments)) + b"]"
+            fragments.append(_joined(unit, wire, renaming))
+    if summary is not None and fragments:
+        fragments[0] = wire.prefaced(summary.told, fragments[0])
+    return b"[%b]" % b",".join(filter(None, fragments))
+
+
+def _joined(unit: Unit, wire: Wire, renaming: Renaming) -> bytes:
+    """Return a unit's wire messages joined, and remember them with it for the next window."""
+    if unit.joined is not None and unit.joined[0] is wire and unit.key not in renaming:
+        return unit.joined[1]
+    check_unit(unit)
+    joined = b",".join(unit_fragments(unit, wire, renaming))
+    if unit.key not in renaming:
+        unit.joined = (wire, joined)
+    return joined
 
 
 def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> list[bytes]:

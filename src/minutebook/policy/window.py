@@ -6,6 +6,9 @@ that answer it, an input that nothing has answered yet, or what was said while a
 or left out whole, and the kept ones are always the newest without a gap. A turn of which any unit is kept keeps its
 input, so that a window opens with an input and never with an answer (SPEC D7, D8; cases O-01 to O-08).
 
+Units that nothing recorded later can change are settled (`model.units`). A scan may begin with those it is given, and
+says at its end what is settled by now: then a window costs what is new and a bisection.
+
 Everything here is pure: the same record and the same limits give the same units, on any Python and any hash seed.
 """
 
@@ -16,38 +19,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded
-from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, Entry
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, SUMMARY, Entry
+from minutebook.model.units import Settled, Unit, settle, weigh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.record import Header
-
-
-class Unit(msgspec.Struct, kw_only=True):
-    """What is sent whole or not at all: an exchange, or a message without one. `key` is the `seq` it stands at."""
-
-    key: int
-    turn: int
-    entries: list[Entry]
-    """Oldest first: the response, its results in call order, what was said meanwhile. Empty for a turn's input."""
-    messages: int = 0
-    """The wire messages it adds, its turn's input left out."""
-    size: int = 0
-    """The bytes it adds, separators left out."""
-
-    @property
-    def is_exchange(self) -> bool:
-        """Whether it holds a response."""
-        return bool(self.entries) and self.entries[0].kind is RESPONSE
+    from minutebook.model.record import Header, State
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A window's content, oldest first, and where it begins."""
 
     units: tuple[Unit, ...]
-    inputs: dict[int, tuple[Entry, ...]]
+    inputs: Mapping[int, Sequence[Entry]]
+    """By turn, newest first; of more turns than the units'."""
     messages: int
     size: int
     """Bytes of the JSON array that the messages make."""
@@ -57,8 +44,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where the next window begins if it keeps its start: `start`, or its turn's input if nothing stands between."""
     trimmed: bool
     """Whether the record holds older units that this window leaves out."""
+    uncovered: bool
+    """Whether it leaves out a unit that no summary covers."""
     left: tuple[int, int] = (0, 0)
     """Where the last window began (1 before the first), and the key of the newest unit left out since; else zeros."""
+    cut_at: int = 0
+    """The newest `seq` when the window's start last moved, where reasoning is bound to that; see `policy.binding`."""
+    stripped: int = 0
+    """How many responses stand in it without their stale reasoning."""
 
 
 class Scan:
@@ -66,7 +59,7 @@ class Scan:
     Units found so far, as entries come in newest first.
 
     Abandoned attempts, parked exchanges and an input that is still unanswered (but for its own turn) are passed over.
-    What comes out does not depend on how much is read at once.
+    What comes out does not depend on how much is read at once, nor on how much was settled before.
     """
 
     def __init__(self, header: Header, *, below: int = 0, answered: int = 0, reading: bool = False) -> None:
@@ -80,10 +73,12 @@ class Scan:
         self._state = state
         self._below = below or header.entries + 1
         self._reading = reading
+        self._covered = 0 if reading else state.summarised
         self._superseded = {state.turn} if state.unanswered and header.attempt is None else set[int]()
         self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
+        self._settled: Settled | None = None
         self._waiting_turns: set[int] = set()
         self._answered: set[int] = {answered}
         self.inputs: dict[int, list[Entry]] = {}
@@ -92,26 +87,29 @@ class Scan:
         self.messages = 0
         self.size = 0
 
+    # --- taking entries in -------------------------------------------------------------------------------------------
+
     def add(self, entries: Iterable[Entry]) -> None:
         """Take the next entries, newest first and without a gap."""
         for entry in entries:
             self.next_seq = entry.seq - 1
-            if entry.seq < self._below:
-                self._take(entry)
+            if entry.seq >= self._below:
+                continue
+            kind = entry.kind
+            if kind is RESPONSE:
+                self._take_response(entry)
+            elif kind is INPUT:
+                if entry.seq not in self._superseded:
+                    self._take_input(entry)
+            elif kind is ABANDONED:
+                self._pass_over(entry)
+            elif kind is INJECTION and not entry.exchange:
+                self.inputs.setdefault(entry.turn, []).append(entry)
+            elif entry.exchange in self._open:
+                self._take_waiting(entry)
+            elif kind is not INSTRUCTIONS and kind is not SUMMARY:
+                self._parts.setdefault(entry.exchange, []).append(entry)
         self.next_seq = min(self.next_seq, self._below - 1)
-
-    def _take(self, entry: Entry) -> None:
-        if entry.kind is ABANDONED:
-            self._pass_over(entry)
-        elif entry.kind is INPUT:
-            if entry.seq not in self._superseded:
-                self._take_input(entry)
-        elif entry.kind is INJECTION and not entry.exchange:
-            self.inputs.setdefault(entry.turn, []).append(entry)
-        elif entry.exchange in self._open:
-            self._take_waiting(entry)
-        elif entry.kind is not INSTRUCTIONS:
-            self._take_part(entry)
 
     def _pass_over(self, mark: Entry) -> None:
         # An attempt holds the reservation, so its entries stand right before its mark. An input that another one
@@ -125,25 +123,29 @@ class Scan:
         inputs = self.inputs.setdefault(entry.seq, [])
         inputs.append(entry)
         # Counted only now: before, the units that this input goes with may not all be found.
-        for said in inputs:
-            self.messages += said.messages
-            self.size += said.size
+        messages, size = weigh(inputs)
+        self.messages += messages
+        self.size += size
         if entry.seq not in self._answered:
-            self._find(Unit(key=entry.seq, turn=entry.seq, entries=[]))
+            self._find(Unit(entry.seq, entry.seq, []))
 
     def _take_waiting(self, entry: Entry) -> None:
         """Pass over an exchange that waits; what was said meanwhile is shown without it."""
         if entry.kind is not RESULT:  # a late one stands in a later turn
             self._waiting_turns.add(entry.turn)
         if entry.kind is INJECTION and entry.turn:
-            self._find(_unit(entry.seq, entry.turn, [entry]))
+            self._find(Unit(entry.seq, entry.turn, [entry], entry.messages, entry.size))
 
-    def _take_part(self, entry: Entry) -> None:
-        if entry.kind is not RESPONSE:
-            self._parts.setdefault(entry.exchange, []).append(entry)
+    def _take_response(self, entry: Entry) -> None:
+        exchange = entry.exchange
+        if exchange in self._open:
+            self._take_waiting(entry)
         elif entry.turn or self._reading:
-            parts = sorted(self._parts.pop(entry.exchange, ()), key=_shown_order)
-            self._find(_unit(entry.seq, entry.turn, [entry, *parts]))
+            parts = self._parts.pop(exchange, None)
+            if parts is None:
+                self._find(Unit(exchange, entry.turn, [entry], entry.messages, entry.size))
+            else:
+                self._find(_unit(exchange, entry.turn, [entry, *sorted(parts, key=_shown_order)]))
 
     def _find(self, unit: Unit) -> None:
         self._answered.add(unit.turn)
@@ -153,37 +155,144 @@ class Scan:
 
     @property
     def units(self) -> Sequence[Unit]:
-        """The units found so far, newest first."""
+        """The units found so far, newest first, without the settled ones."""
         return self._found
 
     @property
     def exhausted(self) -> bool:
         """Whether the record has nothing older."""
-        return self.next_seq < 1
+        return self._settled.whole if self._settled else self.next_seq < 1
+
+    # --- what is settled ---------------------------------------------------------------------------------------------
+
+    def join(self, settled: Settled) -> None:
+        """Take all that is older from what was settled before; nothing can be added any more."""
+        messages, size = settled.cost(0, 0)
+        self.messages += messages
+        self.size += size
+        self.inputs = {**settled.inputs, **self.inputs}
+        self._settled = settled
+
+    def settle(self, header: Header) -> Settled | None:
+        """
+        Return what is settled by now, as `header` describes the record without what is only staged; `None` for nothing.
+
+        The units that it holds are no longer looked at one by one.
+        """
+        before = self._settled
+        below = self._settled_below(header)
+        if below <= (before.below if before else 1):
+            return before if before and below == before.below else None
+        live = sum(unit.key >= below for unit in self._found)
+        units = self._found[: live - 1 if live else None : -1]
+        turns = {unit.turn for unit in units}
+        inputs = {turn: said for turn, said in self.inputs.items() if turn in turns}
+        if before is not None:
+            inputs = {**before.inputs, **inputs}
+        self._settled = settle(before, below, units, inputs, whole=self.exhausted)
+        del self._found[live:]
+        return self._settled
+
+    def _settled_below(self, header: Header) -> int:
+        """
+        Return up to where nothing that may be recorded can change a unit, or 0 while an exchange is parked.
+
+        What is said belongs to the newest exchange, a result to its open one, and a mark takes back an attempt or an
+        input that nothing answered; after that the conversation goes on from the state before.
+        """
+        states = list(_states(header))
+        if any(waiting.parked for state in states for waiting in state.open):
+            return 0
+        places = [(state.turn, state.exchange) for state in states]
+        places += [(before.turn, before.exchange) for state in states if (before := state.unanswered)]
+        below = min(exchange or turn for turn, exchange in places)
+        below = min([below, *(waiting.exchange for state in states for waiting in state.open)])
+        if header.attempt is not None:
+            below = min(below, header.attempt.first)
+        for turn, _ in places:
+            # An input that has no exchange down there goes with one that is still to come.
+            if turn < below and not self._has_exchange(turn, below):
+                below = turn
+        return below
+
+    def _has_exchange(self, turn: int, below: int) -> bool:
+        for unit in self._newest():
+            if unit.turn == turn and unit.key < below and unit.is_exchange:
+                return True
+            if unit.turn < turn:
+                break
+        return False
+
+    def _newest(self) -> Iterator[Unit]:
+        yield from self._found
+        if self._settled:
+            yield from reversed(self._settled.units)
+
+    def _count(self) -> int:
+        return len(self._found) + (len(self._settled.units) if self._settled else 0)
+
+    def _shown(self) -> int:
+        """Count the units that no summary covers; the others are in no window any more."""
+        return self._since(self._covered + 1) if self._covered else self._count()
+
+    def late(self) -> set[int]:
+        """
+        Return the exchanges that a summary passed over because they waited, and that are complete since.
+
+        All entries behind the summary have to be read by now.
+        """
+        found = ((unit.key, unit.entries) for unit in self._found)
+        return {
+            exchange
+            for exchange, parts in (*self._parts.items(), *found)
+            if exchange <= self._covered
+            and any(part.kind is RESULT and part.seq > self._state.summary for part in parts)
+        }
+
+    def _at(self, position: int) -> Unit | None:
+        """Return the unit that so many newer ones precede, if there is one."""
+        if position < len(self._found):
+            return self._found[position]
+        position -= len(self._found)
+        older = self._settled.units if self._settled else ()
+        return older[-1 - position] if position < len(older) else None
+
+    # --- how far a window reaches ------------------------------------------------------------------------------------
 
     def reaches(self, limits: WindowLimits, low_water: float) -> bool:
         """Return whether what was read decides the window: a limit is passed, or the last window's start is."""
         if self.exhausted:
             return True
-        if len(self._found) <= self._waiting() + 1:
+        if self._count() <= self._waiting() + 1:
             return False
         if self.messages > limits.max_messages or self.size > limits.max_bytes:
             return True
-        return low_water < 1 and self._resumes(limits) and self._found[-1].key < self._state.window_from
+        oldest = self._at(self._count() - 1)
+        bound = self._state.window_from if low_water < 1 and self._resumes(limits) else 0
+        return oldest is not None and oldest.key < max(bound, self._covered + 1)
 
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
 
-    def missing_input(self) -> tuple[int, int]:
+    def missing_input(self, limits: WindowLimits | None) -> tuple[int, int]:
         """
         Return which input is not read yet: the `seq` of the oldest unit's turn, or 0 when none is missing.
 
-        With it comes the `seq` of the newest message said beside it, 0 when it stands alone.
+        With it comes the `seq` of the newest message said beside it, 0 when it stands alone. An input is not missed
+        where the window of these limits leaves out all of its turn; without limits nothing is left out.
         """
         oldest = self._found[-1] if self._found else None
         if oldest is None or any(entry.kind is INPUT for entry in self.inputs.get(oldest.turn, ())):
             return 0, 0
+        if limits is not None and self._leaves_out_oldest_turn(limits):
+            return 0, 0
         return oldest.turn, oldest.entries[0].call
+
+    def _leaves_out_oldest_turn(self, limits: WindowLimits) -> bool:
+        count = self._count()
+        oldest, newer = self._at(count - 1), self._at(count - 2)
+        alone = oldest and newer and oldest.turn != newer.turn
+        return bool(alone) and self._largest((limits.max_messages, limits.max_bytes)) < count
 
     def add_input(self, entries: Iterable[Entry]) -> None:
         """Take the input of the oldest unit's turn and what was said beside it; oldest first and without a gap."""
@@ -198,9 +307,9 @@ class Scan:
         standing.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
         self.inputs[turn] = [standing[seq] for seq in sorted(standing, reverse=True)]
 
-    def plan(self, limits: WindowLimits, low_water: float) -> Plan:
+    def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0) -> Plan:
         """
-        Return the newest units within `limits`, oldest first.
+        Return the newest units within `limits`, oldest first, with so many bytes reserved for a summary.
 
         With a `low_water` below 1 the window keeps its start for as long as it fits, and is cut to that fraction of the
         limits when it does not (SPEC B3).
@@ -209,78 +318,101 @@ class Scan:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit (SPEC D8).
         """
         must = self._mandatory()
-        full = (limits.max_messages, limits.max_bytes)
-        kept = self._largest(full)
+        full = (limits.max_messages, limits.max_bytes - reserved)
+        kept = min(self._largest(full), self._shown())
         if kept < must:
-            raise self._refusal(must, limits)
+            raise self._refusal(must, limits, reserved)
         if low_water < 1:
             kept = self._steady(full, low_water, kept, must, limits)
         return self._planned(kept)
 
     def _waiting(self) -> int:
         """Count the newest units that are no exchange: the current input, and turns before it whose exchange waits."""
-        for position, unit in enumerate(self._found):
+        for position, unit in enumerate(self._newest()):
             if unit.is_exchange or (position and unit.turn not in self._waiting_turns):
                 return position
-        return len(self._found)
+        return self._count()
 
     def _mandatory(self) -> int:
         """The newest exchange always stays, and with it an input that waits for its answer."""
         waiting = self._waiting()
-        latest = self._found[waiting : waiting + 1]
-        return waiting + 1 if latest and latest[0].is_exchange else min(len(self._found), 1)
+        latest = self._at(waiting)
+        return waiting + 1 if latest and latest.is_exchange else min(self._count(), 1)
 
     def _steady(self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits) -> int:
         if self._resumes(limits) and self._state.window_from:
-            before = sum(unit.key >= self._state.window_from for unit in self._found)
+            before = self._since(self._state.window_from)
             if before <= kept:
                 return max(before, must)
-        elif kept == len(self._found):
+        elif kept == self._shown():
             return kept
         low = (int(full[0] * low_water), int(full[1] * low_water))
         return min(kept, max(must, self._largest(low)))
 
+    def _since(self, key: int) -> int:
+        """Count the units that stand at `key` or behind it."""
+        settled = self._settled
+        older = len(settled.units) - settled.first_from(key) if settled else 0
+        return sum(unit.key >= key for unit in self._found) + older
+
     def _largest(self, bounds: tuple[int, int]) -> int:
         """Return how many of the newest units fit `bounds`; all tests are sums of stored sizes."""
-        messages = size = kept = 0
-        turns: set[int] = set()
-        for unit in self._found:
+        messages = size = turn = 0
+        for kept, unit in enumerate(self._found):
             messages += unit.messages
             size += unit.size
-            if unit.turn not in turns:
-                turns.add(unit.turn)
-                for entry in self.inputs.get(unit.turn, ()):
-                    messages += entry.messages
-                    size += entry.size
+            if unit.turn != turn:
+                turn = unit.turn
+                said = weigh(self.inputs.get(turn, ()))
+                messages += said[0]
+                size += said[1]
             if messages > bounds[0] or array_size(messages, size) > bounds[1]:
-                break
-            kept += 1
-        return kept
+                return kept
+        settled = self._settled
+        if settled is None:
+            return len(self._found)
+        first = settled.first_fitting(bounds[0] - messages, bounds[1] - 1 - size - messages, turn)
+        return len(self._found) + len(settled.units) - first
 
     def _planned(self, kept: int) -> Plan:
-        units = tuple(reversed(self._found[:kept]))
-        inputs = {unit.turn: tuple(reversed(self.inputs.get(unit.turn, ()))) for unit in units}
-        said = [entry for part in inputs.values() for entry in part]
-        messages = sum([unit.messages for unit in units]) + sum([entry.messages for entry in said])
-        size = sum([unit.size for unit in units]) + sum([entry.size for entry in said])
-        left = [unit.key for unit in self._found[kept:] if unit.key >= self._state.window_from]
+        live = self._found[:kept]
+        units = tuple(reversed(live))
+        messages = size = turn = 0
+        for unit in live:
+            messages += unit.messages
+            size += unit.size
+            if unit.turn != turn:
+                turn = unit.turn
+                said = weigh(self.inputs.get(turn, ()))
+                messages += said[0]
+                size += said[1]
+        if kept > len(live) and self._settled:
+            first = len(self._settled.units) - (kept - len(live))
+            units = (*self._settled.units[first:], *units)
+            older = self._settled.cost(first, turn)
+            messages += older[0]
+            size += older[1]
+        newest_left = self._at(kept)
+        left = newest_left.key if newest_left and newest_left.key >= self._state.window_from else 0
+        left = left if left > self._covered else 0
         return Plan(
             units=units,
-            inputs=inputs,
+            inputs=self.inputs,
             messages=messages,
             size=array_size(messages, size),
             start=units[0].key if units else 0,
             window_from=self._window_from(kept),
-            trimmed=kept < len(self._found),
-            left=(max(self._state.window_from, 1), left[0]) if left else (0, 0),
+            trimmed=newest_left is not None,
+            uncovered=newest_left is not None and newest_left.key > self._covered,
+            left=(max(self._state.window_from, 1), left) if left else (0, 0),
         )
 
     def _window_from(self, kept: int) -> int:
         # A parked exchange at the head of the turn is not seen yet; once complete it belongs behind the turn's input.
-        if not kept:
+        unit, older = self._at(kept - 1) if kept else None, self._at(kept)
+        if unit is None:
             return 0
-        unit, older = self._found[kept - 1], self._found[kept : kept + 1]
-        return unit.key if older and older[0].turn == unit.turn else unit.turn
+        return unit.key if older and older.turn == unit.turn else unit.turn
 
     def without_oldest(self, plan: Plan, limits: WindowLimits) -> Plan:
         """
@@ -294,12 +426,21 @@ class Scan:
             raise self._refusal(self._mandatory(), limits)
         return self._planned(kept)
 
-    def _refusal(self, must: int, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
+    def removable(self, plan: Plan) -> int:
+        """Return how many of the oldest units of `plan` may leave: all but what must stay."""
+        return max(0, len(plan.units) - self._mandatory())
+
+    def narrowed(self, plan: Plan, removed: int) -> Plan:
+        """Return `plan` without so many of its oldest units, at most those that are `removable`."""
+        return self._planned(len(plan.units) - removed)
+
+    def _refusal(self, must: int, limits: WindowLimits, reserved: int = 0) -> DecisionHistoryLimitExceeded:
         least = self._planned(must)
+        room = f", of which {reserved:,} bytes are kept for a summary (max_summary_bytes)" if reserved else ""
         return DecisionHistoryLimitExceeded(
             f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
-            f"{limits.max_messages:,} and {limits.max_bytes:,}; raise max_messages or max_bytes, or shorten the newest "
-            "exchange before it is recorded",
+            f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes, or shorten the "
+            "newest exchange before it is recorded",
             messages=least.messages,
             bytes=least.size,
             max_messages=limits.max_messages,
@@ -319,8 +460,14 @@ def with_entry(unit: Unit, entry: Entry) -> Unit:
 
 
 def _unit(key: int, turn: int, entries: list[Entry]) -> Unit:
-    messages = sum([entry.messages for entry in entries])
-    return Unit(key=key, turn=turn, entries=entries, messages=messages, size=sum([entry.size for entry in entries]))
+    return Unit(key, turn, entries, *weigh(entries))
+
+
+def _states(header: Header) -> Iterator[State]:
+    """The states from which the record may go on: as it stands, or as it stood before the attempt under way."""
+    yield header.state
+    if header.attempt is not None:
+        yield header.attempt.state
 
 
 def _shown_order(entry: Entry) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
+from minutebook.providers.counting import ANTHROPIC as ANTHROPIC_COUNTING
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_object, text_at, unavailable, violation
 from minutebook.providers.sdk_http import Sdk
 from minutebook.providers.streams import Stream, joined_blocks
@@ -206,14 +207,8 @@ ANTHROPIC: Final = Api(
         {"model", "messages", "system", "tools", "max_tokens", "stream", "container", "mcp_servers", "thread"}
         | {"context_management", "compaction", "fallbacks", "fallback_credit_token"}
     ),
-    counted=frozenset(
-        {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control", "speed"}
-        | {"user_profile_id", "workspace_id"}
-    ),
-    uncounted=frozenset(
-        {"max_tokens", "stream", "stop_sequences", "metadata", "service_tier", "inference_geo", "diagnostics"}
-        | {"temperature", "top_p", "top_k"}
-    ),
+    counted=ANTHROPIC_COUNTING.counted,
+    uncounted=ANTHROPIC_COUNTING.uncounted,
     shared={"output_config": frozenset({"format"})},
     withheld="thinking_dropped",
     needs_output_bound=True,

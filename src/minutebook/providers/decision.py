@@ -124,10 +124,6 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that change no count. One in neither set is refused where requests are counted."""
     shared: Mapping[str, frozenset[str]] = {}
     """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
-    count_fields: Callable[[str, Fields], Fields] = lambda _, fields: fields
-    """Return the fields of a counting request, given the model's name and the counted fields."""
-    count_key: str = "input_tokens"
-    """The member of a counting response that is the number."""
     withheld: str = ""
     """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
     needs_output_bound: bool = False

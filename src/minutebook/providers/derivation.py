@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from minutebook.errors import InvalidMessage, InvalidValue, PairingViolation
-from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, Call, Draft
+from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, SUMMARY, Call, Draft
+from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.providers.anthropic import ANTHROPIC
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
@@ -90,6 +91,8 @@ class _Derivation:
         draft = group[0]
         if draft.kind is ABANDONED:
             return True  # the record's law alone makes marks, and knows each of them
+        if draft.kind is SUMMARY:
+            return _is_summary(draft)
         try:
             expected = self._derived(group)
         except (InvalidMessage, InvalidValue, PairingViolation):
@@ -117,6 +120,13 @@ class _Derivation:
         if draft.kind is RESPONSE:
             return (self.wire.response(draft.payload),)
         return self.wire.transcript((draft.payload,))
+
+
+def _is_summary(draft: Draft) -> bool:
+    try:
+        return msgspec.structs.replace(summary_draft(read_summary(draft)), wall=draft.wall) == draft
+    except DecisionHistoryCorrupt:
+        return False
 
 
 def _bare(draft: Draft) -> Draft:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, joined, text_at, unavailable, violation
+from minutebook.providers.counting import GEMINI as GEMINI_COUNTING
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, text_at, unavailable, violation
 from minutebook.providers.streams import Stream, joined_parts
 
 if TYPE_CHECKING:
@@ -77,11 +78,6 @@ def request_fields(ask: Ask) -> Fields:
 
 def _function(spec: CapabilitySpec) -> dict[str, JSON]:
     return {"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters}
-
-
-def count_fields(model: str, fields: Fields) -> Fields:
-    """Return a counting request: the request inside one field, since `contents` alone leave the rest uncounted."""
-    return {"generateContentRequest": joined({"model": codec.encode(f"models/{model}"), **fields})}
 
 
 # --- the response ----------------------------------------------------------------------------------------------------
@@ -149,13 +145,11 @@ GEMINI: Final = Api(
     billed=billed,
     own=_spelled("model", "contents", "systemInstruction", "tools", "cachedContent", "continuationToken", "store")
     | {"generation_config"},
-    counted=frozenset({"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings"}),
-    uncounted=frozenset({"labels", "serviceTier"}),
+    counted=GEMINI_COUNTING.counted,
+    uncounted=GEMINI_COUNTING.uncounted,
     shared={
         "generationConfig": _spelled(
             *("responseMimeType", "responseSchema", "responseJsonSchema", "maxOutputTokens", "candidateCount")
         )
     },
-    count_fields=count_fields,
-    count_key="totalTokens",
 )

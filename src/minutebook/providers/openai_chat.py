@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
+from minutebook.providers.counting import OPENAI_CHAT
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_http import known_code
 from minutebook.providers.streams import Stream, joined_chunks
@@ -99,14 +100,6 @@ CHAT: Final = Api(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}
         | {"n", "stream", "stream_options", "store", "web_search_options", "audio", "modalities"}
     ),
-    counted=frozenset(
-        {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
-        | {"chat_template_kwargs"}
-    ),
-    uncounted=frozenset(
-        {"max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "metadata", "user"}
-        | {"frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs"}
-        | {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"}
-        | {"cache_prompt"}
-    ),
+    counted=OPENAI_CHAT.counted,
+    uncounted=OPENAI_CHAT.uncounted,
 )

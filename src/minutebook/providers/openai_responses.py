@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
+from minutebook.providers.counting import OPENAI_RESPONSES
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_chat import function
 from minutebook.providers.openai_http import known_code
@@ -113,13 +114,6 @@ RESPONSES: Final = Api(
         | {"stream_options", "background", "previous_response_id", "conversation", "context_management"}
         | {"truncation", "prompt"}
     ),
-    counted=frozenset(
-        {"model", "instructions", "input", "text", "tools", "tool_choice", "parallel_tool_calls", "reasoning"}
-    ),
-    uncounted=frozenset(
-        {"max_output_tokens", "store", "include", "temperature", "top_p", "top_logprobs", "metadata", "user", "seed"}
-        | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier"}
-        # llama.cpp's server binds the answer by the other API's field; it is not part of the prompt.
-        | {"response_format", "top_k", "min_p", "cache_prompt"}
-    ),
+    counted=OPENAI_RESPONSES.counted,
+    uncounted=OPENAI_RESPONSES.uncounted,
 )

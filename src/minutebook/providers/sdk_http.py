@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from minutebook.model.codec import JSON
 
-MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
-"""How long a response may be once it is unpacked."""
+MAX_RESPONSE_BYTES: Final = codec.MAX_PAYLOAD_BYTES
+"""How long a response may be once it is unpacked: no record takes a longer one."""
 
 MAX_REFUSAL_BYTES: Final = 1024 * 1024
 """Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""

@@ -45,10 +45,12 @@ class StructuredWire:
         self.response_wrap = plain.response_wrap
         self.input = plain.input
         self.injection = plain.injection
+        self.outputs = plain.outputs
         self.transcript = plain.transcript
         self.rename = plain.rename
         self.binds = plain.binds
         self.unbound = plain.unbound
+        self.prefaced = plain.prefaced
         self.plain = plain
         self._api = api
 

@@ -23,12 +23,12 @@ from minutebook.errors import (
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import system_clock
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.pause import pause
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
+from minutebook.model.summaries import dropped_summary
 from minutebook.model.tails import Tails, Tokens
-from minutebook.ports import STREAM_PAGE
+from minutebook.stores.streams import stream_entries, stream_receipts
 from minutebook.stores.transfer import export_record, import_record
 
 if TYPE_CHECKING:
@@ -113,28 +113,37 @@ class JournalStore:
         check_idle(header, system_clock())
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
-        entries = [entry async for entry in self.entries(key) if entry.seq <= header.entries]
+        stream = stream_entries(self.journal, key, header)
+        try:
+            entries = [entry async for entry in stream if entry.seq <= header.entries]
+        except DecisionHistoryAbsent:
+            return None
         if len(entries) != header.entries or entries[-1].digest != header.digest:
-            return None  # deleted while it was read; what came after it is another conversation
+            raise DecisionHistoryCorrupt(
+                f"the record ends at entry {len(entries)}, its header at {header.entries}; verify the store",
+                seq=len(entries) + 1,
+            )
         return Record(header=header, entries=tuple(entries))
 
     async def entries(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Entry]:
-        """Stream the entries above `after`, oldest first, in bounded memory."""
-        self._own(key)
-        while page := await self.journal.oldest(key, after, STREAM_PAGE):
-            for entry in page:
-                yield entry
-            after = page[-1].seq
-            await pause()
+        """
+        Stream the entries above `after`, oldest first, in bounded memory; none where the conversation is absent.
+
+        Raises:
+            DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
+        """
+        async for entry in stream_entries(self.journal, key, await self.header(key), after):
+            yield entry
 
     async def receipts(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Receipt]:
-        """Stream the receipts of the versions above `after`, oldest first."""
-        self._own(key)
-        while page := await self.journal.receipts(key, after, STREAM_PAGE.rows):
-            for receipt in page:
-                yield receipt
-            after = page[-1].version
-            await pause()
+        """
+        Stream the receipts of the versions above `after`, oldest first; none where the conversation is absent.
+
+        Raises:
+            DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
+        """
+        async for receipt in stream_receipts(self.journal, key, await self.header(key), after):
+            yield receipt
 
     async def receipt(self, key: ConversationKey, id: str) -> Receipt | None:  # noqa: A002
         """
@@ -242,6 +251,25 @@ class JournalStore:
         self.tails.drop(self._own(key))
         return await self.journal.recover(key, epoch)
 
+    async def drop_summary(self, key: ConversationKey) -> bool:
+        """
+        Have windows show no summary any more, as after one that was poisoned; return whether there was one.
+
+        What it stood for was never gone: it is in windows again as far as it fits, and the next summary begins anew.
+
+        Raises:
+            DecisionHistoryBusy: the conversation is active.
+            DecisionHistoryAbsent: there is none.
+        """
+        header = await self.header(key)
+        if header is None:
+            raise DecisionHistoryAbsent("no such conversation")
+        if not header.state.summary:
+            return False
+        delta = Delta(drafts=(dropped_summary(),), idempotency=self.fresh_id())
+        await self.journal.reserve(key, self.fresh_id(), format=header.format, opening=delta, release=True)
+        return True
+
     async def header(self, key: ConversationKey) -> Header | None:
         """Return a conversation's counters, active or not; `None` when absent or expired."""
         return await self.journal.header(self._own(key))
@@ -270,19 +298,9 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
-        try:
-            await self._prove(key, header)
-        except DecisionHistoryCorrupt:
-            now = await self.journal.header(key)
-            if now is None or not _went_on(header, now):
-                raise DecisionHistoryAbsent("the conversation was deleted while it was verified") from None
-            raise
-        return header
-
-    async def _prove(self, key: ConversationKey, header: Header) -> None:
         proof = Proof(key, header)
-        entries = self.entries(key)
-        async for receipt in self.receipts(key):
+        entries = stream_entries(self.journal, key, header)
+        async for receipt in stream_receipts(self.journal, key, header):
             if receipt.version > header.version:
                 break
             while proof.seq < min(receipt.last, header.entries):
@@ -292,6 +310,7 @@ class JournalStore:
                 proof.take_entry(entry)
             proof.take_receipt(receipt)
         proof.close()
+        return header
 
     async def export(
         self, key: ConversationKey, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None
@@ -305,7 +324,7 @@ class JournalStore:
 
         Raises:
             DecisionHistoryBusy: it is active.
-            DecisionHistoryAbsent: there is no such conversation.
+            DecisionHistoryAbsent: there is no such conversation, or it was deleted meanwhile.
             DecisionHistoryCorrupt: its digest chain is broken at `seq`; nothing was written.
             DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
             DecisionHistoryStorageFailed: the disk failed.
@@ -380,9 +399,3 @@ def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:
 
 class _Holder:
     """What a transaction's token lives by."""
-
-
-def _went_on(before: Header, now: Header) -> bool:
-    """Return whether both headers can be of one conversation, and not of one that was deleted and made again."""
-    same = (now.version, now.digest) == (before.version, before.digest)
-    return now.created == before.created and (same or now.version > before.version)

@@ -8,9 +8,11 @@ journal serves any number of threads and event loops: no method waits for anythi
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import threading
 from collections import OrderedDict
+from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +20,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryAbsent, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
-from minutebook.model.entries import Entry, Kind, decode_calls, encode_calls
+from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Delta, Header, Receipt, extend, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
@@ -27,14 +29,13 @@ from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from minutebook.model.entries import Entry
     from minutebook.model.record import Extension
 
 PURGED_PER_WRITE = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
-_Packed = tuple[int, int, int, int, int, int, int, int, int, int, bytes, bytes, bytes]
 _encode_into = msgspec.msgpack.Encoder().encode_into
-_unpack = msgspec.msgpack.Decoder(_Packed).decode
 _unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
 
 
@@ -99,7 +100,7 @@ class _Namespace:
         size = self.bytes + (grown.header.bytes - held.bytes if grown else 0)
         self.changing = True
         if grown is not None:
-            log.rows.extend(map(_packed, grown.entries))
+            log.rows.extend(pack_entries((entry,)) for entry in grown.entries)
             log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
         log.header = free(after) if release else after
         self.logs[name] = log
@@ -234,16 +235,18 @@ class MemoryJournal:
         wall = self._access()
         with self._lock:
             log = self._live(key, wall)[1]
-            rows = log.rows[max(0, after) : max(0, after) + max(0, page.rows)] if log else ()
-            return _paged(map(_entry, rows), page)
+            after = max(0, after)
+            rows = log.rows[after : after + max(0, page.rows)] if log else ()
+            return _paged(map(_entry, rows, count(after + 1)), page)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
         wall = self._access()
         with self._lock:
             log = self._live(key, wall)[1]
-            found = (_unpack_receipt(packed) for packed in (log.receipts.values() if log else ()))
-            return tuple(heapq.nsmallest(rows, (r for r in found if r.version > after), key=lambda r: r.version))
+            # Each commit added one, so the first is of version 1, the second of version 2, and so on.
+            found = log.receipts.values() if log else ()
+            return tuple(map(_unpack_receipt, itertools.islice(found, max(0, after), max(0, after) + max(0, rows))))
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
@@ -358,20 +361,14 @@ def _pack(value: object) -> bytes:
     return bytes(room)
 
 
-def _packed(entry: Entry) -> bytes:
-    place = (entry.seq, int(entry.kind), entry.turn, entry.exchange, entry.call, entry.messages, entry.size)
-    return _pack((*place, entry.start, entry.stop, entry.wall, encode_calls(entry.calls), entry.digest, entry.payload))
-
-
-def _entry(packed: bytes) -> Entry:
-    seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = _unpack(packed)
-    named = decode_calls(calls)
-    return Entry(seq, Kind(kind), turn, exchange, call, messages, size, start, stop, wall, named, digest, payload)
+def _entry(row: bytes, seq: int) -> Entry:
+    return unpack_entries(row, seq)[0]
 
 
 def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:
     end = min(max(0, before - 1), len(log.rows))
-    return _paged(map(_entry, reversed(log.rows[max(0, end - max(0, page.rows)) : end])), page)
+    rows = log.rows[max(0, end - max(0, page.rows)) : end]
+    return _paged(map(_entry, reversed(rows), count(end, -1)), page)
 
 
 def _paged(entries: Iterable[Entry], page: Page) -> tuple[Entry, ...]:

@@ -46,7 +46,6 @@ __all__ = [
     "open_private_database",
     "private_file_writer",
     "recheck",
-    "sync_directory",
 ]
 
 LOCK_SIDECAR = "-lock"
@@ -261,19 +260,6 @@ def private_file_writer(path: str | os.PathLike[str], *, force: bool = False) ->
             with suppress(OSError):
                 directory.unlink(part)
             raise
-
-
-def sync_directory(path: str | os.PathLike[str]) -> None:
-    """
-    Return when the names created, renamed or removed in the directory `path` are durable.
-
-    Raises:
-        DecisionHistoryStorageUnsafe: there is no such directory.
-        DecisionHistoryStorageFailed: it could not be opened, or the disk failed.
-    """
-    with _translated(os.fspath(path)):
-        if _POSIX:
-            _sync_and_close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def network_filesystem(path: str, mountinfo: str) -> str | None:

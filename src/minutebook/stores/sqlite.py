@@ -10,33 +10,49 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-import msgspec
-
-from minutebook.errors import (
-    DecisionHistoryAbsent,
-    DecisionHistoryCorrupt,
-    DecisionHistoryStoreFull,
-    InvalidOption,
-    StoreClosed,
-)
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStoreFull, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
-from minutebook.model.entries import Call, Entry, Kind, encode_calls
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Attempt, Header, Receipt, State, extend, new_header, replayed
+from minutebook.model.record import extend, new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
-from minutebook.ports import Committed, Listing, Page, Reserved, Totals
+from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.sqlite_host import HostConnection
+from minutebook.stores.sqlite_rows import (
+    MINUTE_BITS,
+    RESIDUE_ROWS,
+    Place,
+    add_conversation,
+    add_entries,
+    at_most,
+    drop_conversation,
+    drop_header,
+    earlier_receipt,
+    find_place,
+    find_receipt,
+    header_of,
+    newest_entries,
+    note_receipt,
+    oldest_entries,
+    receipt_of,
+    set_conversation,
+    set_minute,
+    settle_grants,
+    sweep_residue,
+    unpack_receipts,
+)
 from minutebook.stores.sqlite_writer import Kept, acquire_writer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
-    from minutebook.model.record import Delta, Extension
+    from minutebook.model.entries import Entry
+    from minutebook.model.record import Delta, Extension, Header, Receipt
+    from minutebook.ports import Page
     from minutebook.stores.sqlite_writer import Database, Work
 
 __all__ = ["PURGED_PER_WRITE", "SQLiteJournal"]
@@ -46,45 +62,8 @@ T = TypeVar("T")
 PURGED_PER_WRITE: Final = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
-_RESIDUE_ROWS = 256
-_RECENT_BYTES = 1500
 _AHEAD_BYTES = 64 * 1024
-_MINUTE_BITS = 16
 _KNOWN_NAMESPACES = 1024
-_LARGEST = 2**63 - 1
-
-_KINDS = {int(kind): kind for kind in Kind}
-_ENTRY_TYPES = (*(int for _ in range(10)), bytes, bytes, bytes)
-_HEADER_TYPES = (bytes, int, int, int, bytes, int, int, int, int, bytes, bytes, bytes)
-_RECEIPT_TYPES = (bytes, int, int, int, int, bytes, bytes, int, bytes)
-
-_encode = msgspec.json.Encoder().encode
-_encode_packed = msgspec.msgpack.Encoder().encode
-_decode_packed = msgspec.msgpack.Decoder(tuple[bytes, int, int, int, int, bytes, bytes, int, bytes]).decode
-_decode_state = msgspec.json.Decoder(State).decode
-_decode_attempt = msgspec.json.Decoder(Attempt).decode
-_decode_calls = msgspec.json.Decoder(tuple[Call, ...]).decode
-
-
-class _Place:
-    """Where a job works: a namespace's row, and a conversation's row in it; ids are 0 where there is none."""
-
-    __slots__ = ("ahead", "conversation", "conversations", "granted", "header", "minute", "namespace", "own", "recent")
-
-    def __init__(self, namespace: int = 0, conversations: int = 0, granted: int = 0, ahead: int = 0) -> None:
-        self.namespace = namespace
-        self.conversations = conversations
-        self.granted = granted
-        self.ahead = ahead
-        self.leave()
-
-    def leave(self) -> None:
-        """Be where no conversation is."""
-        self.conversation = 0
-        self.minute: int | None = None
-        self.own = 0
-        self.recent = b""
-        self.header: Header | None = None
 
 
 class SQLiteJournal:
@@ -206,9 +185,9 @@ class SQLiteJournal:
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`."""
 
-        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Entry, ...]:
+        def job(cursor: sqlite3.Cursor, place: Place) -> tuple[Entry, ...]:
             last = place.header.entries if place.header is not None else 0
-            return _newest(cursor, place.conversation, min(before, last + 1), page)
+            return newest_entries(cursor, place.conversation, min(before, last + 1), page)
 
         return self._look(key, job)
 
@@ -216,37 +195,35 @@ class SQLiteJournal:
         """See `Journal.oldest`."""
         after = max(after, 0)
 
-        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Entry, ...]:
-            if place.header is None:
-                return ()
-            found = cursor.execute(sql.OLDEST_ENTRIES, (place.conversation, after, _rows(page.rows)))
-            return _paged(found, page, range(after + 1, min(place.header.entries, after + page.rows) + 1))
+        def job(cursor: sqlite3.Cursor, place: Place) -> tuple[Entry, ...]:
+            last = place.header.entries if place.header is not None else 0
+            return oldest_entries(cursor, place.conversation, after, last, page)
 
         return self._look(key, job)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
 
-        def job(cursor: sqlite3.Cursor, place: _Place) -> tuple[Receipt, ...]:
-            moved = cursor.execute(sql.LIST_RECEIPTS, (place.conversation, after, _rows(rows))).fetchall()
-            recent = [receipt for receipt in _unpacked(place.recent) if receipt.version > after]
-            return (*map(_receipt, moved), *recent)[: _rows(rows)]
+        def job(cursor: sqlite3.Cursor, place: Place) -> tuple[Receipt, ...]:
+            moved = cursor.execute(sql.LIST_RECEIPTS, (place.conversation, after, at_most(rows))).fetchall()
+            recent = [receipt for receipt in unpack_receipts(place.recent) if receipt.version > after]
+            return (*map(receipt_of, moved), *recent)[: at_most(rows)]
 
         return self._look(key, job)
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
         check_id(idempotency, "idempotency id")
-        return self._look(key, lambda cursor, place: _find_receipt(cursor, place, idempotency))
+        return self._look(key, lambda cursor, place: find_receipt(cursor, place, idempotency))
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
         """See `Journal.list`."""
         check_id(namespace, "namespace")
 
         def job(cursor: sqlite3.Cursor) -> tuple[Listing, ...]:
-            bound = (namespace.encode(), after.encode(), self._oldest_live(self._now()), _rows(rows))
+            bound = (namespace.encode(), after.encode(), self._oldest_live(self._now()), at_most(rows))
             return tuple(
-                Listing(key=ConversationKey(namespace, name.decode()), header=_header(columns))
+                Listing(key=ConversationKey(namespace, name.decode()), header=header_of(columns))
                 for name, *columns in cursor.execute(sql.LIST_CONVERSATIONS, bound).fetchall()
             )
 
@@ -288,14 +265,14 @@ class SQLiteJournal:
         """The earliest `touched` of a conversation that has not expired."""
         return 0 if self._bounds.ttl_ms is None else wall - self._bounds.ttl_ms
 
-    def _look(self, key: ConversationKey, job: Callable[[sqlite3.Cursor, _Place], T]) -> T:
+    def _look(self, key: ConversationKey, job: Callable[[sqlite3.Cursor, Place], T]) -> T:
         """Run a reading job on a conversation; one that has expired is as if absent, and is removed (SPEC D6)."""
 
         def look(cursor: sqlite3.Cursor) -> tuple[Header | None, T]:
-            place = _find(cursor, key)
+            place = find_place(cursor, key)
             if place.header is None or not expired(place.header, self._bounds.ttl_ms, self._now()):
                 return None, job(cursor, place)
-            return place.header, job(cursor, _Place())
+            return place.header, job(cursor, Place())
 
         gone, found = self._read(look)
         if gone is not None:
@@ -309,10 +286,12 @@ class SQLiteJournal:
         Where nothing can be written just now, on a connection that only reads or beside another writer, it is left to
         the next access: a read never fails or waits for it.
         """
-        for _ in range(rows // _RESIDUE_ROWS + 1):
+        for _ in range(rows // RESIDUE_ROWS + 1):
             if not self._database.attempt(partial(self._remove_slice, key)):
                 self._residue = True
-                break
+                return
+            if not self._residue:
+                return
 
     # --- the jobs ----------------------------------------------------------------------------------------------------
 
@@ -330,12 +309,14 @@ class SQLiteJournal:
         wall = self._now()
         place = self._accessed(cursor, key, wall)
         held = take(place.header or new_header(key, format, wall), token, format, wall)
-        receipt = _earlier(cursor, place, opening) if opening is not None else None
+        receipt = earlier_receipt(cursor, place, opening) if opening is not None else None
         header, grown = self._store(cursor, key, place, held, None if receipt else opening, wall, release=release)
         shown = tail is not None and header.version != known
         return Reserved(
             header=header,
-            tail=_newest(cursor, place.conversation, header.entries + 1, tail) if shown and tail is not None else (),
+            tail=newest_entries(cursor, place.conversation, header.entries + 1, tail)
+            if shown and tail is not None
+            else (),
             written=grown.entries if grown else (),
             receipt=receipt or (grown.receipt if grown else None),
         )
@@ -344,9 +325,9 @@ class SQLiteJournal:
         self, key: ConversationKey, token: str, epoch: int, delta: Delta, release: bool, cursor: sqlite3.Cursor
     ) -> Committed:
         wall = self._now()
-        place = _find(cursor, key)
+        place = find_place(cursor, key)
         held = check_owner(place.header, token, epoch)
-        receipt = _earlier(cursor, place, delta)
+        receipt = earlier_receipt(cursor, place, delta)
         header, grown = self._store(cursor, key, place, held, None if receipt else delta, wall, release=release)
         if grown is None:
             return Committed(header=header, written=(), receipt=cast("Receipt", receipt))
@@ -358,28 +339,28 @@ class SQLiteJournal:
         if place.header is None:
             return Kept(DecisionHistoryAbsent("no such conversation to recover"))
         grown = recover(place.header, epoch, wall)
-        _note_receipt(cursor, place, grown.receipt)
-        _set_conversation(cursor, place, grown.header)
-        _add_entries(cursor, place.conversation, grown.entries)
-        _set_minute(cursor, place, wall)
+        note_receipt(cursor, place, grown.receipt)
+        set_conversation(cursor, place, grown.header)
+        add_entries(cursor, place.conversation, grown.entries)
+        set_minute(cursor, place, wall)
         return grown.header
 
     def _delete(self, key: ConversationKey, cursor: sqlite3.Cursor) -> bool | Kept[bool]:
         wall = self._now()
-        place = _find(cursor, key)
+        place = find_place(cursor, key)
         header = place.header
         if header is not None:
             gone = expired(header, self._bounds.ttl_ms, wall)
             if not gone:
                 check_idle(header, wall)
-            _drop(cursor, place)
+            drop_conversation(cursor, place)
             if not gone:
                 return True
         return Kept(DecisionHistoryAbsent("no such conversation to delete"))
 
     def _remove_slice(self, key: ConversationKey, cursor: sqlite3.Cursor) -> None:
         place = self._accessed(cursor, key, self._now())
-        self._residue = _sweep(cursor)
+        self._residue = sweep_residue(cursor)
         cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
 
     # --- what the jobs share -----------------------------------------------------------------------------------------
@@ -388,7 +369,7 @@ class SQLiteJournal:
         self,
         cursor: sqlite3.Cursor,
         key: ConversationKey,
-        place: _Place,
+        place: Place,
         held: Header,
         delta: Delta | None,
         wall: int,
@@ -401,22 +382,20 @@ class SQLiteJournal:
         header = free(after) if release else after
         self._grow_namespace(cursor, key, place, header.bytes, wall)
         if grown is not None:
-            _note_receipt(cursor, place, grown.receipt)
+            note_receipt(cursor, place, grown.receipt)
         if place.header is None:
-            _add_conversation(cursor, key, place, header, wall)
+            add_conversation(cursor, key, place, header, wall)
         else:
-            _set_conversation(cursor, place, header)
-            _set_minute(cursor, place, header.touched)
+            set_conversation(cursor, place, header)
+            set_minute(cursor, place, header.touched)
         if grown is not None:
-            _add_entries(cursor, place.conversation, grown.entries)
+            add_entries(cursor, place.conversation, grown.entries)
         if release and is_blank(header):
-            _drop(cursor, place)
+            drop_conversation(cursor, place)
         self._purge_some(cursor, place, wall)
         return header, grown
 
-    def _grow_namespace(
-        self, cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, size: int, wall: int
-    ) -> None:
+    def _grow_namespace(self, cursor: sqlite3.Cursor, key: ConversationKey, place: Place, size: int, wall: int) -> None:
         """
         Count a new conversation and its growth to `size` bytes, once the namespace has room for them.
 
@@ -432,14 +411,14 @@ class SQLiteJournal:
                 continue
             if not place.ahead:
                 raise store_full(place.conversations + new, place.granted + size - place.own, self._bounds)
-            _settle(cursor, place)
+            settle_grants(cursor, place)
         if not place.namespace:
             cursor.execute(sql.ADD_NAMESPACE, (key.namespace.encode(),))
             place.namespace = cast("int", cursor.lastrowid)
         place.own += more
         cursor.execute(sql.GROW_NAMESPACE, (new, more, place.own > size, place.namespace))
 
-    def _grant(self, place: _Place, new: int, size: int) -> int | None:
+    def _grant(self, place: Place, new: int, size: int) -> int | None:
         """Return by how much to raise the conversation's grant, with something ahead of need while room is plenty."""
         bounds = self._bounds
         if new and bounds.max_sessions is not None and place.conversations + new > bounds.max_sessions:
@@ -455,32 +434,32 @@ class SQLiteJournal:
 
     # --- expiry ------------------------------------------------------------------------------------------------------
 
-    def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int) -> _Place:
+    def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int) -> Place:
         """Find a conversation for writing, removing it if it has expired."""
-        place = _find(cursor, key)
+        place = find_place(cursor, key)
         if place.header is not None and expired(place.header, self._bounds.ttl_ms, wall):
             self._purge(cursor, place, place.conversation, place.own)
             place.leave()
         return place
 
-    def _purge(self, cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:
+    def _purge(self, cursor: sqlite3.Cursor, place: Place, conversation: int, granted: int) -> None:
         """Remove an expired conversation at once, and leave its rows to be deleted in slices, so that none is long."""
-        _drop_header(cursor, place, conversation, granted)
+        drop_header(cursor, place, conversation, granted)
         cursor.execute(sql.ADD_RESIDUE, (conversation,))
         self._residue = True
 
-    def _purge_oldest(self, cursor: sqlite3.Cursor, place: _Place, wall: int) -> bool:
+    def _purge_oldest(self, cursor: sqlite3.Cursor, place: Place, wall: int) -> bool:
         """Remove some conversations that have expired to the millisecond; False when there is none."""
         if self._bounds.ttl_ms is None or not place.namespace:
             return False
         oldest = self._oldest_live(wall)
-        bound = (place.namespace, oldest >> _MINUTE_BITS, oldest, PURGED_PER_WRITE)
+        bound = (place.namespace, oldest >> MINUTE_BITS, oldest, PURGED_PER_WRITE)
         found = cursor.execute(sql.LIST_EXPIRED, bound).fetchall()
         for conversation, granted in found:
             self._purge(cursor, place, conversation, granted)
         return bool(found)
 
-    def _purge_some(self, cursor: sqlite3.Cursor, place: _Place, wall: int) -> None:
+    def _purge_some(self, cursor: sqlite3.Cursor, place: Place, wall: int) -> None:
         """
         Remove a few expired conversations, as each write does beside its own work (promise I-31).
 
@@ -488,24 +467,24 @@ class SQLiteJournal:
         index to pass. A clock that stands before the last look means that it was set back: look again.
         """
         if self._residue:
-            self._residue = _sweep(cursor)
+            self._residue = sweep_residue(cursor)
         if self._bounds.ttl_ms is None:
             return
         looked, due = self._purges.get(place.namespace, (wall, wall))
         if looked <= wall < due:
             return
-        minute = self._oldest_live(wall) >> _MINUTE_BITS
+        minute = self._oldest_live(wall) >> MINUTE_BITS
         found = cursor.execute(sql.LIST_OLD, (place.namespace, minute, PURGED_PER_WRITE)).fetchall()
         for conversation, granted, token in found:
             if token:
                 cursor.execute(sql.SET_MINUTE, (None, conversation))
             else:
                 self._purge(cursor, place, conversation, granted)
-        cursor.execute(sql.CLAMP_FUTURE, (wall, wall >> _MINUTE_BITS, place.namespace, PURGED_PER_WRITE))
+        cursor.execute(sql.CLAMP_FUTURE, (wall, wall >> MINUTE_BITS, place.namespace, PURGED_PER_WRITE))
         if len(self._purges) >= _KNOWN_NAMESPACES:
             self._purges.clear()
         more = len(found) == PURGED_PER_WRITE or cursor.rowcount == PURGED_PER_WRITE
-        self._purges[place.namespace] = (wall, wall if more else wall + min(1 << _MINUTE_BITS, self._bounds.ttl_ms))
+        self._purges[place.namespace] = (wall, wall if more else wall + min(1 << MINUTE_BITS, self._bounds.ttl_ms))
 
 
 def _keeping(job: Work[T | Kept[T]], cursor: sqlite3.Cursor) -> T | Kept[T]:
@@ -518,274 +497,3 @@ def _keeping(job: Work[T | Kept[T]], cursor: sqlite3.Cursor) -> T | Kept[T]:
         return job(cursor)
     except DecisionHistoryStoreFull as error:
         return Kept(error)
-
-
-# --- headers and rows ------------------------------------------------------------------------------------------------
-
-
-def _rows(count: int) -> int:
-    return max(0, min(count, _LARGEST))
-
-
-def _find(cursor: sqlite3.Cursor, key: ConversationKey) -> _Place:
-    row = cursor.execute(sql.GET_PLACE, (key.id.encode(), key.namespace.encode())).fetchone()
-    if row is None:
-        return _Place()
-    place = _Place(*row[:4])
-    if row[4] is not None:
-        place.conversation, place.minute, place.own, place.recent = row[4:8]
-        place.header = _header(row[8:])
-        if type(place.recent) is not bytes:
-            raise DecisionHistoryCorrupt("a conversation's receipts have another type than was written")
-    return place
-
-
-def _header(columns: Iterable[Any]) -> Header:
-    row = tuple(columns)
-    if tuple(map(type, row)) != _HEADER_TYPES:
-        raise DecisionHistoryCorrupt("a conversation's header has columns of other types than were written")
-    format_, created, touched, epoch, token, since, version, entries, size, digest, state, attempt = row
-    try:
-        return Header(
-            format=format_.decode(),
-            created=created,
-            touched=touched,
-            epoch=epoch,
-            token=token.decode(),
-            since=since,
-            version=version,
-            entries=entries,
-            bytes=size,
-            digest=digest,
-            state=_decode_state(state),
-            attempt=_decode_attempt(attempt) if attempt else None,
-        )
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        # Their texts may hold a piece of what they could not read.
-        raise DecisionHistoryCorrupt("a conversation's header does not decode; restore a backup") from None
-
-
-def _columns(header: Header) -> tuple[object, ...]:
-    return (
-        header.touched,
-        header.epoch,
-        header.token.encode(),
-        header.since,
-        header.version,
-        header.entries,
-        header.bytes,
-        header.digest,
-        _encode(header.state),
-        _encode(header.attempt) if header.attempt is not None else b"",
-    )
-
-
-def _add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: _Place, header: Header, wall: int) -> None:
-    place.minute = wall >> _MINUTE_BITS
-    own = (place.namespace, key.id.encode(), header.format.encode(), header.created, place.minute)
-    cursor.execute(sql.ADD_CONVERSATION, (*_columns(header), place.own, place.recent, *own))
-    place.conversation = cast("int", cursor.lastrowid)
-
-
-def _set_conversation(cursor: sqlite3.Cursor, place: _Place, header: Header) -> None:
-    before = cast("Header", place.header)
-    cursor.execute(
-        sql.SET_CONVERSATION,
-        (*_columns(header), place.own, place.recent, place.conversation, before.epoch, before.token.encode()),
-    )
-    check_owner(before if cursor.rowcount == 1 else None, before.token, before.epoch)
-
-
-def _set_minute(cursor: sqlite3.Cursor, place: _Place, touched: int) -> None:
-    """Keep the index of ages right; it is NULL where a purge had put the conversation aside while it was reserved."""
-    if place.minute != touched >> _MINUTE_BITS:
-        cursor.execute(sql.SET_MINUTE, (touched >> _MINUTE_BITS, place.conversation))
-
-
-def _drop(cursor: sqlite3.Cursor, place: _Place) -> None:
-    """Delete a conversation with all that belongs to it, and its namespace once it was the last one."""
-    cursor.execute(sql.DROP_ENTRIES, (place.conversation,))
-    cursor.execute(sql.DROP_RECEIPTS, (place.conversation,))
-    _drop_header(cursor, place, place.conversation, place.own)
-    cursor.execute(sql.DROP_EMPTY_NAMESPACE, (place.namespace,))
-
-
-def _drop_header(cursor: sqlite3.Cursor, place: _Place, conversation: int, granted: int) -> None:
-    cursor.execute(sql.DROP_CONVERSATION, (conversation,))
-    cursor.execute(sql.GROW_NAMESPACE, (-1, -granted, False, place.namespace))
-    place.conversations -= 1
-    place.granted -= granted
-
-
-def _settle(cursor: sqlite3.Cursor, place: _Place) -> None:
-    """Take back all that the namespace's conversations were granted ahead of need; linear in their number."""
-    cursor.execute(sql.SETTLE_CONVERSATIONS, (place.namespace,))
-    place.granted = cursor.execute(sql.SUM_BYTES, (place.namespace,)).fetchone()[0]
-    cursor.execute(sql.SETTLE_NAMESPACE, (place.granted, place.namespace))
-    place.ahead = 0
-    place.own = place.header.bytes if place.header is not None else 0
-
-
-def _sweep(cursor: sqlite3.Cursor) -> bool:
-    """Delete a slice of the rows that purged conversations left; False when none were left."""
-    found = cursor.execute(sql.GET_RESIDUE).fetchone()
-    if found is None:
-        return False
-    conversation = found[0]
-    left = _RESIDUE_ROWS - cursor.execute(sql.DROP_SOME_ENTRIES, (conversation, _RESIDUE_ROWS)).rowcount
-    if left:
-        left -= cursor.execute(sql.DROP_SOME_RECEIPTS, (conversation, left)).rowcount
-    if left:
-        cursor.execute(sql.DROP_RESIDUE, (conversation,))
-    return True
-
-
-def _add_entries(cursor: sqlite3.Cursor, conversation: int, entries: Sequence[Entry]) -> None:
-    cursor.executemany(
-        sql.ADD_ENTRY,
-        [
-            (
-                conversation,
-                entry.seq,
-                int(entry.kind),
-                entry.turn,
-                entry.exchange,
-                entry.call,
-                entry.messages,
-                entry.size,
-                entry.start,
-                entry.stop,
-                entry.wall,
-                encode_calls(entry.calls),
-                entry.digest,
-                entry.payload,
-            )
-            for entry in entries
-        ],
-    )
-
-
-# --- receipts --------------------------------------------------------------------------------------------------------
-
-
-def _note_receipt(cursor: sqlite3.Cursor, place: _Place, receipt: Receipt) -> None:
-    """Add a receipt to the recent ones, which are stored with the header; move them all once they are too many."""
-    packed = _pack(receipt)
-    place.recent += len(packed).to_bytes(4, "big") + packed
-    if len(place.recent) > _RECENT_BYTES and place.conversation:
-        rows = [(place.conversation, *_receipt_columns(recent)) for recent in _unpacked(place.recent)]
-        cursor.executemany(sql.ADD_RECEIPT, rows)
-        place.recent = b""
-
-
-def _receipt_columns(receipt: Receipt) -> tuple[object, ...]:
-    return (
-        receipt.idempotency.encode(),
-        receipt.version,
-        receipt.first,
-        receipt.last,
-        receipt.epoch,
-        receipt.digest,
-        receipt.content,
-        receipt.wall,
-        receipt.sent,
-    )
-
-
-def _pack(receipt: Receipt) -> bytes:
-    return _encode_packed(_receipt_columns(receipt))
-
-
-def _unpacked(recent: bytes) -> list[Receipt]:
-    receipts: list[Receipt] = []
-    start = 0
-    while start < len(recent):
-        stop = start + 4 + int.from_bytes(recent[start : start + 4], "big")
-        try:
-            receipts.append(_receipt(_decode_packed(recent[start + 4 : stop])))
-        except msgspec.MsgspecError:
-            raise DecisionHistoryCorrupt("a conversation's receipts do not decode; restore a backup") from None
-        start = stop
-    return receipts
-
-
-def _find_receipt(cursor: sqlite3.Cursor, place: _Place, idempotency: str) -> Receipt | None:
-    name = idempotency.encode()
-    # Where the bytes of the id do not even occur, nothing has to be decoded: the usual case.
-    if name in place.recent:
-        for receipt in _unpacked(place.recent):
-            if receipt.idempotency == idempotency:
-                return receipt
-    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, name)).fetchone()
-    return None if row is None else _receipt(row)
-
-
-def _earlier(cursor: sqlite3.Cursor, place: _Place, delta: Delta) -> Receipt | None:
-    """Return the receipt of the commit that `delta` repeats, if it does."""
-    receipt = _find_receipt(cursor, place, delta.idempotency)
-    return None if receipt is None else replayed(receipt, delta)
-
-
-def _receipt(row: tuple[Any, ...]) -> Receipt:
-    if tuple(map(type, row)) != _RECEIPT_TYPES:
-        raise DecisionHistoryCorrupt("a receipt has columns of other types than were written")
-    idempotency, version, first, last, epoch, digest, content, wall, sent = row
-    try:
-        name = idempotency.decode()
-    except UnicodeDecodeError:
-        raise DecisionHistoryCorrupt("a receipt's id does not decode", version=version) from None
-    return Receipt(
-        idempotency=name,
-        first=first,
-        last=last,
-        version=version,
-        epoch=epoch,
-        digest=digest,
-        content=content,
-        wall=wall,
-        sent=sent,
-    )
-
-
-def _newest(cursor: sqlite3.Cursor, conversation: int, before: int, page: Page) -> tuple[Entry, ...]:
-    if before <= 1 or page.rows < 1:
-        return ()
-    found = cursor.execute(sql.NEWEST_ENTRIES, (conversation, before, _rows(page.rows)))
-    return _paged(found, page, range(before - 1, max(0, before - 1 - page.rows), -1))
-
-
-def _paged(rows: Iterable[tuple[Any, ...]], page: Page, expected: range) -> tuple[Entry, ...]:
-    """Return the entries up to where the page is full; one that is missing or does not decode is refused by name."""
-    taken: list[Entry] = []
-    messages = size = 0
-    found = iter(rows)
-    for seq in expected:
-        entry = _entry(next(found, None), seq)
-        taken.append(entry)
-        messages += entry.messages
-        size += entry.size
-        if messages > page.messages or size > page.size:
-            break
-    return tuple(taken)
-
-
-def _entry(row: tuple[Any, ...] | None, place: int) -> Entry:
-    """Return one entry, or refuse the row that stands at `place`."""
-    if row is None or row[0] != place:
-        raise _corrupt(place, "is missing")
-    if tuple(map(type, row)) != _ENTRY_TYPES:
-        raise _corrupt(place, "has columns of other types than were written")
-    seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload = row
-    if kind not in _KINDS or min(row[:10]) < 0 or not start <= stop <= len(payload):
-        raise _corrupt(place, "has a kind or a fragment that cannot be")
-    try:
-        decoded = _decode_calls(calls) if calls else ()
-    except msgspec.MsgspecError:
-        raise _corrupt(place, "has calls that do not decode") from None
-    return Entry(
-        seq, _KINDS[kind], turn, exchange, call, messages, size, start, stop, wall, decoded, digest, payload
-    )  # by position, which takes a third of the time
-
-
-def _corrupt(seq: int, what: str) -> DecisionHistoryCorrupt:
-    return DecisionHistoryCorrupt(f"entry {seq} {what}; restore a backup", seq=seq)

@@ -197,7 +197,7 @@ def _create_tables(cursor: sqlite3.Cursor) -> None:
     cursor.execute(sql.CREATE_NAMESPACE)
     cursor.execute(sql.CREATE_CONVERSATION)
     cursor.execute(sql.CREATE_CONVERSATION_AGE)
-    cursor.execute(sql.CREATE_ENTRY)
+    cursor.execute(sql.CREATE_LOG)
     cursor.execute(sql.CREATE_RECEIPT)
     cursor.execute(sql.CREATE_RESIDUE)
     cursor.execute(sql.ADD_VERSION, (1,))

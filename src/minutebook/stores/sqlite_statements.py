@@ -77,26 +77,19 @@ CREATE INDEX minutebook_conversation_age ON minutebook_conversation (namespace, 
 """
 """Finds what has expired, oldest first."""
 
-CREATE_ENTRY: Final = """
-CREATE TABLE minutebook_entry (
+CREATE_LOG: Final = """
+CREATE TABLE minutebook_log (
     conversation INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    kind INTEGER NOT NULL,
-    turn INTEGER NOT NULL,
-    exchange INTEGER NOT NULL,
-    call INTEGER NOT NULL,
-    messages INTEGER NOT NULL,
-    size INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    stop INTEGER NOT NULL,
-    wall INTEGER NOT NULL,
-    calls BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    payload BLOB NOT NULL,
+    entries BLOB NOT NULL,
     UNIQUE (conversation, seq)
 )
 """
-"""The log. With a rowid: bodies of some KB in an index tree would go to overflow pages of their own."""
+"""
+The log. A row holds consecutive entries of one commit, packed, and the `seq` of the first of them.
+
+With a rowid: bodies of some KB in an index tree would go to overflow pages of their own.
+"""
 
 CREATE_RECEIPT: Final = """
 CREATE TABLE minutebook_receipt (
@@ -296,32 +289,29 @@ WHERE namespace = (SELECT id FROM minutebook_namespace WHERE name = ?2)
 """
 """Conversations, their bytes, and of them the reserved, the expired and the bytes of the expired."""
 
-# --- entries and receipts --------------------------------------------------------------------------------------------
+# --- the log and receipts --------------------------------------------------------------------------------------------
 
-ADD_ENTRY: Final = """
-INSERT INTO minutebook_entry (
-    conversation, seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+ADD_ENTRIES: Final = "INSERT INTO minutebook_log (conversation, seq, entries) VALUES (?, ?, ?)"
 """One row of the log."""
 
 NEWEST_ENTRIES: Final = """
-SELECT seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload
-FROM minutebook_entry WHERE conversation = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+SELECT seq, entries FROM minutebook_log WHERE conversation = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 """
-"""The log below a place, newest first."""
+"""The log below a place, newest first; the first row may go on above it."""
 
 OLDEST_ENTRIES: Final = """
-SELECT seq, kind, turn, exchange, call, messages, size, start, stop, wall, calls, digest, payload
-FROM minutebook_entry WHERE conversation = ? AND seq > ? ORDER BY seq LIMIT ?
+SELECT seq, entries FROM minutebook_log
+WHERE conversation = ?1
+  AND seq >= coalesce((SELECT max(seq) FROM minutebook_log WHERE conversation = ?1 AND seq <= ?2), 0)
+ORDER BY seq LIMIT ?3
 """
-"""The log above a place, oldest first."""
+"""The log from the row that holds a place, oldest first."""
 
-DROP_ENTRIES: Final = "DELETE FROM minutebook_entry WHERE conversation = ?"
+DROP_ENTRIES: Final = "DELETE FROM minutebook_log WHERE conversation = ?"
 """Remove a conversation's log."""
 
 DROP_SOME_ENTRIES: Final = """
-DELETE FROM minutebook_entry WHERE rowid IN (SELECT rowid FROM minutebook_entry WHERE conversation = ? LIMIT ?)
+DELETE FROM minutebook_log WHERE rowid IN (SELECT rowid FROM minutebook_log WHERE conversation = ? LIMIT ?)
 """
 """Remove a slice of a conversation's log."""
 

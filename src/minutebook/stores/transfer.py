@@ -35,6 +35,7 @@ from minutebook.model.transfer import (
     sealed_entry,
 )
 from minutebook.stores.private_files import private_file_writer
+from minutebook.stores.streams import stream_entries
 
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
@@ -76,7 +77,8 @@ async def export_record(
     check_idle(header, header.since)
     if header.attempt is not None:
         raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
-    marks = [entry async for entry in store.entries(key) if entry.kind is Kind.ABANDONED]
+    entries = stream_entries(store.journal, key, header)
+    marks = [entry async for entry in entries if entry.kind is Kind.ABANDONED]
     out = left_out((mark for mark in marks if mark.seq <= header.entries), header.state)
     with private_file_writer(path, force=force) as file:
         checks = Checks()
@@ -97,7 +99,7 @@ async def _write_entries(
 ) -> None:
     """Write every entry that `header` counts, and prove on the way that they are what was recorded."""
     seq, digest = 0, first_digest(key)
-    async for entry in store.entries(key):
+    async for entry in stream_entries(store.journal, key, header):
         if seq == header.entries:
             break
         seq, digest = seq + 1, recompute_digest(digest, entry)
@@ -106,8 +108,6 @@ async def _write_entries(
         file.write(sealed_entry(checks, entry, stands=seq not in out))
         count(seq)
     if (seq, digest) != (header.entries, header.digest):
-        if await store.header(key) is None:
-            raise DecisionHistoryAbsent("the conversation was deleted while it was exported")
         raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
 
 

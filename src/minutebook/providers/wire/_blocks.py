@@ -16,6 +16,7 @@ from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
+from minutebook.providers.wire._transcript import match
 from minutebook.providers.wire._values import Answer, Names, Piece, Reply, Side, array, members, unknown_role
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ class BlockFormat(Format):
     """A format of messages that are lists of blocks; a table of its words and three readers of one block."""
 
     grouped = True
-    list_key = ""
     sides: Mapping[str, Side]
     takes_empty_text = False
     """Whether the provider accepts a user's message that holds a text without a character and nothing else."""
@@ -91,6 +91,26 @@ class BlockFormat(Format):
             return _slices.find(payload)
         place = _slices.find(payload, self.list_key)
         return _slices.inside(payload, place, len(_slices.items(payload[place[0] : place[1]])))
+
+    def outputs(
+        self, payload: bytes, position: int, waiting: Mapping[int, Call]
+    ) -> tuple[tuple[int | None, JSON], ...]:
+        """Return what a block, or a message of results, gives each call, and what stands beside them as `None`'s."""
+        value = codec.decode(payload)
+        if not self._is_message(value):
+            return ((position, value),)
+        blocks = self._content(members(value, "$"), "$")
+        replies = [(self.replied(members(block, "$"), "$"), block) for block in blocks]
+        if sum(reply is not None for reply, _ in replies) == 1:
+            return tuple((None if reply is None else position, block) for reply, block in replies)
+        left = dict(waiting)
+        found: list[tuple[int | None, JSON]] = []
+        for reply, block in replies:
+            place = None if reply is None else match(left, reply)
+            if place is not None:
+                del left[place]
+            found.append((place, block))
+        return tuple(found)
 
     def located(self, payload: bytes, message: dict[str, JSON], keys: tuple[str | int, ...], path: str) -> Answer:
         """Return where the list of an assistant's message at `keys` stands."""

@@ -15,7 +15,7 @@ from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._transcript import Walk, match
-from minutebook.providers.wire._values import Answer, Piece, Reply, Side
+from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,10 +39,16 @@ class Format(ABC):
     grouped: bool = False
     binds: bool = False
     loops: bool = True
+    list_key: str = "content"
+    """Where a message has what it says: a text, or a list of parts."""
 
     @abstractmethod
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""
+
+    @abstractmethod
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
 
     @abstractmethod
     def side(self, value: JSON, path: str) -> Side:
@@ -162,6 +168,15 @@ class Format(ABC):
             raise PairingViolation(f"the message leaves {len(walk.waiting)} of its calls unanswered")
         return tuple(walk.drafts)
 
+    def outputs(
+        self,
+        payload: bytes,
+        position: int,
+        waiting: Mapping[int, Call],  # noqa: ARG002 - grouped formats look
+    ) -> tuple[tuple[int | None, JSON], ...]:
+        """Return what a recorded result gives its call: here every result is a message of its own."""
+        return ((position, codec.decode(payload)),)
+
     def transcript(self, messages: Sequence[object]) -> tuple[Draft, ...]:
         """
         Return the drafts of a ready transcript: messages, SDK objects or bytes, or one JSON array as bytes.
@@ -209,6 +224,15 @@ class Format(ABC):
         """Return the draft of one message of the user's."""
         start, stop = _slices.find(payload)
         return Draft(kind=kind, payload=payload, messages=1, size=stop - start, start=start, stop=stop)
+
+    def prefaced(self, text: str, fragment: bytes) -> bytes:
+        """Return an input's fragment with a text before what its first message says, as a part of its own."""
+        first = _slices.items(b"[%b]" % fragment)[0]
+        value = members(codec.decode(first), "$")
+        said = value.get(self.list_key)
+        parts = [self.text_part(said)] if isinstance(said, str) else array(said, f"$.{self.list_key}")
+        rest = fragment[fragment.index(first) + len(first) :]
+        return codec.encode({**value, self.list_key: [self.text_part(text), *parts]}) + rest
 
     def _check_user(self, value: JSON, path: str) -> None:
         side = self.side(value, path)

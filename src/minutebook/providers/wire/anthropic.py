@@ -52,6 +52,10 @@ class Anthropic(BlockFormat):
         """Return a user's message that says `text`."""
         return {"role": "user", "content": text}
 
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
+        return {"type": "text", "text": text}
+
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
         """Return where the content of a message stands."""
         message = members(value, path)

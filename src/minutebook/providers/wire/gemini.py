@@ -35,6 +35,10 @@ class Gemini(BlockFormat):
         """Return a user's content that says `text`."""
         return {"role": "user", "parts": [{"text": text}]}
 
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
+        return {"text": text}
+
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
         """Return where the parts stand in a response, or in a bare content; a candidate without any is empty."""
         body = members(value, path)

@@ -56,6 +56,10 @@ class OpenAIChat(Format):
         """Return a user's message that says `text`."""
         return {"role": "user", "content": text}
 
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
+        return {"type": "text", "text": text}
+
     def side(self, value: JSON, path: str) -> Side:
         """Return who speaks in the message."""
         message = members(value, path)

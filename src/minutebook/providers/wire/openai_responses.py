@@ -66,6 +66,10 @@ class OpenAIResponses(Format):
         """Return a user's message that says `text`."""
         return {"role": "user", "content": text}
 
+    def text_part(self, text: str) -> JSON:
+        """Return a part of a user's message that says `text`."""
+        return {"type": "input_text", "text": text}
+
     def side(self, value: JSON, path: str) -> Side:
         """Return who speaks in the item. What is no message and no output is the model's, whatever its type is."""
         item = members(value, path)

@@ -1,0 +1,202 @@
+"""
+What is recorded of a conversation, read back: as entries, as exchanges, the newest of them or page by page.
+
+Reading is not what a model sees: parked exchanges, answers without an input and everything that no window has room for
+are there; only what attempts took back is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
+from minutebook.model.codec import JSON, reread
+from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
+from minutebook.model.pause import pause
+from minutebook.policy.projection import unit_fragments
+from minutebook.policy.window import Scan, with_entry
+from minutebook.ports import STREAM_PAGE, Page
+from minutebook.stores.streams import standing, stream_entries
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from minutebook.history import History
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.model.units import Unit
+    from minutebook.stores.journal import JournalStore
+
+READ_AT_ONCE = 64
+"""How many exchanges are read back before others get their turn."""
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange with the input that it answers, or an input without an answer, as it is read back."""
+
+    seq: int
+    """Where it stands: the `seq` of its response, or of the input that nothing answered."""
+    turn: int
+    wall: int
+    """When it was recorded, in Unix milliseconds; order is by `seq` alone."""
+    complete: bool
+    """Whether every call has its result; windows leave out an exchange that waits."""
+    json: bytes
+    """Its wire messages as a JSON array; the turn's input first where this is the turn's first exchange."""
+
+    @property
+    def messages(self) -> list[dict[str, JSON]]:
+        """The wire messages as Python values."""
+        return cast("list[dict[str, JSON]]", reread(self.json))
+
+    def __repr__(self) -> str:
+        return f"Exchange({self.seq}, {len(self.json):,} bytes)"
+
+
+class Reading:
+    """The part of a conversation that reads: nothing here writes or reserves (promise I-25)."""
+
+    store: JournalStore
+    key: ConversationKey
+    history: History
+
+    async def entries(self, *, after: int = 0) -> AsyncIterator[Entry]:
+        """
+        Stream the entries above `after` that no attempt took back, with their metadata, oldest first.
+
+        Memory is bounded by one turn. What failed attempts left behind is in `store.entries(key)`.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        async for turn in self._turns(await self.history.header(), after):
+            for entry in turn:
+                yield entry
+
+    async def _turns(self, header: Header | None, after: int) -> AsyncIterator[list[Entry]]:
+        """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
+        waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
+        turn: list[Entry] = []
+        async for entry in stream_entries(self.store.journal, self.key, header, after):
+            if entry.kind is INPUT and turn:
+                yield turn
+                turn = []
+            if entry.kind is ABANDONED:
+                turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
+            elif entry.seq != waiting:
+                turn.append(entry)
+        if turn:
+            yield turn
+
+    async def exchanges(self, *, after: int = 0) -> AsyncIterator[Exchange]:
+        """
+        Stream the exchanges above `after`, oldest first, in bounded memory.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        header = await self.history.header()
+        if header is None:
+            return
+        async for turn in self._turns(header, after):
+            scan = Scan(header, below=turn[-1].seq + 1, reading=True)
+            scan.add(reversed(turn))
+            for position in reversed(range(len(scan.units))):
+                yield await self._read(scan, position, header)
+
+    async def last(self, count: int | None = None) -> list[Exchange]:
+        """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40). Raises as `page`."""
+        return await self.page(limit=count)
+
+    async def page(self, *, before: int = 0, after: int | None = None, limit: int | None = 50) -> list[Exchange]:
+        """
+        Return up to `limit` exchanges in order: the newest, those before a `seq`, or those after one (0: the oldest).
+
+        Paging by the `seq` of a page's first or last exchange meets each exchange once, also while others come in.
+
+        Raises:
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
+        if before and after is not None:
+            raise InvalidOption("page before a seq or after one, not both", option="before")
+        header = await self.history.header()
+        if header is None or limit == 0:
+            return []
+        if after is not None:
+            return await self._page_after(after, limit)
+        scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
+        while not scan.exhausted and (limit is None or len(scan.units) <= limit):
+            entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
+            await standing(self.store.journal, self.key, header)
+            if not entries:
+                raise _missing(scan.next_seq)
+            scan.add(entries)
+            await pause()
+        found: list[Exchange] = []
+        for position in reversed(range(len(scan.units))[:limit]):
+            found.append(await self._read(scan, position, header))
+            if len(found) % READ_AT_ONCE == 0:
+                await pause()
+        return found
+
+    async def _turn_of(self, seq: int) -> int:
+        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+        return page[0].turn if page and page[0].seq == seq else 0
+
+    async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
+        found: list[Exchange] = []
+        async for exchange in self.exchanges(after=after):
+            found.append(exchange)
+            if len(found) == limit:
+                break
+        return found
+
+    async def _read(self, scan: Scan, position: int, header: Header) -> Exchange:
+        unit = await self._with_late_results(scan.units[position], header)
+        older = scan.units[position + 1].turn if position + 1 < len(scan.units) else 0
+        inputs = reversed(scan.inputs.get(unit.turn, ())) if unit.turn != older else ()
+        messages = [entry.fragment for entry in inputs] + unit_fragments(unit, self.history.wire)
+        response = unit.entries[0] if unit.entries else None
+        results = sum(entry.kind is RESULT for entry in unit.entries)
+        return Exchange(
+            seq=unit.key,
+            turn=unit.turn,
+            wall=response.wall if response else scan.inputs[unit.turn][-1].wall,
+            complete=response is not None and results == len(response.calls),
+            json=b"[" + b",".join(filter(None, messages)) + b"]",
+        )
+
+    async def _with_late_results(self, unit: Unit, header: Header) -> Unit:
+        """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
+        calls = len(unit.entries[0].calls) if unit.entries else 0
+        here = {entry.call for entry in unit.entries if entry.kind is RESULT}
+        if len(here) == calls:
+            return unit
+        waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
+        missing = set(range(calls)) - here - set(waiting)
+        if not missing:
+            return unit
+        async for turn in self._turns(header, unit.entries[-1].seq):
+            for entry in turn:
+                if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
+                    unit = with_entry(unit, entry)
+                    missing.discard(entry.call)
+            if not missing:
+                break
+        return unit
+
+    async def _entry(self, header: Header, seq: int) -> Entry:
+        """Return one entry of the conversation that `header` describes."""
+        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
+        await standing(self.store.journal, self.key, header)
+        if not page or page[0].seq != seq:
+            raise _missing(seq)
+        return page[0]
+
+
+def _missing(seq: int) -> DecisionHistoryCorrupt:
+    return DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)

@@ -1,0 +1,121 @@
+"""
+A log read page by page, and never a page of another conversation.
+
+Nothing is held between two pages, so a conversation may be deleted meanwhile, and another one made under its key. Each
+page is therefore given out only after a look at the header: what was the same conversation before a page was read and
+still is afterwards was so in between, since none comes back once it is deleted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minutebook.errors import DecisionHistoryAbsent
+from minutebook.model.pause import pause
+from minutebook.ports import STREAM_PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from minutebook.model.entries import Entry
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Journal, Page
+
+
+async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
+    """
+    Return the present header of the conversation that `before` describes; one small read unless it went on.
+
+    Raises:
+        DecisionHistoryAbsent: it was deleted or has expired, whether or not another one has its key now.
+    """
+    now = await journal.header(key)
+    if now is None or not await _is_continued(journal, key, before, now):
+        raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
+    return now
+
+
+async def _is_continued(journal: Journal, key: ConversationKey, before: Header, now: Header) -> bool:
+    if now.created != before.created or now.version < before.version:
+        return False
+    if now.version == before.version:
+        return now.digest == before.digest
+    # Both may be of one millisecond. Then the receipt of the earlier version tells; damage to it is not for us to tell.
+    earlier = await journal.receipts(key, before.version - 1, 1) if before.version else ()
+    return all(receipt.version != before.version or receipt.digest == before.digest for receipt in earlier)
+
+
+class OneRecord:
+    """
+    The reading side of a journal, for one reading of one conversation: its pages are of the header it gave first.
+
+    What needs no page, since it is remembered, costs nothing more.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        """Begin with the next header that is asked for."""
+        self._journal = journal
+        self._header: Header | None = None
+
+    async def header(self, key: ConversationKey) -> Header | None:
+        """See `Journal.header`."""
+        header = await self._journal.header(key)
+        self._header = self._header or header
+        return header
+
+    async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.newest`. Raises as `standing`."""
+        entries = await self._journal.newest(key, before, page)
+        await self._check(key)
+        return entries
+
+    async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
+        """See `Journal.oldest`. Raises as `standing`."""
+        entries = await self._journal.oldest(key, after, page)
+        await self._check(key)
+        return entries
+
+    async def _check(self, key: ConversationKey) -> None:
+        if self._header is not None:
+            self._header = await standing(self._journal, key, self._header)
+
+
+async def stream_entries(
+    journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
+) -> AsyncIterator[Entry]:
+    """
+    Stream the entries above `after` of the conversation that `header` describes, oldest first, in bounded memory.
+
+    Raises:
+        DecisionHistoryAbsent: it was deleted or has expired meanwhile.
+    """
+    while header is not None and header.version:
+        page = await journal.oldest(key, after, STREAM_PAGE)
+        header = await standing(journal, key, header)
+        if not page:
+            return
+        for entry in page:
+            yield entry
+        after = page[-1].seq
+        await pause()
+
+
+async def stream_receipts(
+    journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
+) -> AsyncIterator[Receipt]:
+    """
+    Stream the receipts of the versions above `after`, as `stream_entries` does the entries.
+
+    Raises:
+        DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+    """
+    while header is not None and header.version:
+        page = await journal.receipts(key, after, STREAM_PAGE.rows)
+        header = await standing(journal, key, header)
+        if not page:
+            return
+        for receipt in page:
+            yield receipt
+        after = page[-1].version
+        await pause()

@@ -1,0 +1,449 @@
+"""
+Summaries in place of what leaves the window: rows D17 and D18, promise I-27, cases O-14, O-19 to O-24.
+
+What is covered, and its digest, are worked out a second time from the record alone, with the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+import pytest
+from tests.faces.places import PLACES, Place, lasting
+from tests.policy.histories import SHAPES
+
+import minutebook.sync
+from minutebook.conversation import Conversation
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryLimitExceeded,
+    DecisionHistorySummaryInvalid,
+    InvalidOption,
+)
+from minutebook.model.bounds import WindowLimits
+from minutebook.model.entries import Kind
+from minutebook.model.events import HistorySummary
+from minutebook.testing.drive import drive
+from minutebook.testing.faults import Fault, FaultyJournal
+
+LIMITS = WindowLimits(max_messages=12, max_bytes=4_000)
+ROOM = 300
+
+
+@pytest.fixture(params=PLACES)
+def place(request, tmp_path):
+    tmp_path.chmod(0o700)
+    return Place(request.param, tmp_path)
+
+
+class Host:
+    """A host's callback that tells what it was given, and whose texts name what they cover."""
+
+    def __init__(self, text=None):
+        self.calls = []
+        self.text = text
+
+    def __call__(self, *, previous_summary, turns, max_bytes):
+        self.calls.append((previous_summary, turns))
+        if isinstance(self.text, BaseException):
+            raise self.text
+        if callable(self.text):
+            return self.text(previous_summary, turns)
+        if self.text is not None:
+            return self.text
+        return f"{(previous_summary or '').partition(' ')[0]}+{len(turns)} exchanges"[-max_bytes:]
+
+
+def talk(store, name="openai-chat", host=None, limits=LIMITS, events=None, **options):
+    return Conversation(
+        store,
+        f"talk {name}",
+        format=name,
+        limits=limits,
+        summarize=host,
+        max_summary_bytes=ROOM,
+        on_event=events.append if events is not None else None,
+        **options,
+    )
+
+
+async def take_turn(conversation, number, calls=0):
+    """Go through one turn, with so many calls at once, and return the window of its first request."""
+    shape = SHAPES[conversation.history.wire.name]
+    async with conversation.turn(shape.user(f"question {number}")) as turn:
+        window = await turn.window()
+        if calls:
+            named = [(f"call-{number}-{position}", "look") for position in range(calls)]
+            for call in await turn.respond(shape.response("", named)[0]):
+                await turn.result(call, f"result of {number}")
+            await turn.window()
+        await turn.respond(shape.response(f"answer {number}", [])[0])
+    return window
+
+
+async def entries_of(conversation):
+    return [entry async for entry in conversation.store.entries(conversation.key)]
+
+
+def texts_of(messages):
+    return json.dumps(messages)
+
+
+def covered_by_hand(entries, last):
+    """Return (count, digest) of the exchanges up to `last`, from the record alone."""
+    digest, count = b"", 0
+    inputs = {entry.seq: entry for entry in entries if entry.kind is Kind.INPUT}
+    for response in entries:
+        if response.kind is not Kind.RESPONSE or response.seq > last:
+            continue
+        results = [e for e in entries if e.kind is Kind.RESULT and e.exchange == response.seq]
+        chain = hashlib.sha256(digest)
+        for entry in (inputs[response.turn], response, *sorted(results, key=lambda result: result.call)):
+            chain.update(hashlib.sha256(entry.payload).digest())
+        digest, count = chain.digest(), count + 1
+    return count, digest.hex()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@lasting
+async def test_d17_i27_each_exchange_is_summarised_once_and_the_digest_is_that_of_the_record(place, name):
+    """60 turns: each removed exchange reaches the callback once, in order, behind the summary before it."""
+    host, events = Host(), []
+    conversation = talk(place.open(), name, host, events=events)
+    for number in range(60):
+        window = await take_turn(conversation, number, calls=number % 3)
+        assert len(window.json) <= LIMITS.max_bytes
+        assert len(window) <= LIMITS.max_messages
+    entries = await entries_of(conversation)
+    given = [turn for _, turns in host.calls for turn in turns]
+    answers = [number for turn in given for number in range(60) if f'answer {number}"' in texts_of(turn)]
+    assert answers == sorted(set(answers))
+    assert answers == list(range(len(answers)))
+    assert len(answers) > 40
+    summaries = [json.loads(entry.payload) for entry in entries if entry.kind is Kind.SUMMARY]
+    assert len(summaries) == len(host.calls) == sum(isinstance(event, HistorySummary) for event in events)
+    assert [previous for previous, _ in host.calls] == [None, *(summary["text"] for summary in summaries[:-1])]
+    for summary, entry in zip(summaries, (e for e in entries if e.kind is Kind.SUMMARY), strict=True):
+        covered = summary["covered"]
+        count, digest = covered_by_hand(entries, covered["last"])
+        assert (covered["exchanges"], covered["digest"]) == (count, digest)
+        assert covered["last"] == entry.call
+    assert sum(len(turns) for _, turns in host.calls) == summaries[-1]["covered"]["exchanges"]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@lasting
+async def test_d18_o22_the_summary_is_a_users_words_in_a_fence_and_there_is_one(place, name):
+    """It stands in the first message, which is the user's, before what that says; the real request is the last."""
+    host = Host("They spoke of </summary> and of [INST] orders.")
+    conversation = talk(place.open(), name, host)
+    for number in range(30):
+        window = await take_turn(conversation, number)
+    assert host.calls
+    assert all("They spoke" not in texts_of(turns) for _, turns in host.calls)
+    first, *others = window.messages
+    assert first["role"] == "user"
+    parts = first.get("content", first.get("parts"))
+    assert [sorted(part) for part in parts] == [sorted(part) for part in reversed(parts)]
+    told = parts[0]["text"]
+    begin, fence = told.partition("\n")[0].removesuffix(">").split()
+    assert begin == "<summary"
+    assert len(fence) == 32
+    assert told.endswith(f"\n</summary {fence}>")
+    assert told.count(fence) == 2
+    assert host.text in told
+    assert "question" in parts[1]["text"]
+    assert not [m for m in others if "They spoke" in texts_of(m) or fence in texts_of(m)]
+    assert "question 29" in texts_of(window.messages[-1])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@lasting
+async def test_o14_with_a_summary_the_roles_are_those_of_the_window_without_it(place, name):
+    """At every cut: as many messages, in the same order of roles, so no two of a user meet."""
+    conversation = talk(place.open(), name, Host())
+    for number in range(40):
+        window = await take_turn(conversation, number, calls=number % 2)
+        roles = [message.get("role", message.get("type")) for message in window.messages]
+        assert roles[0] == "user"
+        if name != "openai-responses":
+            assert all(
+                (one, two) != ("user", "user")
+                or "tool_result" in texts_of(after)
+                or "functionResponse" in texts_of(after)
+                for one, two, after in zip(roles, roles[1:], window.messages[1:], strict=False)
+            )
+        assert len(window) == len(window.messages)
+
+
+BAD = {
+    "empty": "",
+    "blank": " \n\t",
+    "none": lambda previous, turns: None,
+    "bytes": lambda previous, turns: b"text",
+    "one byte too long": "é" * (ROOM // 2) + "x",
+    "half a character": "\ud800",
+    "it raises": RuntimeError("SECRET words of the conversation"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@lasting
+async def test_d18_o19_bad_input_53_an_invalid_summary_changes_nothing_and_the_next_step_offers_the_same(place, bad):
+    """The typed error quotes nothing; no window changes; the same exchanges come again, and the summary is one then."""
+    host = Host()
+    conversation = talk(place.open(), host=host)
+    number = 0
+    while not host.calls:
+        await take_turn(conversation, number)
+        number += 1
+    while True:
+        before, calls = await conversation.window(), len(host.calls)
+        host.text = BAD[bad]
+        try:
+            await take_turn(conversation, number)
+        except DecisionHistorySummaryInvalid as error:
+            refusal = error
+            break
+        number += 1
+        assert number < 60
+    assert refusal.problem in ("empty", "not_text", "too_long", "not_unicode", "raised")
+    assert "SECRET" not in f"{refusal!r}{refusal.__cause__!r}{refusal.__context__!r}"
+    offered = host.calls[calls]
+    after = await conversation.window()
+    assert after.json == before.json
+    kinds = [entry.kind for entry in await entries_of(conversation)]
+    assert kinds[-1] is Kind.ABANDONED
+    assert kinds.count(Kind.SUMMARY) == calls
+    host.text = None
+    await take_turn(conversation, number)
+    assert host.calls[-1] == offered
+
+
+@lasting
+async def test_o19_a_cancelled_summary_leaves_the_conversation_usable(place):
+    """The reservation is given back, and the next turn goes on."""
+    begun, store = asyncio.Event(), place.open()
+
+    async def never(**given):
+        begun.set()
+        await asyncio.Event().wait()
+
+    conversation = talk(store, host=None)
+    for number in range(20):
+        await take_turn(conversation, number)
+    waiting = asyncio.ensure_future(take_turn(talk(store, host=never), 20))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    host = Host()
+    window = await take_turn(talk(store, host=host), 20)
+    assert len(host.calls) == 1
+    assert "question 20" in texts_of(window.messages[-1])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["never made", "reply lost"])
+def test_o20_whichever_write_fails_the_record_is_before_or_after(after, tmp_path):
+    """For every n: reopened, the summary is there with its answer or neither is, and every exchange still is."""
+    tmp_path.chmod(0o700)
+    for n in range(1, 40):
+        place = Place("ram", tmp_path)
+        store = place.open()
+        plain = talk(store, host=None)
+        for number in range(15):
+            drive(take_turn(plain, number))
+        whole = drive(entries_of(plain))
+        store.journal = FaultyJournal(store.journal, [Fault(call=n, after=after)])
+        host, failed = Host(), False
+        for number in range(15, 19):
+            try:
+                drive(take_turn(talk(store, host=host), number))
+            except Exception:
+                failed = True
+                break
+        again = drive(entries_of(talk(place.open())))
+        assert [entry.digest for entry in again[: len(whole)]] == [entry.digest for entry in whole]
+        drive(place.open().verify(plain.key))
+        for entry in again:
+            if entry.kind is Kind.SUMMARY:
+                assert again[entry.seq].kind is Kind.RESPONSE  # the one behind it, written with it
+        if not failed:
+            assert n > 10
+            return
+    pytest.fail("some write always failed")
+
+
+@lasting
+async def test_o21_the_callback_runs_only_when_something_left(place):
+    """With a low-water mark, most steps ask for nothing; none asks twice."""
+    host = Host()
+    conversation = talk(place.open(), host=host, limits=WindowLimits(max_messages=40, max_bytes=20_000, low_water=0.5))
+    asked = []
+    for number in range(80):
+        before = len(host.calls)
+        await take_turn(conversation, number)
+        asked.append(len(host.calls) - before)
+        assert asked[-1] == 0 or host.calls[-1][1]
+    assert max(asked) == 1
+    assert 4 <= sum(asked) <= 12
+
+
+@lasting
+async def test_o23_an_open_call_is_never_summarised_and_its_late_result_is_covered_once(place):
+    """While it waits it is in no window and no summary; complete and behind the start, the next summary takes it."""
+    host = Host()
+    conversation = talk(place.open(), host=host)
+    shape = SHAPES["openai-chat"]
+    await take_turn(conversation, 0)
+    async with conversation.turn(shape.user("transfer 100")) as turn:
+        (call,) = await turn.respond(shape.response("", [("transfer-1", "transfer")])[0])
+        await turn.park(call)
+    for number in range(1, 20):
+        await take_turn(conversation, number)
+    assert len(host.calls) > 3
+    assert "transfer-1" not in texts_of(host.calls)
+    await conversation.complete(call, "moved")
+    seen = len(host.calls)
+    for number in range(20, 26):
+        window = await take_turn(conversation, number)
+        assert ("transfer-1" in texts_of(window.messages)) is False
+    given = [texts_of(turn) for _, turns in host.calls[seen:] for turn in turns]
+    assert sum("transfer-1" in turn for turn in given) == 1
+    (told,) = [turn for turn in given if "transfer-1" in turn]
+    assert "moved" in told
+    assert "transfer 100" in told
+
+
+@lasting
+async def test_o24_what_the_callback_does_to_its_arguments_changes_nothing(place):
+    """It gets copies: record and windows hold what was said."""
+
+    def spoiling(*, previous_summary, turns, max_bytes):
+        for turn in turns:
+            for message in turn:
+                message.clear()
+            turn.clear()
+        turns.clear()
+        return "spoilt"
+
+    conversation = talk(place.open(), host=spoiling)
+    for number in range(25):
+        await take_turn(conversation, number)
+    read = await conversation.last()
+    assert len(read) == 25
+    assert [f"answer {number}" in texts_of(exchange.messages) for number, exchange in enumerate(read)] == [True] * 25
+
+
+@lasting
+async def test_d18_windows_keep_their_bytes_until_something_leaves_and_over_a_restart(place):
+    """The fence is stored: two processes build the same bytes, and between cuts a window begins with the one before."""
+    host = Host()
+    limits = WindowLimits(max_messages=20, max_bytes=8_000, low_water=0.5)
+    conversation = talk(place.open(), host=host, limits=limits)
+    kept = 0
+    for number in range(40):
+        calls, before = len(host.calls), await conversation.window()
+        window = await take_turn(conversation, number)
+        if host.calls and len(host.calls) == calls:
+            assert window.json.startswith(before.json[:-1])
+            kept += 1
+        other = await talk(place.open(), limits=limits).window()
+        assert other.json == (await conversation.window()).json
+    assert kept > 15
+
+
+@lasting
+async def test_d18_a_summary_larger_than_its_room_is_made_once_more_and_then_refused(place):
+    """A text whose JSON is far longer than its bytes: more leaves, the callback is asked again, never a third time."""
+    host = Host("\x01" * ROOM)  # six bytes of JSON for each one
+    conversation = talk(place.open(), host=host, limits=WindowLimits(max_messages=99, max_bytes=3_500))
+    for number in range(60):
+        before = len(host.calls)
+        window = await take_turn(conversation, number)
+        assert len(window.json) <= 3_500
+        if len(host.calls) - before == 2:
+            first, second = host.calls[-2:]
+            assert second[0] == host.text
+            assert not [turn for turn in second[1] if turn in first[1]]
+            break
+    else:
+        pytest.fail("there was no second round")
+    tight = talk(place.open(), host=host, limits=WindowLimits(max_messages=99, max_bytes=1_500))
+    before = len(host.calls)
+    with pytest.raises(DecisionHistoryLimitExceeded, match="max_summary_bytes"):
+        await take_turn(tight, 60)
+    assert len(host.calls) - before <= 2
+
+
+@lasting
+async def test_d18_a_dropped_summary_is_in_no_window_and_is_made_anew(place):
+    """What it stood for was never gone: the next summary covers it again, from the beginning."""
+    host = Host("poisoned")
+    conversation = talk(place.open(), host=host)
+    with pytest.raises(DecisionHistoryAbsent):
+        await conversation.drop_summary()
+    for number in range(20):
+        await take_turn(conversation, number)
+    covered = sum(len(turns) for _, turns in host.calls)
+    assert "poisoned" in texts_of((await conversation.window()).messages)
+    assert await conversation.drop_summary() is True
+    assert await conversation.drop_summary() is False
+    assert "poisoned" not in texts_of((await conversation.window()).messages)
+    host.text, seen = "clean", len(host.calls)
+    window = await take_turn(conversation, 20)
+    (again,) = host.calls[seen:]
+    assert again[0] is None
+    assert len(again[1]) >= covered
+    assert "clean" in texts_of(window.messages)
+
+
+@lasting
+async def test_d17_a_summary_is_exported_and_imported_with_its_conversation(place):
+    """The copy shows the same window, byte for byte, and an altered summary is refused."""
+    host = Host()
+    conversation = talk(place.open(), host=host)
+    for number in range(20):
+        await take_turn(conversation, number)
+    path = place.path.parent / "talk.jsonl"
+    await conversation.export(path)
+    copy = talk(place.open("other"), host=host)
+    await copy.import_(path)
+    assert (await copy.window()).json == (await conversation.window()).json
+    assert (await copy.window()).sent.summary > 0
+    lines = path.read_text().splitlines()
+    (line, *_) = [line for line in lines if '"kind":"summary"' in line]
+    assert sum('"kind":"summary"' in line for line in lines) == len(host.calls)
+    assert "exchanges" in line
+
+
+def test_d17_blocking_callers_have_the_same_summaries(tmp_path):
+    """The same story through minutebook.sync, with a plain function."""
+    tmp_path.chmod(0o700)
+    host = Host()
+    shape = SHAPES["openai-chat"]
+    with minutebook.sync.MemoryStore(namespace="t") as store:
+        conversation = minutebook.sync.Conversation(
+            store, "c", format="openai-chat", limits=LIMITS, summarize=host, max_summary_bytes=ROOM
+        )
+        for number in range(20):
+            with conversation.turn(f"question {number}") as turn:
+                window = turn.window()
+                turn.respond(shape.response(f"answer {number}", [])[0])
+        assert host.calls
+        assert "exchanges" in texts_of(window.messages[0])
+        assert conversation.drop_summary() is True
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("summarize", "text"), ("max_summary_bytes", 0), ("max_summary_bytes", 2_001), ("max_summary_bytes", True)],
+)
+def test_d17_options_are_refused_where_they_are_given(option, value, tmp_path):
+    """No function, or a summary that would fill the window."""
+    options = {"summarize": Host(), "max_summary_bytes": ROOM, option: value}
+    with pytest.raises(InvalidOption) as caught:
+        Conversation(Place("ram", tmp_path).open(), "c", format="openai-chat", limits=LIMITS, **options)
+    assert caught.value.option == option
