@@ -13,7 +13,13 @@ from minutebook._version import __version__
 
 if TYPE_CHECKING:
     from minutebook.conversation import Conversation, ToolCall
-    from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
+    from minutebook.decisions import (
+        AnthropicDecisionProvider,
+        GeminiDecisionProvider,
+        HistoryOptions,
+        OpenAIChatDecisionProvider,
+        OpenAIDecisionProvider,
+    )
     from minutebook.errors import (
         AgentDecisionProviderSchemaViolation,
         AgentDecisionProviderUnavailable,
@@ -91,6 +97,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
+    "AnthropicDecisionProvider",
     "Approval",
     "ApprovalRefused",
     "BlockingMismatch",
@@ -122,6 +129,7 @@ __all__ = [
     "DecisionRequest",
     "Exchange",
     "Finish",
+    "GeminiDecisionProvider",
     "HistoryOptions",
     "HostStore",
     "ImportRefused",
@@ -164,6 +172,7 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "AnthropicDecisionProvider": "minutebook.decisions",
     "Approval": "minutebook.runtime",
     "Budgets": "minutebook.runtime",
     "CallReference": "minutebook.model.decisions",
@@ -176,6 +185,7 @@ _HOMES = {
     "DecisionRequest": "minutebook.model.decisions",
     "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
+    "GeminiDecisionProvider": "minutebook.decisions",
     "HistoryOptions": "minutebook.decisions",
     "HostStore": "minutebook.stores.opening",
     "Memory": "minutebook.runtime",

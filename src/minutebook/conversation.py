@@ -9,7 +9,7 @@ the next turn finds a history that every provider accepts.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.summaries import SUMMARY_BYTES
+from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
@@ -75,6 +76,10 @@ class Conversation(Reading):
         on_event: told of what leaves the window and of what is abandoned, by numbers alone.
         summarize: makes a summary of what leaves a turn's window, to stand there in its place; see `Summarize`.
         max_summary_bytes: how long that may be, in UTF-8 bytes.
+        reasoning: what a window does with Anthropic's thinking that is stale because older exchanges left it. `strip`
+            leaves it out, but refuses the window (`DecisionHistoryLimitExceeded`) inside an open tool loop, where the
+            API demands it; `keep` leaves it in, for requests of yours that have the API drop it. What is retained is
+            never changed, and no other format has such reasoning.
 
     Raises:
         InvalidOption: an unknown format, a store without a namespace, or a retention below the chosen window.
@@ -92,7 +97,9 @@ class Conversation(Reading):
         on_event: Observer | None = None,
         summarize: Summarize | None = None,
         max_summary_bytes: int = SUMMARY_BYTES,
+        reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
+        check_reasoning(reasoning, ("strip", "keep"))
         self.store = store
         self.key = store.key(id)
         self._wire = wire_format(format)
@@ -114,6 +121,7 @@ class Conversation(Reading):
             else check_retained(max_retained_bytes, limits.max_bytes),
             observer=on_event,
             summarising=summarising(summarize, max_summary_bytes, limits.max_bytes, store.fresh_id),
+            reasoning=reasoning,
         )
 
     def turn(self, message: object = None, *, id: str = "") -> Turn:  # noqa: A002 - the field's standard word

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -30,12 +31,14 @@ from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, che
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
-from minutebook.model.events import HistoryResumed
+from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
+from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
 from minutebook.ports import Page
+from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import (
     Ask,
@@ -44,13 +47,21 @@ from minutebook.providers.decision import (
     as_data,
     checked_request,
     joined,
+    merged,
+    prelude,
     read,
     read_message,
+    withheld,
 )
+from minutebook.providers.endpoints import OFFICIAL
+from minutebook.providers.gemini import GEMINI
+from minutebook.providers.gemini_http import Httpx2Post
 from minutebook.providers.generator import Generator, check_alone
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.openai_http import OpenAIPost
+from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.sdk_http import SdkPost
+from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
@@ -63,11 +74,19 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.policy.binding import Reasoning
     from minutebook.ports import Generate, Observer, Summarize
     from minutebook.providers.decision import Api, Interface
+    from minutebook.providers.sdk_http import Post, Sdk
     from minutebook.stores.journal import JournalStore
 
-__all__ = ["HistoryOptions", "OpenAIChatDecisionProvider", "OpenAIDecisionProvider"]
+__all__ = [
+    "AnthropicDecisionProvider",
+    "GeminiDecisionProvider",
+    "HistoryOptions",
+    "OpenAIChatDecisionProvider",
+    "OpenAIDecisionProvider",
+]
 
 DEFAULT_NAMESPACE = "decisions"
 """The namespace of a provider's own RAM store, which nothing else can reach."""
@@ -186,6 +205,8 @@ class Steps:
         extra_body: further top-level fields of each request.
         post: posts bytes to a path and returns the body of a 2xx response.
         generator: makes the response of a request instead of `post`.
+        stream: have the answer streamed, and record what its events add up to.
+        reasoning: what a window does with reasoning that a cut made stale; see `policy.binding`.
 
     Raises:
         InvalidOption: an option out of its range, or a field in `extra_body` that is not for the caller to set.
@@ -204,6 +225,8 @@ class Steps:
         extra_body: Mapping[str, JSON] | None,
         post: Callable[[str, bytes], Awaitable[bytes]],
         generator: Generator | None = None,
+        stream: bool = False,
+        reasoning: Reasoning = "keep",
     ) -> None:
         self.api = api
         self.model = codec.text(model, "model")
@@ -213,15 +236,20 @@ class Steps:
         self.max_output_tokens = max_output_tokens
         if max_output_tokens is not None:
             check_count(max_output_tokens, "max_output_tokens")
-        if type(count) is not bool:
-            raise InvalidOption("count is True or False", option="count")
+        elif api.needs_output_bound and generator is None:
+            raise InvalidOption("this provider generates nothing without max_output_tokens", option="max_output_tokens")
+        for name, value in (("count", count), ("stream", stream)):
+            if type(value) is not bool:
+                raise InvalidOption(f"{name} is True or False", option=name)
         self.context = _checked_context(context, max_output_tokens)
         self.count = count or context is not None
+        self.stream = api.stream if stream else None
         self.extra = _extra_fields(api, extra_body or {}, count=self.count)
         self.options = _options(history)
         self.store = self.options.open_store() if self.options else None
         self._post = post
         self._generator = generator
+        self._reasoning: Reasoning = reasoning
 
     def key(self, request: DecisionRequest) -> ConversationKey:
         """
@@ -256,7 +284,7 @@ class Steps:
             staged = answers(hold.header.state.open, request.observations, self.interface)
             prepared: dict[bytes, Prepared] = {}
             guard = self._guard(request, prepared)
-            window = await hold.window(staged=staged, guard=guard)
+            window = await hold.window(staged=staged, guard=guard, prelude=prelude(self.interface, request))
             _tell_resumed(history, request, window, gone=anew or header is None)
             # Under a guard what is sent is what was counted, and is not made a second time.
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
@@ -270,6 +298,10 @@ class Steps:
             kept = isinstance(error, AgentDecisionProviderSchemaViolation)
             await hold.abandon(error, unusable if kept else ())
             raise
+        blocks = withheld(self.api, payload)
+        if blocks:
+            sent = window.sent
+            history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
         decision = _referenced(decision, committed.header.state.exchange, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
@@ -322,6 +354,7 @@ class Steps:
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
             summarising=summarising(options.summarize, options.max_summary_bytes, options.max_bytes, store.fresh_id),
+            reasoning=self._reasoning,
         )
 
     async def _open(self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool) -> Hold:
@@ -395,13 +428,20 @@ class Steps:
             schema=self.interface.schema(request),
             max_output_tokens=self.max_output_tokens,
         )
-        return ask, self.api.fields(ask) | self.extra
+        fields = merged(self.api, self.api.fields(ask), self.extra)
+        return ask, fields if self.stream is None else fields | self.stream.fields
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
         """Return the response's payload: one request to the provider, or one call of the host's generator."""
         if self._generator is not None:
             return await self._generator(ask)
-        return await self._post(self.api.path, joined(fields))
+        if self.stream is None:
+            return await self._post(self._path(self.api.path), joined(fields))
+        body = await self._post(self._path(self.stream.path or self.api.path), joined(fields))
+        return assembled(self.stream, body)
+
+    def _path(self, path: str) -> str:
+        return path.replace("{model}", quote(self.model, safe=""))
 
     def _read(self, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
         if self._generator is not None:
@@ -411,7 +451,7 @@ class Steps:
     async def _counted(self, fields: Mapping[str, bytes]) -> int:
         counting = COUNTINGS[self.api.name]
         try:
-            payload = await self._post(self.api.count_path, count_body(counting, fields, self.model))
+            payload = await self._post(self._path(self.api.count_path), count_body(counting, fields, self.model))
         except AgentDecisionProviderUnavailable as error:
             failure = count_failed(error.provider_error_code, error.status)
         else:
@@ -496,19 +536,40 @@ def _checked_context(context: object, max_output_tokens: int | None) -> ContextW
 
 def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[str, bytes]:
     fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
-    for name in fields:
+    for name, value in extra.items():
         if name in api.own:
             raise InvalidOption(f"the field {name!r} is set here, or would change what the model sees", option=name)
+        if name in api.shared:
+            _check_members(name, value, api.shared[name])
         if count and name not in api.counted | api.uncounted:
             raise InvalidOption(f"whether the field {name!r} changes a token count is not known", option=name)
     return fields
 
 
-class OpenAIProvider:
-    """What both OpenAI providers are, under an event loop and in `minutebook.sync` without one."""
+def _check_members(name: str, value: object, own: frozenset[str]) -> None:
+    """Refuse members of a shared field that are ours, and a value that has no members."""
+    if not isinstance(value, dict):
+        raise InvalidOption(f"the field {name!r} is an object", option=name)
+    taken = sorted(own & cast("dict[str, JSON]", value).keys())
+    if taken:
+        raise InvalidOption(
+            f"the member {taken[0]!r} of {name!r} is set here, or would change what the model sees", option=name
+        )
+
+
+def _is_official(post: Post) -> bool:
+    """Return whether requests go to OpenAI itself, as they do unless a client or URL names another server."""
+    host = post.host() if isinstance(post, SdkPost) else None
+    return host is None or host.rstrip(".") in OFFICIAL["openai"].hosts
+
+
+class ApiProvider:
+    """What every provider of an API is, under an event loop and in `minutebook.sync` without one."""
 
     _api: Api
+    _sdk: Sdk
     _blocking = False
+    _reasoning: Reasoning = "keep"
 
     def __init__(
         self,
@@ -524,14 +585,15 @@ class OpenAIProvider:
         context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
     ) -> None:
         others = {"client": client, "base_url": base_url, "api_key": api_key, "max_output_tokens": max_output_tokens}
-        others |= {"count": count or None, "context": context, "extra_body": extra_body}
+        others |= {"count": count or None, "stream": stream or None, "context": context, "extra_body": extra_body}
         check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
         generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
         self._generates = generate is not None
-        self._post = OpenAIPost(client, base_url, api_key, blocking=self._blocking)
-        if context is not None and self._api is CHAT and (not count or self._post.is_official):
+        self._post = self._posting(client, base_url, api_key)
+        if context is not None and self._api is CHAT and (not count or _is_official(self._post)):
             raise InvalidOption(
                 "OpenAI does not count Chat Completions; context needs a server that does, such as llama.cpp's: give "
                 "its base_url or a client of it, and count=True",
@@ -548,7 +610,12 @@ class OpenAIProvider:
             extra_body=extra_body,
             post=self._post,
             generator=generator,
+            stream=stream,
+            reasoning=self._reasoning,
         )
+
+    def _posting(self, client: object, base_url: str | None, api_key: str | None) -> Post:
+        return SdkPost(self._sdk, client, base_url, api_key, blocking=self._blocking)
 
     @property
     def store(self) -> JournalStore | None:
@@ -596,7 +663,7 @@ class OpenAIProvider:
         await self.close()
 
 
-class OpenAIDecisionProvider(OpenAIProvider):
+class OpenAIDecisionProvider(ApiProvider):
     """
     Decisions by OpenAI's Responses API, stateless at the provider.
 
@@ -611,6 +678,8 @@ class OpenAIDecisionProvider(OpenAIProvider):
         history: options, `None` for the defaults, or `False` for none: observations are then sent as data.
         max_output_tokens: the provider's bound on what it generates, reasoning included.
         count: count each request before it is generated; the count is in the decision and in the receipt.
+        stream: have the answer streamed, so that no time-out strikes a long one; recorded is the whole that it adds up
+            to, and a stream that ends early is `AgentDecisionProviderUnavailable` (`stream_cut`).
         context: the model's window, by the caller's word. Each request is counted and takes
             `ceil(tokens × 1.2) + 512 + max_output_tokens` of it; the oldest complete exchanges leave until it fits.
             Needs `max_output_tokens`.
@@ -627,9 +696,10 @@ class OpenAIDecisionProvider(OpenAIProvider):
     """
 
     _api = RESPONSES
+    _sdk = OPENAI
 
 
-class OpenAIChatDecisionProvider(OpenAIProvider):
+class OpenAIChatDecisionProvider(ApiProvider):
     """
     Decisions by the Chat Completions API, which local servers speak too: llama.cpp, Ollama, vLLM.
 
@@ -638,3 +708,101 @@ class OpenAIChatDecisionProvider(OpenAIProvider):
     """
 
     _api = CHAT
+    _sdk = OPENAI
+
+
+class AnthropicDecisionProvider(ApiProvider):
+    """
+    Decisions by Anthropic's Messages API.
+
+    Options and refusals are those of `OpenAIDecisionProvider`, with an `anthropic.AsyncAnthropic` (in `minutebook.sync`
+    an `anthropic.Anthropic`) as the client, and these differences:
+
+    Args:
+        max_output_tokens: must be given, thinking included; this API generates nothing without.
+        extra_body: further fields, such as `thinking`; `output_config` may hold anything but `format`.
+        reasoning: what becomes of thinking that is stale because older exchanges left the window. `strip` leaves it
+            out of what is sent, but refuses the step (`DecisionHistoryLimitExceeded`) inside an open tool loop, where
+            the API demands it. `drop_block` has the API drop it, with `thinking` of the type `adaptive`. `keep` sends
+            it all the same. The record keeps all of it in every case.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+        BlockingMismatch: an `anthropic.Anthropic`, which would block the event loop.
+    """
+
+    _api = ANTHROPIC
+    _sdk = ANTHROPIC_SDK
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        context: ContextWindow | None = None,
+        extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
+        stream: bool = False,
+        reasoning: Literal["strip", "keep", "drop_block"] = "strip",
+    ) -> None:
+        check_reasoning(reasoning)
+        if reasoning == "drop_block":
+            extra_body = _dropping(extra_body)
+            self._sdk = msgspec.structs.replace(ANTHROPIC_SDK, headers={"anthropic-beta": DROP_BLOCK_BETA})
+        self._reasoning = reasoning
+        super().__init__(
+            model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            context=context,
+            extra_body=extra_body,
+            generate=generate,
+            stream=stream,
+        )
+
+
+def _dropping(extra: Mapping[str, JSON] | None) -> Mapping[str, JSON]:
+    """Return the further fields with the API's own option to drop stale thinking, on every request alike."""
+    thinking = (extra or {}).get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "adaptive":
+        raise InvalidOption(
+            "reasoning='drop_block' needs extra_body={'thinking': {'type': 'adaptive', …}}; the API has it there alone",
+            option="reasoning",
+        )
+    binding: JSON = {"prefix_mismatch_behavior": "drop_block"}
+    return {**(extra or {}), "thinking": {**thinking, "block_binding": binding}}
+
+
+class GeminiDecisionProvider(ApiProvider):
+    """
+    Decisions by Gemini's generateContent, posted with httpx2: Google's own client would drop fields and signatures.
+
+    Options and refusals are those of `OpenAIDecisionProvider`, with these differences:
+
+    Args:
+        client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
+        base_url: the service's address and API version; also beside a client.
+        api_key: else `GOOGLE_API_KEY` or `GEMINI_API_KEY`; beside a client that proves itself it may be left out.
+        extra_body: further fields; `generationConfig` may hold anything but the answer's form and bound, such as
+            `temperature` or `thinkingConfig`.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+        BlockingMismatch: an `httpx2.Client`, which would block the event loop.
+    """
+
+    _api = GEMINI
+
+    def _posting(self, client: object, base_url: str | None, api_key: str | None) -> Post:
+        return Httpx2Post(client, base_url, api_key, blocking=self._blocking)

@@ -38,13 +38,19 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent, and the summary that is to be recorded with the answer to it."""
 
     plan: Plan
+    shown: Plan
+    """The plan as it is sent, without stale reasoning."""
     json: bytes
     summary: Draft | None = None
     newly_covered: int = 0
 
 
 class Fitting:
-    """One window on its way; `summary` is the one that it shows."""
+    """
+    One window on its way; `summary` is the one that it shows.
+
+    `bind` returns a plan as it is sent, told whether that is behind another summary than this.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Fitting:
         limits: WindowLimits,
         low_water: float,
         emit: Callable[[Event], None],
+        bind: Callable[[Plan, bool], Plan],
         *,
         summary: Summary | None,
         guard: TokenGuard | None,
@@ -62,7 +69,8 @@ class Fitting:
         self._limits = limits
         self._low_water = low_water
         self._emit = emit
-        self._summary = summary
+        self._bind = bind
+        self._given = self._summary = summary
         self._guard = guard
         self._last_count: ProviderContextCount | None = None
 
@@ -104,7 +112,7 @@ class Fitting:
             covered += [unit.key for unit in new.units]
             json = self._joined(plan)
             if len(json) <= self._limits.max_bytes and await self._fits(json):
-                return Fitted(plan=plan, json=json, summary=summary_draft(made), newly_covered=len(covered))
+                return self._fitted(plan, json, summary=summary_draft(made), newly_covered=len(covered))
         raise self._refusal(summary_size(room))
 
     def _refusal(self, size: int) -> MinutebookError:
@@ -145,7 +153,13 @@ class Fitting:
         return self._scan.narrowed(plan, removed)
 
     def _joined(self, plan: Plan) -> bytes:
-        return project(plan, self._wire, self._summary)
+        return project(self._shown(plan), self._wire, self._summary)
+
+    def _shown(self, plan: Plan) -> Plan:
+        return self._bind(plan, self._summary is not self._given)
+
+    def _fitted(self, plan: Plan, json: bytes, summary: Draft | None = None, newly_covered: int = 0) -> Fitted:
+        return Fitted(plan=plan, shown=self._shown(plan), json=json, summary=summary, newly_covered=newly_covered)
 
     async def _fits(self, json: bytes) -> bool:
         return self._guard is None or (await self._measured(self._guard, json)).fits
@@ -159,13 +173,13 @@ class Fitting:
         """Return what of a planned window fits the model's; what comes back was counted like that (SPEC D12)."""
         guard = self._guard
         if guard is None:
-            return Fitted(plan=plan, json=json)
-        built = {0: Fitted(plan=plan, json=json)}
+            return self._fitted(plan, json)
+        built = {0: self._fitted(plan, json)}
 
         async def measure(removed: int) -> ProviderContextCount:
             if removed:
                 narrower = self._scan.narrowed(plan, removed)
-                built[removed] = Fitted(plan=narrower, json=self._joined(narrower))
+                built[removed] = self._fitted(narrower, self._joined(narrower))
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(plan, self._scan.removable(plan))

@@ -43,6 +43,7 @@ from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
 from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
+from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import STREAM_PAGE, Committed, Page
@@ -126,6 +127,7 @@ class History:
         max_retained_bytes: int | None = None,
         observer: Observer | None = None,
         summarising: Summarising | None = None,
+        reasoning: Reasoning = "keep",
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
         self.journal = journal
@@ -139,6 +141,7 @@ class History:
         self.low_water = limits.low_water or low_water
         self.max_retained_bytes = max_retained_bytes
         self.summarising = summarising
+        self.reasoning: Reasoning = reasoning
         self._observer = observer
         self.lost_events = 0
         """Events whose observer raised: counted here, and kept from everything else."""
@@ -196,6 +199,7 @@ class History:
         guard: TokenGuard | None = None,
         *,
         summarising: Summarising | None = None,
+        prelude: str = "",
     ) -> tuple[Fitted, Window, Tail]:
         """
         Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
@@ -216,14 +220,19 @@ class History:
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
         summary = read_summary(shown) if shown else None
-        fitting = Fitting(scan, self.wire, limits, low_water, self.emit, summary=summary, guard=guard)
+
+        def bound(plan: Plan, behind_new: bool) -> Plan:
+            mark = prelude_mark(self.wire, prelude, header.entries + 1 if behind_new else after.state.summary)
+            return bind(plan, after, self.wire, limits, self.reasoning, mark)
+
+        fitting = Fitting(scan, self.wire, limits, low_water, self.emit, bound, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()
         else:
             fitted = await fitting.compacted(summarising, lambda: self._uncovered(header, after.state))
         seq = header.entries + 1 if fitted.summary else after.state.summary
         kept = shown if shown and shown.seq <= header.entries else None
-        return fitted, Window(fitted.json, fitted.plan, limits, seq), self._tail(read, settled, kept)
+        return fitted, Window(fitted.json, fitted.shown, limits, seq), self._tail(read, settled, kept)
 
     async def _summary_entry(self, header: Header, entries: Sequence[Entry], tail: Tail) -> Entry | None:
         """Return the entry of the summary that windows show, if there is one."""
@@ -368,6 +377,7 @@ class Hold:
         self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
+        self._prelude = ""
         self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
@@ -447,10 +457,16 @@ class Hold:
             history.tokens.end(self.token)
 
     async def window(
-        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), guard: TokenGuard | None = None
+        self,
+        limits: WindowLimits | None = None,
+        staged: Sequence[Draft] = (),
+        guard: TokenGuard | None = None,
+        prelude: str = "",
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
+
+        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
@@ -465,9 +481,11 @@ class Hold:
             (*pending, *staged),
             guard,
             summarising=history.summarising,
+            prelude=prelude,
         )
         self._tell_trimmed(fitted.plan, window)
         self._plan, self._sent = fitted.plan, window.sent
+        self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
             self._summary = fitted.summary
             self._tell_summarised(fitted, window)
@@ -541,6 +559,8 @@ class Hold:
             parks=parks,
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
+            cut_at=sent.cut_at if sent else 0,
+            prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
         committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
@@ -640,5 +660,7 @@ def _sent(plan: Plan, json: bytes, limits: WindowLimits, summary: int) -> Sent:
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
         trimmed=plan.trimmed,
+        cut_at=plan.cut_at,
+        stripped=plan.stripped,
         summary=summary,
     )

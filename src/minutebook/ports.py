@@ -278,6 +278,20 @@ class Wire(Protocol):
         """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
         ...
 
+    @property
+    def binds(self) -> bool:
+        """Whether the provider binds a response's reasoning to all that stood before it; see `policy.binding`."""
+        ...
+
+    @property
+    def loops(self) -> bool:
+        """Whether calls are the provider's own: exchanges in a row that call are then one open tool loop to it."""
+        ...
+
+    def unbound(self, fragment: bytes) -> bytes:
+        """Return a response's fragment without its bound reasoning; empty when nothing else is left to send."""
+        ...
+
 
 class DecisionProvider(Protocol):
     """Who makes the decisions of an invocation; with or without a history, the program is the same (SPEC D1, D4)."""

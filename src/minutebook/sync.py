@@ -23,6 +23,7 @@ from minutebook.model.pause import drive
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.memory import MemoryHandle
@@ -73,8 +74,10 @@ if TYPE_CHECKING:
     from minutebook.runtime import delegate as delegate
 
 __all__ = [
+    "AnthropicDecisionProvider",
     "ContextGuardTransport",
     "Conversation",
+    "GeminiDecisionProvider",
     "HistoryOptions",
     "HostStore",
     "Memory",
@@ -331,6 +334,7 @@ class Conversation(_Over[asynchronous.Conversation]):
         on_event: Observer | None = None,
         summarize: Summarize | None = None,
         max_summary_bytes: int = SUMMARY_BYTES,
+        reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         self.store = store
         self._core = asynchronous.Conversation(
@@ -342,6 +346,7 @@ class Conversation(_Over[asynchronous.Conversation]):
             on_event=on_event,
             summarize=summarize,
             max_summary_bytes=max_summary_bytes,
+            reasoning=reasoning,
         )
         self.key = self._core.key
 
@@ -428,24 +433,38 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     )
 
 
-class _Responses(decisions.OpenAIProvider):
+class _Responses(decisions.ApiProvider):
     """The coroutines of a Responses provider over a client that never suspends them."""
 
     _api = RESPONSES
+    _sdk = OPENAI
     _blocking = True
 
 
-class _Chat(decisions.OpenAIProvider):
+class _Chat(decisions.ApiProvider):
     """The coroutines of a Chat Completions provider over a client that never suspends them."""
 
     _api = CHAT
+    _sdk = OPENAI
     _blocking = True
 
 
-class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
-    """What both OpenAI providers are for blocking callers; `_made` is the asynchronous one that each drives."""
+class _Anthropic(decisions.AnthropicDecisionProvider):
+    """The coroutines of an Anthropic provider over a client that never suspends them."""
 
-    _made: ClassVar[type[decisions.OpenAIProvider]]
+    _blocking = True
+
+
+class _Gemini(decisions.GeminiDecisionProvider):
+    """The coroutines of a Gemini provider over a client that never suspends them."""
+
+    _blocking = True
+
+
+class _ApiProvider(_Over[decisions.ApiProvider]):
+    """What every provider is for blocking callers; `_made` is the asynchronous one that each drives."""
+
+    _made: ClassVar[type[decisions.ApiProvider]]
 
     def __init__(
         self,
@@ -461,6 +480,7 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
         context: ContextWindow | None = None,
         extra_body: Mapping[str, JSON] | None = None,
         generate: Generate | None = None,
+        stream: bool = False,
     ) -> None:
         self._core = self._made(
             model=model,
@@ -474,6 +494,7 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
             context=context,
             extra_body=extra_body,
             generate=generate,
+            stream=stream,
         )
 
     @property
@@ -481,9 +502,9 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
         """Where the conversations are kept; `None` without a history."""
         return _store_over(self._core.store)
 
-    key = _plain(decisions.OpenAIProvider.key)
-    decide = _blocking(decisions.OpenAIProvider.decide)
-    close = _blocking(decisions.OpenAIProvider.close)
+    key = _plain(decisions.ApiProvider.key)
+    decide = _blocking(decisions.ApiProvider.decide)
+    close = _blocking(decisions.ApiProvider.close)
 
     def __enter__(self) -> Self:
         return self
@@ -494,16 +515,59 @@ class _OpenAIProvider(_Over[decisions.OpenAIProvider]):
         self.close()
 
 
-class OpenAIDecisionProvider(_OpenAIProvider):
+class OpenAIDecisionProvider(_ApiProvider):
     """Decisions by OpenAI's Responses API with an `openai.OpenAI` client: see `minutebook.OpenAIDecisionProvider`."""
 
     _made = _Responses
 
 
-class OpenAIChatDecisionProvider(_OpenAIProvider):
+class OpenAIChatDecisionProvider(_ApiProvider):
     """Decisions by the Chat Completions API with a blocking client: see `minutebook.OpenAIChatDecisionProvider`."""
 
     _made = _Chat
+
+
+class AnthropicDecisionProvider(_ApiProvider):
+    """Decisions by Anthropic with an `anthropic.Anthropic` client: see `minutebook.AnthropicDecisionProvider`."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        decision_interface: Literal["native", "structured"] = "native",
+        history: decisions.HistoryOptions | Literal[False] | None = None,
+        max_output_tokens: int | None = None,
+        count: bool = False,
+        context: ContextWindow | None = None,
+        extra_body: Mapping[str, JSON] | None = None,
+        generate: Generate | None = None,
+        stream: bool = False,
+        reasoning: Literal["strip", "keep", "drop_block"] = "strip",
+    ) -> None:
+        self._core = _Anthropic(
+            model=model,
+            client=client,
+            base_url=base_url,
+            api_key=api_key,
+            decision_interface=decision_interface,
+            history=history,
+            max_output_tokens=max_output_tokens,
+            count=count,
+            context=context,
+            extra_body=extra_body,
+            generate=generate,
+            stream=stream,
+            reasoning=reasoning,
+        )
+
+
+class GeminiDecisionProvider(_ApiProvider):
+    """Decisions by Gemini with an `httpx2.Client`: see `minutebook.GeminiDecisionProvider`."""
+
+    _made = _Gemini
 
 
 class ContextGuardTransport(BaseTransport):

@@ -203,6 +203,8 @@ def test_a08_no_public_call_takes_unknown_options() -> None:
             lambda **more: minutebook.SQLiteStore("x", namespace="n", **more),
             lambda **more: minutebook.open_store("memory:", **more),
             lambda **more: minutebook.OpenAIDecisionProvider(model="m", **more),
+            lambda **more: minutebook.AnthropicDecisionProvider(model="m", max_output_tokens=9, **more),
+            lambda **more: minutebook.GeminiDecisionProvider(model="m", **more),
             lambda **more: chat(MemoryJournal()).append([], **more),
             lambda **more: chat(MemoryJournal()).page(**more),
             lambda **more: chat(MemoryJournal()).turn("x", **more),

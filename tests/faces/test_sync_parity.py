@@ -34,6 +34,8 @@ PAIRS = [
     (conversation.Turn, minutebook.sync.Turn),
     (decisions.OpenAIDecisionProvider, minutebook.sync.OpenAIDecisionProvider),
     (decisions.OpenAIChatDecisionProvider, minutebook.sync.OpenAIChatDecisionProvider),
+    (decisions.AnthropicDecisionProvider, minutebook.sync.AnthropicDecisionProvider),
+    (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
     (minutebook.Memory, minutebook.sync.Memory),
 ]

@@ -19,10 +19,11 @@ from minutebook.model.codec import MAX_DEPTH
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call
 from minutebook.model.rules import fault_in
-from minutebook.providers.decision import Ask, Native, checked_request, is_closed, joined, read
+from minutebook.providers.decision import Ask, Native, checked_request, is_closed, joined, read, withheld
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.openai_http import known_code, status_code
+from minutebook.providers.openai_http import OPENAI, known_code
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.sdk_http import status_code
 from minutebook.providers.structured import Structured, StructuredWire
 from minutebook.providers.wire import FORMATS, wire_format
 
@@ -258,7 +259,7 @@ def test_d09_a_response_of_any_depth_is_refused_by_diagnosis() -> None:
 )
 def test_d09_codes_come_from_a_closed_table(status: int, body: bytes, code: str) -> None:
     """D9, I-37: a provider's own words are passed on only where they are known; else the status is the code."""
-    assert status_code(status, body) == code
+    assert status_code(OPENAI.code, status, body) == code
     assert known_code(None) is None
 
 
@@ -325,7 +326,14 @@ def test_d09_a_code_that_is_no_text_is_none_that_we_know(code: Any) -> None:
     with pytest.raises(AgentDecisionProviderSchemaViolation) as cut:
         read(CHAT, NATIVE, REQUEST, json.dumps({"choices": [choice]}).encode())
     assert cut.value.provider_error_code == "incomplete"
-    assert status_code(500, json.dumps({"error": {"code": code, "type": code}}).encode()) == "http_500"
+    assert status_code(OPENAI.code, 500, json.dumps({"error": {"code": code, "type": code}}).encode()) == "http_500"
+
+
+def test_d04_reasoning_that_openai_withheld_is_counted() -> None:
+    """D4: items of the type that tells of reasoning, and of the one API that tells."""
+    told = {"id": "rs_1", "action": "removed", "reason": "prefix_mismatch", "type": "reasoning"}
+    body = json.dumps({"status": "completed", "input_transformations": [told, {"type": "novel"}, told, 7]}).encode()
+    assert (withheld(RESPONSES, body), withheld(CHAT, body), withheld(RESPONSES, b"{}")) == (2, 0, 0)
 
 
 NUMBERS: list[dict[str, Any]] = [

@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import anthropic
 import httpx2
 import openai
 import pytest
 
 from minutebook.errors import AgentDecisionProviderUnavailable
-from minutebook.providers.openai_http import MAX_REFUSAL_BYTES, MAX_RESPONSE_BYTES, OpenAIPost
+from minutebook.providers.anthropic import ANTHROPIC_SDK
+from minutebook.providers.gemini_http import Httpx2Post
+from minutebook.providers.openai_http import OPENAI
+from minutebook.providers.sdk_http import MAX_REFUSAL_BYTES, MAX_RESPONSE_BYTES, SdkPost
 from minutebook.testing import drive
 
 MIB = 1024 * 1024
@@ -96,21 +100,39 @@ def flood() -> Iterator[Flood]:
     server.close()
 
 
-def blocking_post(flood: Flood) -> bytes:
-    with openai.OpenAI(base_url=flood.base_url, api_key="k", http_client=httpx2.Client(verify=False)) as client:
-        return drive(OpenAIPost(client, blocking=True)("/chat/completions", b"{}"))
+def openai_post(flood: Flood, *, blocking: bool) -> Any:
+    http, kind = (httpx2.Client, openai.OpenAI) if blocking else (httpx2.AsyncClient, openai.AsyncOpenAI)
+    client = kind(base_url=flood.base_url, api_key="k", http_client=http(verify=False))
+    return SdkPost(OPENAI, client, blocking=blocking)("/chat/completions", b"{}")
 
 
-def asynchronous_post(flood: Flood) -> bytes:
-    async def post() -> bytes:
-        http = httpx2.AsyncClient(verify=False)
-        async with openai.AsyncOpenAI(base_url=flood.base_url, api_key="k", http_client=http) as client:
-            return await OpenAIPost(client)("/chat/completions", b"{}")
-
-    return asyncio.run(post())
+def anthropic_post(flood: Flood, *, blocking: bool) -> Any:
+    http, kind = (httpx2.Client, anthropic.Anthropic) if blocking else (httpx2.AsyncClient, anthropic.AsyncAnthropic)
+    client: Any = kind(base_url=flood.base_url, api_key="k", http_client=http(verify=False))  # type: ignore[arg-type]
+    return SdkPost(ANTHROPIC_SDK, client, blocking=blocking)("/v1/messages", b"{}")
 
 
-POSTS = {"blocking": blocking_post, "asynchronous": asynchronous_post}
+def gemini_post(flood: Flood, *, blocking: bool) -> Any:
+    client = httpx2.Client(verify=False) if blocking else httpx2.AsyncClient(verify=False)
+    return Httpx2Post(client, flood.base_url, "k", blocking=blocking)("/models/m:generateContent", b"{}")
+
+
+def posted(make: Callable[..., Any], *, blocking: bool) -> Callable[[Flood], bytes]:
+    def post(flood: Flood) -> bytes:
+        async def within() -> bytes:
+            return await make(flood, blocking=blocking)  # type: ignore[no-any-return]
+
+        return drive(within()) if blocking else asyncio.run(within())
+
+    return post
+
+
+MAKES = {"openai": openai_post, "anthropic": anthropic_post, "gemini": gemini_post}
+POSTS = {
+    f"{name}-{'blocking' if blocking else 'asynchronous'}": posted(make, blocking=blocking)
+    for name, make in MAKES.items()
+    for blocking in (True, False)
+}
 
 
 def refused(post: Callable[[Flood], bytes], flood: Flood) -> tuple[str, int]:
@@ -171,14 +193,18 @@ def test_d09_a_body_of_just_the_bound_is_taken(flood: Flood, post: Callable[[Flo
 @pytest.mark.parametrize("post", POSTS.values(), ids=POSTS)
 def test_d09_the_code_of_a_packed_refusal_is_read(flood: Flood, post: Callable[[Flood], bytes]) -> None:
     """A refusal within the bound is unpacked like any other body."""
-    packed = gzip.compress(json.dumps({"error": {"code": "rate_limit_exceeded"}}).encode())
+    packed = gzip.compress(
+        json.dumps(
+            {"error": {"code": "rate_limit_exceeded", "type": "rate_limit_error", "status": "RESOURCE_EXHAUSTED"}}
+        ).encode()
+    )
 
     def write(handler: BaseHTTPRequestHandler) -> None:
         handler.send_header("Content-Encoding", "gzip")
         flood.body(packed)(handler)
 
     flood.status, flood.write = 429, write
-    assert refused(post, flood)[0] == "rate_limit_exceeded"
+    assert refused(post, flood)[0] in ("rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED")
 
 
 def test_d09_control_the_client_alone_has_no_bound(flood: Flood) -> None:

@@ -696,7 +696,7 @@ UNKNOWN_FORMATS = {
     "no interface": "openai-chat/model",
     "an unknown interface": "openai-chat/model/other",
     "no model": "openai-chat//native",
-    "no API of decisions": "gemini/model/native",
+    "no API of decisions": "record/model/native",
 }
 
 

@@ -70,3 +70,12 @@ class HistoryResumed(Event, frozen=True, kw_only=True, tag="decision_history_res
     bytes: int
     resumed_without_messages: bool
     """Whether its messages are gone, as after the end of a process with a history in RAM: observations go as data."""
+
+
+class ReasoningWithheld(Event, frozen=True, kw_only=True, tag="provider_reasoning_withheld"):
+    """The provider withheld reasoning that was sent to it from the model: it is stale. The counts are the window's."""
+
+    message_count: int
+    bytes: int
+    blocks: int
+    """How many reasoning blocks or items the provider says it withheld."""

@@ -22,6 +22,10 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether older exchanges stayed out."""
     summary: int = 0
     """The `seq` of the summary that it shows; 0 for none."""
+    cut_at: int = 0
+    """Responses up to this `seq` were made under another start of the window: reasoning that binds is stale there."""
+    stripped: int = 0
+    """How many responses were sent without their stale reasoning."""
     counted_tokens: int | None = None
     """Input tokens by the provider's counting endpoint, before generation."""
     reserved_tokens: int | None = None

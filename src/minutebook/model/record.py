@@ -98,6 +98,10 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The `seq` of the newest summary; 0 before the first."""
     summarised: int = 0
     """The `seq` of the newest exchange that it covers."""
+    cut_at: int = 0
+    """The newest `seq` when the window's start last moved; 0 before that. Reasoning up to it may be stale."""
+    prelude: str = ""
+    """Digest of what the last request said before its window, where reasoning is bound to that; else empty."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -147,6 +151,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """Open exchanges that may wait while the conversation goes on."""
     window_from: int = 0
     window_limits: tuple[int, int] = (0, 0)
+    cut_at: int = 0
+    prelude: str = ""
     sent: bytes = b""
     """The receipt of the request that led to this commit, as JSON; empty when there was none."""
     max_retained_bytes: int | None = None
@@ -449,7 +455,13 @@ class _Growth:
         for exchange in self.delta.parks:
             self._park(exchange)
         if self.delta.window_from:
-            self._set(window_from=self.delta.window_from, window_limits=self.delta.window_limits)
+            delta = self.delta
+            self._set(
+                window_from=delta.window_from,
+                window_limits=delta.window_limits,
+                cut_at=delta.cut_at,
+                prelude=delta.prelude,
+            )
         if self.delta.abandons:
             self._abandon(self.delta.abandons)
         elif self.delta.settles:

@@ -104,13 +104,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Instead of `payload` where that is no UTF-8 text, or so long that its escapes could exceed a line."""
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The last line: how many entries there were, their digest, and where the last window began."""
 
     end: int
     digest: str
     window_from: int
     window_limits: tuple[int, int]
+    cut_at: int = 0
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +194,7 @@ def end_of(header: Header) -> End:
         digest=header.digest.hex(),
         window_from=state.window_from,
         window_limits=state.window_limits,
+        cut_at=state.cut_at,
     )
 
 
@@ -398,7 +400,8 @@ class Reading:
         entries = len(self.drafts)
         if (end.end, head.entries, head.bytes) != (entries, entries, self._bytes):
             raise self.refusal("altered", f"the file ends after {entries:,} of {head.entries:,} entries")
-        if end.digest != self._digests[-1].hex() or not 0 <= end.window_from <= entries:
+        places = (end.window_from, end.cut_at)
+        if end.digest != self._digests[-1].hex() or not all(0 <= place <= entries for place in places):
             raise self.refusal("altered", "its digest or window is not that of the entries")
         if min(end.window_limits) < 0 or max(end.window_limits) > _LARGEST:
             raise self.refusal("foreign", "a field is out of its range")
@@ -453,6 +456,7 @@ class Reading:
             settles=not newest or self._stands[newest - 1],
             window_from=end.window_from if end else 0,
             window_limits=end.window_limits if end else (0, 0),
+            cut_at=end.cut_at if end else 0,
         )
 
 

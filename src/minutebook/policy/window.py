@@ -48,6 +48,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it leaves out a unit that no summary covers."""
     left: tuple[int, int] = (0, 0)
     """Where the last window began (1 before the first), and the key of the newest unit left out since; else zeros."""
+    cut_at: int = 0
+    """The newest `seq` when the window's start last moved, where reasoning is bound to that; see `policy.binding`."""
+    stripped: int = 0
+    """How many responses stand in it without their stale reasoning."""
 
 
 class Scan:

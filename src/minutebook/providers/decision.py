@@ -24,7 +24,7 @@ from minutebook.errors import (
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
-from minutebook.model.entries import Call, Draft
+from minutebook.model.entries import Call, Draft, payload_digest
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import checked_schema
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.record import OpenExchange
     from minutebook.ports import Wire
+    from minutebook.providers.streams import Stream
 
 Fields = dict[str, bytes]
 """A request body: the JSON of each top-level field, in the order in which they are sent."""
@@ -45,6 +46,7 @@ class Diagnosis(enum.StrEnum):
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     INCOMPLETE = "incomplete"
+    CONTEXT_LENGTH = "context_length_exceeded"
     FAILED = "response_failed"
     MALFORMED = "malformed_response"
     NO_TEXT = "no_text"
@@ -100,6 +102,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The wire format's name."""
     path: str
+    """Where requests are posted; `{model}` in it stands for the model's name."""
     count_path: str
     fields: Callable[[Ask], Fields]
     """Return the fields of the request body."""
@@ -107,8 +110,10 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Refuse a body that is no usable response: `AgentDecisionProviderUnavailable` or a schema violation."""
     text: Callable[[bytes], str | None]
     """Return what the model says in a response's fragment; `None` when that is nothing."""
-    wrapped: Callable[[bytes], bytes]
-    """Return the one message of a response that has nothing but this message, as the wire format keeps it."""
+    said: Callable[[str], bytes]
+    """Return the payload of a response that says this text and nothing else, as the wire format keeps it."""
+    stream: Stream
+    """How an answer is streamed."""
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]
@@ -117,6 +122,12 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that the counting endpoint takes."""
     uncounted: frozenset[str]
     """The fields that change no count. One in neither set is refused where requests are counted."""
+    shared: Mapping[str, frozenset[str]] = {}
+    """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
+    withheld: str = ""
+    """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
+    needs_output_bound: bool = False
+    """Whether a request without a bound on what is generated is none."""
 
 
 class Interface(Protocol):
@@ -410,6 +421,23 @@ def text_at(holder: JSON, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def prelude(interface: Interface, request: DecisionRequest) -> str:
+    """Return a digest of what a request says before its messages; empty where no reasoning is bound to it."""
+    if not interface.wire.binds:
+        return ""
+    tools: list[JSON] = [[spec.name, spec.description, spec.parameters] for spec in interface.tools(request)]
+    return payload_digest(codec.encode([interface.instructions(request), tools]))[:8].hex()
+
+
+def withheld(api: Api, payload: bytes) -> int:
+    """Return how many reasoning blocks or items a response says that its provider withheld from the model."""
+    if not api.withheld or b'"input_transformations"' not in payload:
+        return 0
+    body = codec.decode(payload)
+    told = body.get("input_transformations") if isinstance(body, dict) else None
+    return sum(text_at(each, "type") == api.withheld for each in told) if isinstance(told, list) else 0
+
+
 def token_count(value: JSON) -> int | None:
     """Return a provider's token count if it is one: an integer of at least 0, and no boolean."""
     return value if type(value) is int and value >= 0 else None
@@ -424,6 +452,15 @@ def as_data(request: DecisionRequest) -> str:
         for seen in request.observations
     ]
     return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
+
+
+def merged(api: Api, fields: Fields, extra: Mapping[str, bytes]) -> Fields:
+    """Return our fields with the caller's; in one that is shared, the members of both."""
+    both = {**fields, **extra}
+    for name in api.shared.keys() & fields.keys() & extra.keys():
+        ours, theirs = codec.decode(fields[name]), codec.decode(extra[name])
+        both[name] = codec.encode({**cast("dict[str, JSON]", theirs), **cast("dict[str, JSON]", ours)})
+    return both
 
 
 def joined(fields: Mapping[str, bytes]) -> bytes:

@@ -15,6 +15,8 @@ import msgspec
 from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, SUMMARY, Call, Draft
 from minutebook.model.summaries import read_summary, summary_draft
+from minutebook.providers.anthropic import ANTHROPIC
+from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.structured import StructuredWire
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from minutebook.ports import Wire
 
-_APIS: Final = {api.name: api for api in (CHAT, RESPONSES)}
+_APIS: Final = {api.name: api for api in (CHAT, RESPONSES, ANTHROPIC, GEMINI)}
 _STANDS_FOR_NONE: Final = b"null"
 """The payload of a result that came in the same message as the result before it."""
 

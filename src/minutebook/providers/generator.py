@@ -60,7 +60,7 @@ class Generator:
             text = codec.encode(value).decode()
         except InvalidValue:
             raise violation(Diagnosis.MALFORMED) from None
-        return self._api.wrapped(codec.encode({"role": "assistant", "content": text}))
+        return self._api.said(text)
 
     async def _value(self, messages: list[dict[str, JSON]], schema: dict[str, JSON]) -> object:
         failure: AgentDecisionProviderUnavailable

@@ -8,6 +8,8 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import OPENAI_CHAT
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
+from minutebook.providers.openai_http import known_code
+from minutebook.providers.streams import Stream, joined_chunks
 
 if TYPE_CHECKING:
     from minutebook.model.decisions import CapabilitySpec
@@ -88,7 +90,11 @@ CHAT: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
-    wrapped=lambda message: message,
+    said=lambda text: codec.encode({"role": "assistant", "content": text}),
+    stream=Stream(
+        fields={"stream": b"true", "stream_options": b'{"include_usage":true}'},
+        assembled=lambda events: joined_chunks(events, known_code),
+    ),
     billed=billed,
     own=frozenset(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}

@@ -14,6 +14,7 @@ from minutebook.providers.counting import OPENAI_RESPONSES
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_chat import function
 from minutebook.providers.openai_http import known_code
+from minutebook.providers.streams import Stream, last_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,8 +105,10 @@ RESPONSES: Final = Api(
     fields=request_fields,
     check=check,
     text=text,
-    wrapped=lambda message: b"[%b]" % message,
+    said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
+    stream=Stream(fields={"stream": b"true"}, assembled=lambda events: last_response(events, known_code)),
     billed=billed,
+    withheld="reasoning",
     own=frozenset(
         {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
         | {"stream_options", "background", "previous_response_id", "conversation", "context_management"}

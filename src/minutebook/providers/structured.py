@@ -38,6 +38,7 @@ class StructuredWire:
 
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped = False
+    loops = False
 
     def __init__(self, plain: Wire, api: Api) -> None:
         self.name = plain.name
@@ -47,6 +48,8 @@ class StructuredWire:
         self.outputs = plain.outputs
         self.transcript = plain.transcript
         self.rename = plain.rename
+        self.binds = plain.binds
+        self.unbound = plain.unbound
         self.prefaced = plain.prefaced
         self.plain = plain
         self._api = api
@@ -76,9 +79,8 @@ class StructuredWire:
 
     def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
         """Return the draft of the user's message that answers the one call; nothing but what `result` writes is one."""
-        message = codec.decode(payload)
-        told = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(told, str) or len(calls) != 1:
+        told = _told(codec.decode(payload))
+        if told is None or len(calls) != 1:
             return ()
         ((position, call),) = calls.items()
         for error, word in _WORDS.items():
@@ -150,6 +152,18 @@ class Structured:
         if fields.keys() != {"output"}:
             raise violation(Diagnosis.OUTPUT_MISMATCH)
         return finished(request, fields["output"])
+
+
+def _told(message: JSON) -> str | None:
+    """Return the text of a user's message as `result` makes it: its content, or where it has parts, its one part."""
+    held = message if isinstance(message, dict) else {}
+    parts = held.get("parts")
+    if isinstance(parts, list) and len(parts) == 1:
+        part = parts[0]
+        told = part.get("text") if isinstance(part, dict) else None
+    else:
+        told = held.get("content")
+    return told if isinstance(told, str) else None
 
 
 def _action(value: JSON) -> tuple[str, dict[str, JSON]]:

@@ -37,6 +37,8 @@ class Format(ABC):
     response_wrap: tuple[bytes, bytes] = (b"", b"")
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
+    binds: bool = False
+    loops: bool = True
     list_key: str = "content"
     """Where a message has what it says: a text, or a list of parts."""
 
@@ -83,6 +85,10 @@ class Format(ABC):
     @abstractmethod
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a fragment with its call ids replaced, each pair used once, in order."""
+
+    def unbound(self, fragment: bytes) -> bytes:
+        """Return the fragment as it is: this format binds no reasoning to what stands before it."""
+        return fragment
 
     # -------------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidMessage
+from minutebook.model import codec
 from minutebook.model.entries import Call
+from minutebook.providers.wire import _slices
 from minutebook.providers.wire._blocks import BlockFormat
 from minutebook.providers.wire._values import (
     Answer,
@@ -21,6 +23,7 @@ from minutebook.providers.wire._values import (
     array,
     as_text,
     identifier,
+    kind_of,
     members,
     refuse_error,
 )
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
 
 _PARTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+_BOUND: Final = frozenset({"thinking", "redacted_thinking"})
+"""The blocks that are bound to all messages before them."""
 
 
 class Anthropic(BlockFormat):
@@ -40,6 +45,7 @@ class Anthropic(BlockFormat):
     response_wrap = (b'{"role":"assistant","content":', b"}")
     results_wrap = (b'{"role":"user","content":[', b"]}")
     list_key = "content"
+    binds = True
     sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
 
     def user_message(self, text: str) -> JSON:
@@ -85,6 +91,16 @@ class Anthropic(BlockFormat):
     def is_empty(self, block: JSON) -> bool:
         """Return whether the block is a text without a character, which the provider refuses."""
         return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
+
+    def unbound(self, fragment: bytes) -> bytes:
+        """Return a response's list without its thinking, every other block byte for byte."""
+        blocks = array(codec.decode(fragment), "$") if fragment.startswith(b"[") else []
+        kept = [kind_of(block) not in _BOUND for block in blocks]
+        if all(kept):
+            return fragment
+        left = [raw for raw, stays in zip(_slices.items(fragment), kept, strict=True) if stays]
+        said = any(not self.is_empty(block) for block, stays in zip(blocks, kept, strict=True) if stays)
+        return b"[" + b",".join(left) + b"]" if said else b""
 
     def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
         content = message.get("content")

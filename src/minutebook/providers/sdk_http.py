@@ -1,0 +1,313 @@
+"""
+Posting bytes with a provider's official client, of which OpenAI's and Anthropic's are two of one make.
+
+The client is the host's, with its keys, proxies and time-outs. Its low-level `post` takes the body as `content`, so
+what is sent are the bytes that were built, and gives back the raw response, so what is kept are the bytes that came.
+Its own retries and redirects are off: a step is one request (SPEC D9, D13).
+
+One coroutine serves both clients: under the blocking one it ends without ever suspending. Which of the two is told by
+whoever drives it, since a blocking client under an event loop would stop the loop for as long as a model thinks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from minutebook.errors import BlockingMismatch, InvalidOption, InvalidValue, MinutebookError
+from minutebook.model import codec
+from minutebook.model.pause import drive
+from minutebook.providers.decision import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+
+    from minutebook.model.codec import JSON
+
+MAX_RESPONSE_BYTES: Final = codec.MAX_PAYLOAD_BYTES
+"""How long a response may be once it is unpacked: no record takes a longer one."""
+
+MAX_REFUSAL_BYTES: Final = 1024 * 1024
+"""Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
+
+
+class Post(Protocol):
+    """Who posts the bytes of a request, and has a client of its own for as long as nobody closes it."""
+
+    def connect(self) -> None:
+        """Have a client, so that a missing package or key is told before anything is recorded."""
+        ...
+
+    async def close(self) -> None:
+        """Close the client if it was made here."""
+        ...
+
+    async def __call__(self, path: str, body: bytes) -> bytes:
+        """Post `body` once and return the body of a 2xx response."""
+        ...
+
+
+class Sdk(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells one official client from the other: names, and what its provider's errors are called."""
+
+    package: str
+    """The module, and the extra of minutebook that installs it."""
+    blocking: str
+    asynchronous: str
+    base_error: str
+    key: str
+    """The environment variable that holds a key."""
+    headers: Mapping[str, str] = {}
+    """Headers of every request; `anthropic-beta` joins what the client sends there by itself."""
+    sender: str
+    """The method of a client that sends one request and returns the response."""
+    sends_tuples: bool = False
+    """Whether that method returns a tuple which begins with the response."""
+    authenticates: Callable[[Any], bool] = bool
+    """Return whether a client that was made from options and environment has what it needs to prove who it is."""
+    code: Callable[[int, JSON], str | None]
+    """Return the enumerated code for a status and the `error` of its body; `None` for one not in its table."""
+
+
+class SdkPost:
+    """
+    The one request that leaves: bytes to a path, bytes back.
+
+    Args:
+        sdk: which official client it is.
+        client: an asynchronous client of it, or where `blocking` a blocking one; without one, one is made at first use.
+        base_url: for a client of our own; else the environment says.
+        api_key: likewise.
+        blocking: whether no event loop runs this.
+
+    Raises:
+        InvalidOption: a client that is none, or options of a client beside one.
+        BlockingMismatch: a client of the other colour.
+    """
+
+    def __init__(
+        self,
+        sdk: Sdk,
+        client: object = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        blocking: bool = False,
+    ) -> None:
+        for name, value in (("base_url", base_url), ("api_key", api_key)):
+            if value is not None and (client is not None or type(value) is not str or not value):
+                raise InvalidOption(f"{name} is a text, and given without a client", option=name)
+        self._sdk = sdk
+        self._settings = {"base_url": base_url, "api_key": api_key}
+        self._blocking = blocking
+        self._made = client is None
+        self._client: Any = None if client is None else _single(sdk, client, blocking=blocking)
+
+    def host(self) -> str | None:
+        """Return where requests go, by a client or URL that says so; `None` for wherever a client of our own goes."""
+        url = self._settings["base_url"] if self._client is None else str(self._client.base_url)
+        return urlsplit(url or "").hostname
+
+    def connect(self) -> None:
+        """
+        Have a client, so that a missing package or key is told before anything is recorded.
+
+        Raises:
+            InvalidOption: the package is absent, or neither options nor environment name a key.
+        """
+        if self._client is None:
+            sdk, module = self._sdk, imported(self._sdk.package, self._sdk.package)
+            missing = f"no {sdk.blocking} client: give client or api_key, or set {sdk.key}"
+            try:
+                made = getattr(module, sdk.blocking if self._blocking else sdk.asynchronous)(**self._settings)
+            except getattr(module, sdk.base_error) as error:
+                raise InvalidOption(missing) from error
+            if not sdk.authenticates(made):
+                raise InvalidOption(missing)
+            self._client = _single(sdk, made, blocking=self._blocking)
+
+    async def close(self) -> None:
+        """Close the client if it was made here; the host's own stays open. The next request makes another."""
+        if self._made and self._client is not None:
+            client, self._client = self._client, None
+            await result_of(client.close())
+
+    async def __call__(self, path: str, body: bytes) -> bytes:
+        """
+        Post `body` once and return the body of a 2xx response.
+
+        Raises:
+            AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
+                a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
+        """
+        self.connect()
+        package = self._sdk.package
+        module, response_type = imported(package, package), imported("httpx2", package).Response
+        failure: MinutebookError
+        try:
+            options = {"headers": self._headers(), "follow_redirects": False}
+            posted = self._client.post(path, content=body, cast_to=response_type, options=options, stream=True)
+            received = await read_body(await result_of(posted), MAX_RESPONSE_BYTES, blocking=self._blocking)
+            if received is not None:
+                return received
+            failure = unavailable("response_too_large")
+        except module.APIStatusError as error:
+            failure = unavailable(self._status_code(error.status_code, error.response.content), error.status_code)
+        except module.APITimeoutError:
+            failure = unavailable("timeout")
+        except module.APIConnectionError as error:
+            failure = _own_error(error) or unavailable("connection_failed")
+        except getattr(module, self._sdk.base_error):
+            failure = unavailable("client_failed")
+        except MinutebookError:
+            raise
+        except Exception as error:  # the host's transport, proxy or hook may raise anything
+            failure = unavailable("timeout" if is_timeout(error) else "connection_failed")
+        # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
+        # quote the provider, which quotes them in turn (promise I-37).
+        raise failure
+
+    def _status_code(self, status: int, body: bytes) -> str:
+        return status_code(self._sdk.code, status, body)
+
+    def _headers(self) -> dict[str, str]:
+        """Return the headers of a request. One with several values keeps those that the host's client sends."""
+        headers = {"Content-Type": "application/json"}
+        for name, value in self._sdk.headers.items():
+            given = self._client.default_headers.get(name)
+            headers[name] = f"{given},{value}" if isinstance(given, str) and given else value
+        return headers
+
+
+def status_code(code: Callable[[int, JSON], str | None], status: int, body: bytes) -> str:
+    """Return the enumerated code for a response whose status is not 2xx."""
+    if 300 <= status < 400:
+        return "redirect_refused"
+    try:
+        value = codec.decode(body)
+    except InvalidValue:
+        value = None
+    return code(status, value.get("error") if isinstance(value, dict) else None) or f"http_{status}"
+
+
+def imported(module: str, extra: str) -> Any:
+    """
+    Return a module of an extra.
+
+    Raises:
+        InvalidOption: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InvalidOption(f"the package {module} is missing; run: pip install minutebook[{extra}]") from error
+
+
+async def result_of(returned: Any) -> Any:
+    """Return what a method of either client comes to."""
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+async def read_body(response: Any, max_bytes: int, *, blocking: bool) -> bytes | None:
+    """Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`."""
+    body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
+    async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
+        async for piece in pieces:
+            if len(body) + len(piece) > max_bytes:
+                return None
+            body += piece
+    return bytes(body)
+
+
+async def _pieces(response: Any, *, blocking: bool) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it comes in; the client unpacks it in pieces of at most 1 MiB."""
+    if blocking:
+        pieces: Generator[bytes, None, None] = response.iter_bytes()
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                yield piece
+    else:
+        coming: AsyncGenerator[bytes, None] = response.aiter_bytes()
+        async with contextlib.aclosing(coming):
+            async for piece in coming:
+                yield piece
+
+
+def is_timeout(error: Exception) -> bool:
+    """Return whether the HTTP client, of whichever of its two names, waited too long."""
+    return any(kind.__name__ == "TimeoutException" for kind in type(error).__mro__)
+
+
+def check_colour(client: object, ours: type, other: type, *, blocking: bool) -> None:
+    """
+    Refuse a client that is not of the class `ours`.
+
+    Raises:
+        BlockingMismatch: it is of the class `other`.
+        InvalidOption: it is of another one.
+    """
+    package = ours.__module__.partition(".")[0]
+    if isinstance(client, other):
+        raise BlockingMismatch(
+            f"an {package}.{other.__name__} was given to {'a blocking' if blocking else 'an asynchronous'} provider; "
+            f"give an {package}.{ours.__name__}, or take the provider from "
+            f"{'minutebook' if blocking else 'minutebook.sync'}"
+        )
+    if not isinstance(client, ours):
+        raise InvalidOption(f"client is an {package}.{ours.__name__}, not {type(client).__name__}", option="client")
+
+
+def _single(sdk: Sdk, client: object, *, blocking: bool) -> Any:
+    """Return a client without its retries; the connections stay shared with it."""
+    module = imported(sdk.package, sdk.package)
+    pair = getattr(module, sdk.blocking), getattr(module, sdk.asynchronous)
+    ours, other = pair if blocking else pair[::-1]
+    check_colour(client, ours, other, blocking=blocking)
+    checked: Any = client
+    single = checked.with_options(max_retries=0)
+    _bound_refusals(single, sdk, blocking=blocking)
+    return single
+
+
+def _bound_refusals(client: Any, sdk: Sdk, *, blocking: bool) -> None:
+    """
+    Have a client of our own read the body of a response that is not 2xx within a bound.
+
+    The client reads those bodies itself, whole, before it raises. What it sends with is the one place to come before.
+    """
+    send = getattr(client, sdk.sender)
+    in_tuple = sdk.sends_tuples
+
+    async def sent(*given: Any, **options: Any) -> Any:
+        made = await result_of(send(*given, **options))
+        response = made[0] if in_tuple else made
+        if response.is_success:
+            return made
+        body = await read_body(response, MAX_REFUSAL_BYTES, blocking=blocking)
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_TRANSFER]
+        request, status = response.request, response.status_code
+        bounded = type(response)(status, headers=headers, content=body or b"", request=request)
+        return (bounded, *made[1:]) if in_tuple else bounded
+
+    def sent_at_once(*given: Any, **options: Any) -> Any:
+        return drive(sent(*given, **options))
+
+    setattr(client, sdk.sender, sent_at_once if blocking else sent)
+
+
+_OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def _own_error(error: BaseException) -> MinutebookError | None:
+    """Return the error of this package that an SDK wrapped: a refusal from inside a transport keeps its code."""
+    cause: BaseException | None = error
+    for _ in range(8):
+        cause = cause.__cause__ if cause is not None else None
+        if isinstance(cause, MinutebookError):
+            return cause
+    return None

@@ -1,0 +1,316 @@
+"""
+Reasoning that is bound to what stood before it: D26's one exception, and B3's low-water mark.
+
+A block here is signed with a digest of the messages that its request showed, as Anthropic binds it. So each window can
+be judged by itself: a block whose signature is not that of the messages before it is stale, and would be refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.model.receipts import decode_sent
+from minutebook.policy import binding
+from minutebook.providers.wire import wire_format
+from minutebook.sync import Conversation, MemoryStore, SQLiteStore, WindowLimits
+
+WIRE = wire_format("anthropic")
+LOW = (1.0, 0.65, 0.4)
+
+
+def signature(messages: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def thought(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": "", "signature": signature(messages)}
+
+
+def answer(messages: list[dict[str, Any]], *ids: str, name: str = "x") -> bytes:
+    """A response that thinks twice, calls, or says its name; with a provider's own spacing."""
+    called = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
+    said = [{"type": "text", "text": name}]
+    content = [thought(messages), *said, {"type": "redacted_thinking", "data": signature(messages)}, *called]
+    return json.dumps({"role": "assistant", "content": content, "stop_reason": "x"}, indent=1).encode()
+
+
+def thoughts(message: dict[str, Any]) -> list[str]:
+    blocks = message["content"] if isinstance(message["content"], list) else []
+    return [block.get("signature") or block.get("data") for block in blocks if "thinking" in block["type"]]
+
+
+class Story:
+    """A conversation that is told at random, each of its windows judged."""
+
+    def __init__(self, seed: int, reasoning: Any = "strip", *, steady: bool = True) -> None:
+        self.random = Random(seed)
+        self.reasoning = reasoning
+        self.steady = steady
+        self.store = MemoryStore("n")
+        self.ids = 0
+        self.found: Counter[str] = Counter()
+        self.signed: dict[str, str] = {}
+        self.limits = self._limits()
+        self.open("c")
+
+    def _limits(self) -> WindowLimits:
+        return WindowLimits(max_messages=self.random.randint(5, 14), low_water=self.random.choice(LOW))
+
+    def open(self, name: str) -> None:
+        self.told = Conversation(self.store, name, format="anthropic", limits=self.limits, reasoning=self.reasoning)
+
+    def judge(self, window: Any) -> list[dict[str, Any]]:
+        """Count the blocks that a window sends, fresh and stale, and the responses that it sends without theirs."""
+        messages: list[dict[str, Any]] = window.messages
+        assert len(messages) == window.sent.messages
+        assert len(window.json) == window.sent.bytes
+        found: Counter[str] = Counter()
+        for place, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            name = next(block["text"] for block in message["content"] if block["type"] == "text")
+            made = thoughts(message)
+            fresh = self.signed[name] == signature(messages[:place])
+            if made:
+                assert made == [self.signed[name]] * 2, "both or none, as they came"
+            found["fresh" if made and fresh else "stale" if made else "needless" if fresh else "stripped"] += 1
+        assert window.sent.stripped == found["stripped"] + found["needless"]
+        found["kept after a cut"] = found["fresh"] if window.sent.cut_at else 0
+        self.found += found
+        return messages
+
+    def turn(self) -> None:
+        with contextlib.suppress(OSError), self.told.turn(f"q{self.random.randint(0, 9)}") as turn:
+            for step in range(self.random.choice((0, 0, 0, 1, 2))):
+                calls = self.respond(turn, self.random.randint(1, 2))
+                for call in self.random.sample(calls, len(calls)):
+                    if step == 0 and self.random.random() < 0.15:
+                        turn.park(call)
+                        self.found["parked"] += 1
+                        return
+                    turn.result(call, "r")
+            if self.random.random() < 0.15:
+                raise OSError
+            self.respond(turn, 0)
+
+    def respond(self, turn: Any, calls: int) -> list[Any]:
+        messages = self.judge(turn.window())
+        self.ids += 1
+        name = f"n{self.ids}"
+        self.signed[name] = signature(messages)
+        ids = [self.random.choice(("a", f"b{self.ids}")) + str(n) for n in range(calls)]
+        return list(turn.respond(answer(messages, *ids, name=name)))
+
+    def go_on(self, folder: Path) -> None:
+        """One more thing that happens: mostly a turn; a late result, a restart, other limits, or a move elsewhere."""
+        chance = self.random.random()
+        waiting = self.told.open_calls()
+        try:
+            if chance < 0.25 and waiting:
+                self.told.complete(waiting[0], "late")
+            elif chance < 0.3 and not self.steady:
+                self.limits = self._limits()
+                self.open(self.told.key.id)
+            elif chance < 0.35:
+                self.ids += 1
+                file = folder / f"{self.ids}.jsonl"
+                before = self.told.window().json
+                self.told.export(file)
+                self.open(f"c{self.ids}")
+                self.told.import_(file)
+                file.unlink()
+                assert self.told.window().json == before
+                self.found["moved"] += 1
+            else:
+                self.turn()
+        except DecisionHistoryLimitExceeded:
+            self.found["refused"] += 1
+
+
+def told(folder: Path, seeds: range, **options: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for seed in seeds:
+        story = Story(seed, **options)
+        story.turn()
+        for _ in range(40):
+            story.go_on(folder)
+        found += story.found
+    return found
+
+
+def test_d26_b03_no_stale_block_is_sent_and_none_is_left_out_without_need(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """D26, B3: over random histories with failures, parked calls, repeated ids, moves and every low-water mark."""
+    tmp_path.chmod(0o700)
+    found = told(tmp_path, range(30))
+    figure(", ".join(f"{found[name]:,} {name}" for name in sorted(found)))
+    assert (found["stale"], found["needless"]) == (0, 0)
+    assert min(found[name] for name in ("fresh", "stripped", "kept after a cut", "refused", "moved", "parked")) > 50
+
+
+def test_d26_no_stale_block_is_sent_under_limits_that_change(tmp_path: Path) -> None:
+    """D26: a window that begins earlier than the one before makes blocks stale as well: something came in."""
+    tmp_path.chmod(0o700)
+    found = told(tmp_path, range(100, 120), steady=False)
+    assert found["stale"] == 0
+    assert min(found["fresh"], found["stripped"]) > 50
+
+
+def test_d26_control_keep_sends_stale_blocks(tmp_path: Path) -> None:
+    """The judge can fail: with `keep` nothing is left out, and much of it is stale."""
+    tmp_path.chmod(0o700)
+    found = told(tmp_path, range(6), reasoning="keep")
+    assert found["stale"] > 50
+    assert found["stripped"] == found["needless"] == 0
+
+
+FAULTS: dict[str, tuple[str, Any]] = {
+    "the last cut is forgotten": ("_cut_at", lambda plan, header, prelude, *, stripping: header.state.cut_at),
+    "what this window cuts is overlooked": ("_cut_at", lambda plan, header, prelude, *, stripping: 0),
+    "late results are overlooked": (
+        "_stale",
+        lambda plan, cut_at: [u.entries[0] for u in plan.units if u.is_exchange and u.entries[0].seq <= cut_at],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_d26_control_planted_faults_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three reasons for which a block is stale is needed."""
+    tmp_path.chmod(0o700)
+    name, planted = FAULTS[fault]
+    monkeypatch.setattr(binding, name, planted)
+    assert told(tmp_path, range(20))["stale"] > 0
+
+
+def test_d26_a_switch_from_keep_to_strip_leaves_nothing_stale() -> None:
+    """D26: what was made behind blocks that are stripped from now on is stale too."""
+    store = MemoryStore("n")
+    limits = WindowLimits(max_messages=6, low_water=0.5)
+
+    def conversation(reasoning: Any) -> Conversation:
+        return Conversation(store, "c", format="anthropic", limits=limits, reasoning=reasoning)
+
+    def ask(reasoning: Any) -> Any:
+        with conversation(reasoning).turn("q") as turn:
+            window = turn.window()
+            turn.respond(answer(window.messages))
+        return window
+
+    for _ in range(5):
+        ask("keep")
+    first, second = ask("strip"), ask("strip")
+    assert [thoughts(m) for m in first.messages if m["role"] == "assistant"][-1] == []
+    assert thoughts(second.messages[-2]) == [signature(first.messages)] * 2
+    assert second.json.startswith(first.json[:-1])
+
+
+def test_d26_where_the_window_was_cut_survives_a_restart(tmp_path: Path) -> None:
+    """D26, B3: after a restart on SQLite the same window leaves, its stale blocks stripped and its fresh ones kept."""
+    tmp_path.chmod(0o700)
+    limits = WindowLimits(max_messages=8, low_water=0.5)
+    windows = []
+    for _ in range(6):
+        with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            told = Conversation(store, "c", format="anthropic", limits=limits)
+            with told.turn("q") as turn:
+                windows.append(turn.window())
+                turn.respond(answer(windows[-1].messages))
+    last = windows[-1]
+    assert [len(thoughts(message)) for message in last.messages if message["role"] == "assistant"] == [0, 2]
+    assert last.json.startswith(windows[-2].json[:-1])
+    for place, message in enumerate(last.messages):
+        assert set(thoughts(message)) <= {signature(last.messages[:place])}
+
+
+def test_d26_an_open_loop_is_refused_and_nothing_is_changed() -> None:
+    """D26: within an open tool loop no block is stripped by hand: the step is refused, with what to do."""
+    store = MemoryStore("n")
+    told = Conversation(store, "c", format="anthropic", limits=WindowLimits(max_messages=5, low_water=1.0))
+    turn = told.turn("q").__enter__()
+    for number in range(3):
+        messages = turn.window().messages
+        assert [len(thoughts(message)) for message in messages if message["role"] == "assistant"] == [2] * number
+        (call,) = turn.respond(answer(messages, f"c{number}"))
+        turn.result(call, "r")
+    with pytest.raises(DecisionHistoryLimitExceeded, match=r"open tool loop.*drop_block") as refused:
+        turn.window()
+    assert refused.value.max_messages == 5
+    turn.__exit__(OSError, OSError(), None)
+    assert told.window().messages == []
+    assert sum(b"thinking" in entry.payload for entry in store.entries(told.key)) == 3
+
+
+def test_d26_the_receipt_tells_what_was_left_out() -> None:
+    """C3: up to which entry reasoning is stale, and how many responses were sent without theirs."""
+    store = MemoryStore("n")
+    told = Conversation(store, "c", format="anthropic", limits=WindowLimits(max_messages=4, low_water=0.9))
+    for _ in range(4):
+        with told.turn("q") as turn:
+            turn.respond(answer(turn.window().messages))
+    sent = [decode_sent(receipt.sent) for receipt in store.receipts(told.key) if receipt.sent]
+    assert [(each.cut_at, each.stripped) for each in sent] == [(0, 0), (0, 0), (5, 1), (7, 1)]
+
+
+@pytest.mark.parametrize(
+    ("fragment", "left"),
+    [
+        (b'[{"type":"text","text":"x"}]', b'[{"type":"text","text":"x"}]'),
+        (b'"thinking"', b'"thinking"'),
+        (b'[ {"type":"thinking"} , {"type":"text", "text":"\\u0041"}\n]', b'[{"type":"text", "text":"\\u0041"}]'),
+        (b'[{"type":"redacted_thinking","data":"x"}]', b""),
+        (b'[{"type":"thinking","thinking":"x","signature":"s"},{"type":"text","text":""}]', b""),
+        (b'[{"type":"text","text":"thinking"},{"type":"novel","n":1e2}]', None),
+    ],
+)
+def test_d26_every_other_block_stays_byte_for_byte(fragment: bytes, left: bytes | None) -> None:
+    """D26: only thinking leaves; a message of nothing else is not sent at all."""
+    assert WIRE.unbound(fragment) == (fragment if left is None else left)
+
+
+def test_o10_d26_a_reasoning_item_leaves_with_its_follower() -> None:
+    """O-10: in every window of a conversation that is cut again and again, each item stands before what it led to."""
+    store = MemoryStore("n")
+    limits = WindowLimits(max_messages=9, low_water=1.0)
+    told = Conversation(store, "c", format="openai-responses", limits=limits)
+    for number in range(6):
+        with told.turn("q") as turn:
+            for step in range(2):
+                items = turn.window().messages
+                ids = [
+                    (item["type"], item["id"]) for item in items if item.get("type") in ("reasoning", "function_call")
+                ]
+                assert ids == [pair for _, i in ids[::2] for pair in (("reasoning", i), ("function_call", i))]
+                id_ = f"{number}-{step}"
+                reasoning = {"type": "reasoning", "id": id_, "summary": [], "encrypted_content": "x"}
+                called = {"type": "function_call", "id": id_, "call_id": id_, "name": "f", "arguments": "{}"}
+                (call,) = turn.respond({"output": [reasoning, called]})
+                turn.result(call, "r")
+            turn.respond({"output": [{"type": "message", "role": "assistant", "content": "done"}]})
+    assert len(ids) == 4
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "gemini"])
+def test_d26_other_formats_bind_nothing(name: str) -> None:
+    """DESIGN 6: OpenAI's reasoning leaves with its exchange, and Gemini checks the current turn alone."""
+    wire = wire_format(name)
+    assert not wire.binds
+    assert wire.unbound(b'[{"type":"thinking"}]') == b'[{"type":"thinking"}]'
+
+
+def test_options_are_checked_at_construction() -> None:
+    """A request of one's own drops by its own field, so a conversation has no `drop_block`."""
+    for wrong in ("drop_block", "drop", None, True):
+        with pytest.raises(InvalidOption, match="strip, keep"):
+            Conversation(MemoryStore("n"), "c", format="anthropic", reasoning=wrong)  # type: ignore[arg-type]

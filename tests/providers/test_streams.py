@@ -1,0 +1,457 @@
+"""
+Streamed answers: what is recorded is the whole that the events add up to, as the official clients add them up.
+
+The events are written by hand, with signatures, calls in pieces, unknown fields and pings between them. Every answer is
+cut at every byte: none of the torn ones may pass for an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from tests.providers.dialects import (
+    CLAUDE,
+    GOOGLE,
+    KEY,
+    REQUEST,
+    SECRET,
+    Dialect,
+    Server,
+    acting,
+    asking,
+    provider_of,
+    seen,
+    serving,
+)
+
+from minutebook import sync
+from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
+from minutebook.model.entries import Kind
+from minutebook.providers.anthropic import ANTHROPIC
+from minutebook.providers.decision import Api, Native, read
+from minutebook.providers.gemini import GEMINI
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.streams import assembled
+from minutebook.providers.wire import wire_format
+from minutebook.testing import drive
+
+SSE = {"Content-Type": "text/event-stream"}
+Events = list[Any]
+
+
+def sse(events: Events, *, named: bool = True, ending: str = "\n", done: bool = False) -> bytes:
+    """The events as a server writes them; `ping` is a comment."""
+    out = []
+    for event in events:
+        name = f"event: {event['type']}{ending}" if named else ""
+        out.append(f"{name}data: {json.dumps(event)}{ending}{ending}")
+    out.insert(1, f": ping{ending}{ending}")
+    return ("".join(out) + (f"data: [DONE]{ending}{ending}" if done else "")).encode()
+
+
+# --- the events of each API, and the body of the same answer without a stream ---
+
+USAGE = {"input_tokens": 7, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 1, "output_tokens": 1}
+START = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "novel": 1e2}
+CLAUDE_EVENTS: Events = [
+    {"type": "message_start", "message": {**START, "stop_reason": None, "stop_sequence": None, "usage": USAGE}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+    {"type": "ping"},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm "}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "ä🙂"}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "Zm9v+/=="}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "redacted_thinking", "data": "+//+Pj8="}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": "", "citations": None}},
+    {"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": "I "}},
+    {"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": "look."}},
+    {
+        "type": "content_block_delta",
+        "index": 2,
+        "delta": {
+            "type": "citations_delta",
+            "citation": {"type": "page_location", "cited_text": "x", "document_index": 0},
+        },
+    },
+    {"type": "content_block_stop", "index": 2},
+    {
+        "type": "content_block_start",
+        "index": 3,
+        "content_block": {"type": "tool_use", "id": "t1", "name": "look", "input": {}, "caller": {"type": "direct"}},
+    },
+    {"type": "content_block_delta", "index": 3, "delta": {"type": "input_json_delta", "partial_json": ""}},
+    {"type": "content_block_delta", "index": 3, "delta": {"type": "input_json_delta", "partial_json": '{"pa'}},
+    {"type": "content_block_delta", "index": 3, "delta": {"type": "input_json_delta", "partial_json": 'th": "a"}'}},
+    {"type": "content_block_stop", "index": 3},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+        "usage": {"input_tokens": None, "output_tokens": 20},
+    },
+    {"type": "message_stop"},
+]
+CLAUDE_BODY: dict[str, Any] = {
+    **START,
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {**USAGE, "output_tokens": 20},
+    "content": [
+        {"type": "thinking", "thinking": "hm ä🙂", "signature": "Zm9v+/=="},
+        {"type": "redacted_thinking", "data": "+//+Pj8="},
+        {
+            "type": "text",
+            "text": "I look.",
+            "citations": [{"type": "page_location", "cited_text": "x", "document_index": 0}],
+        },
+        {"type": "tool_use", "id": "t1", "name": "look", "input": {"path": "a"}, "caller": {"type": "direct"}},
+    ],
+}
+
+
+def chunk(delta: dict[str, Any], ending: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": ending}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 5, "model": "m", "choices": [choice], **fields}
+
+
+def call_piece(arguments: str, **fields: Any) -> dict[str, Any]:
+    name = fields.pop("name", None)
+    function = {"arguments": arguments, **({"name": name} if name else {})}
+    return {"tool_calls": [{"index": fields.pop("index", 0), "function": function, **fields}]}
+
+
+CHAT_EVENTS: Events = [
+    chunk({"role": "assistant", "content": "", "refusal": None, "reasoning_content": "h"}),
+    chunk({"content": "I ", "reasoning_content": "m"}),
+    chunk({"content": "look."}),
+    chunk(call_piece("", id="c1", type="function", name="look")),
+    chunk(call_piece('{"path"')),
+    chunk(call_piece(' : "a"}')),
+    chunk(call_piece('{"path":"b"}', index=1, id="c2", type="function", name="look")),
+    chunk({}, "tool_calls"),
+    {**chunk({}), "choices": [], "usage": {"prompt_tokens": 11}},
+]
+CHAT_BODY: dict[str, Any] = {
+    "id": "c",
+    "object": "chat.completion",
+    "created": 5,
+    "model": "m",
+    "usage": {"prompt_tokens": 11},
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": "I look.",
+                "refusal": None,
+                "reasoning_content": "hm",
+                "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"path" : "a"}'}},
+                    {"id": "c2", "type": "function", "function": {"name": "look", "arguments": '{"path":"b"}'}},
+                ],
+            },
+        }
+    ],
+}
+RESPONSES_BODY: dict[str, Any] = {
+    "id": "resp",
+    "object": "response",
+    "status": "completed",
+    "error": None,
+    "output": [
+        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "b3BhcXVl+/=="},
+        {
+            "type": "function_call",
+            "id": "fc",
+            "call_id": "c1",
+            "name": "look",
+            "arguments": '{"path":"a"}',
+            "status": "completed",
+        },
+    ],
+    "usage": {"input_tokens": 11},
+    "novel": [1e2],
+}
+RESPONSES_EVENTS: Events = [
+    {"type": "response.created", "response": {"id": "resp", "status": "in_progress", "output": []}},
+    {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": {"type": "reasoning", "encrypted_content": "half"},
+    },
+    {"type": "response.function_call_arguments.delta", "delta": '{"pa'},
+    {"type": "response.completed", "response": RESPONSES_BODY, "sequence_number": 9},
+]
+
+
+def event(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    candidate = {"content": {"role": "model", "parts": list(parts)}, "index": 0, **fields}
+    return {"candidates": [candidate], "usageMetadata": {"promptTokenCount": 11}, "modelVersion": "m"}
+
+
+GEMINI_EVENTS: Events = [
+    event({"text": "hm", "thought": True}),
+    event({"text": "I "}, {"text": "look."}),
+    event({"functionCall": {"name": "look", "args": {"path": "a"}}, "thoughtSignature": "Zm9v+/=="}),
+    {**event({"text": "", "thoughtSignature": "+//+Pj8="}, finishReason="STOP"), "responseId": "r"},
+]
+GEMINI_BODY: dict[str, Any] = {
+    **event(
+        {"text": "hm", "thought": True},
+        {"text": "I "},
+        {"text": "look."},
+        {"functionCall": {"name": "look", "args": {"path": "a"}}, "thoughtSignature": "Zm9v+/=="},
+        {"text": "", "thoughtSignature": "+//+Pj8="},
+        finishReason="STOP",
+    ),
+    "responseId": "r",
+}
+
+STREAMS: list[tuple[Api, bytes, dict[str, Any]]] = [
+    (ANTHROPIC, sse(CLAUDE_EVENTS), CLAUDE_BODY),
+    (RESPONSES, sse(RESPONSES_EVENTS), RESPONSES_BODY),
+    (CHAT, sse(CHAT_EVENTS, named=False, done=True), CHAT_BODY),
+    (GEMINI, sse(GEMINI_EVENTS, named=False, ending="\r\n"), GEMINI_BODY),
+]
+each = pytest.mark.parametrize(("api", "stream", "body"), STREAMS, ids=[api.name for api, _, _ in STREAMS])
+
+
+@each
+def test_d26_a_stream_adds_up_to_the_body_of_the_same_answer(api: Api, stream: bytes, body: dict[str, Any]) -> None:
+    """D26: signatures, calls, unknown fields and empty parts included, as equal JSON."""
+    assert json.loads(assembled(api.stream, stream)) == body
+
+
+@each
+def test_d09_a_stream_that_is_cut_at_any_byte_is_no_answer(api: Api, stream: bytes, body: dict[str, Any]) -> None:
+    """D9: unavailable, by a code of our own; only what stands behind the answer's end may be missing."""
+    codes: set[str] = set()
+    for length in range(len(stream)):
+        try:
+            made = json.loads(assembled(api.stream, stream[:length]))
+        except AgentDecisionProviderUnavailable as unavailable:
+            codes.add(unavailable.provider_error_code)
+        else:
+            assert {**made, "usage": body.get("usage")} == {**body, "usage": body.get("usage")}
+            assert length > len(stream) * 0.5
+    assert codes == {"stream_cut"}
+
+
+@each
+def test_d26_pieces_with_bytes_of_their_own_keep_them(api: Api, stream: bytes, body: dict[str, Any]) -> None:
+    """D26: where an API gives a part whole, its spacing, escapes and numbers stay as they came."""
+    odd = {
+        "anthropic": (b'{"type": "direct"}', b'{ "type":"direct","n":1.50 }'),
+        "openai-responses": (b'"encrypted_content": "b3BhcXVl+/=="', b'"encrypted_content" :"b3BhcXVl+\\/=="'),
+        "gemini": (b'"thoughtSignature": "Zm9v+/=="', b'"thoughtSignature" :"Zm9v+\\/==","n":1e2'),
+    }.get(api.name)
+    if odd is None:
+        return  # Chat Completions gives nothing whole
+    assert odd[0] in stream
+    assert odd[1] in assembled(api.stream, stream.replace(odd[0], odd[1]))
+
+
+@each
+def test_d09_an_answer_that_is_not_streamed_after_all_is_taken_as_it_is(
+    api: Api, stream: bytes, body: dict[str, Any]
+) -> None:
+    """D9: an error under 200, or a server that streams nothing."""
+    for given in (json.dumps(body).encode(), b'\n [{"error":1}]'):
+        assert assembled(api.stream, given) is given
+    for given in (b"", b"<html>", b"data: {\n\n", b"data: [1]\n\n", b"data: NaN\n\n", b"data: \xff\n\n"):
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            assembled(api.stream, given)
+
+
+ERRORS: list[tuple[Api, dict[str, Any], str]] = [
+    (ANTHROPIC, {"type": "error", "error": {"type": "overloaded_error", "message": SECRET}}, "overloaded_error"),
+    (ANTHROPIC, {"type": "error", "error": {"type": SECRET}}, "error_event"),
+    (RESPONSES, {"type": "error", "code": "server_error", "message": SECRET}, "server_error"),
+    (RESPONSES, {"type": "error", "code": SECRET}, "error_event"),
+    (CHAT, {"error": {"code": "server_error", "message": SECRET}}, "server_error"),
+    (CHAT, {"error": SECRET}, "error_event"),
+    (GEMINI, {"error": {"status": "UNAVAILABLE", "message": SECRET}}, "UNAVAILABLE"),
+    (GEMINI, {"error": SECRET}, "error_event"),
+]
+
+
+@pytest.mark.parametrize(("api", "error", "code"), ERRORS, ids=[f"{a.name}-{c}" for a, _, c in ERRORS])
+def test_d09_an_error_among_the_events_is_unavailable(api: Api, error: dict[str, Any], code: str) -> None:
+    """D9: there is no status to go by, so its type or code tells."""
+    events = {ANTHROPIC.name: CLAUDE_EVENTS[:4], CHAT.name: CHAT_EVENTS[:3], GEMINI.name: GEMINI_EVENTS[:2]}
+    stream = sse([*events.get(api.name, RESPONSES_EVENTS[:2]), error], named=False)
+    with pytest.raises(AgentDecisionProviderUnavailable) as caught:
+        assembled(api.stream, stream)
+    assert (caught.value.provider_error_code, caught.value.status) == (code, 200)
+    assert SECRET not in str(caught.value)
+
+
+def test_d09_a_failed_response_is_judged_like_one_that_was_not_streamed() -> None:
+    """D9: `response.failed` and `response.incomplete` hold the response, which says the rest."""
+    for kind, status in (("response.failed", "failed"), ("response.incomplete", "incomplete")):
+        response = {"status": status, "error": {"code": "rate_limit_exceeded"} if status == "failed" else None}
+        body = assembled(RESPONSES.stream, sse([*RESPONSES_EVENTS[:2], {"type": kind, "response": response}]))
+        assert json.loads(body) == response
+
+
+def test_d26_a_piece_of_unknown_kind_is_refused_and_an_unknown_event_passed_over() -> None:
+    """D26: what cannot be added up would be lost; an event beside the message's own changes nothing in it."""
+    novel = {"type": "content_block_delta", "index": 0, "delta": {"type": "novel_delta", "x": 1}}
+    with pytest.raises(AgentDecisionProviderUnavailable, match="stream_unknown"):
+        assembled(ANTHROPIC.stream, sse([*CLAUDE_EVENTS[:3], novel, *CLAUDE_EVENTS[3:]]))
+    beside = assembled(ANTHROPIC.stream, sse([*CLAUDE_EVENTS[:3], {"type": "novel"}, *CLAUDE_EVENTS[3:]]))
+    assert json.loads(beside) == CLAUDE_BODY
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """`value` with each place in it taken by what nobody expects there, and with each place left out."""
+    yield from (None, True, -1, "x", [], [{}], {}, {"a": 1})
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, item in list(items):
+        for changed in variants(item):
+            copied = value.copy()
+            copied[place] = changed
+            yield copied
+        copied = value.copy()
+        del copied[place]
+        yield copied
+
+
+@pytest.mark.parametrize(
+    ("api", "events"),
+    [(ANTHROPIC, CLAUDE_EVENTS), (RESPONSES, RESPONSES_EVENTS), (CHAT, CHAT_EVENTS), (GEMINI, GEMINI_EVENTS)],
+    ids=lambda given: given.name if isinstance(given, Api) else "",
+)
+def test_d09_no_value_of_an_event_is_believed_to_have_a_type(api: Api, events: Events) -> None:
+    """D9: whatever stands at whatever place, there is a decision or one of the two errors."""
+    interface = Native(wire_format(api.name), api)
+    seen_: set[str] = set()
+    for place, original in enumerate(events):
+        for changed in variants(original):
+            if not isinstance(changed, dict):
+                continue
+            stream = sse([*events[:place], changed, *events[place + 1 :]], named=False)
+            try:
+                read(api, interface, REQUEST, assembled(api.stream, stream))
+                seen_.add("decision")
+            except (AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation) as refused:
+                seen_.add(type(refused).__name__)
+    assert seen_ == {"decision", "AgentDecisionProviderUnavailable", "AgentDecisionProviderSchemaViolation"}
+
+
+# --- as the official clients add them up ---
+
+
+@pytest.fixture
+def dialect() -> Dialect:
+    return CLAUDE
+
+
+@pytest.fixture
+def server(dialect: Dialect) -> Iterator[Server]:
+    server = serving(dialect)
+    yield server
+    server.close()
+
+
+def test_d26_anthropics_own_client_adds_up_the_same(server: Server) -> None:
+    """An independent reading of the same events: equal, signature and calls included."""
+    server.replies = [(200, SSE, sse(CLAUDE_EVENTS))]
+    client = anthropic.Anthropic(base_url=server.url, api_key=KEY)
+    with client.messages.stream(model="m", max_tokens=5, messages=[{"role": "user", "content": "x"}]) as stream:
+        theirs = stream.get_final_message().to_dict(mode="json", warnings=False)
+    ours = json.loads(assembled(ANTHROPIC.stream, sse(CLAUDE_EVENTS)))
+    for key in ("content", "stop_reason", "usage", "id"):
+        assert theirs[key] == ours[key]
+
+
+def test_d26_openais_own_client_adds_up_the_same(server: Server) -> None:
+    """An independent reading of the same chunks: texts, calls and arguments are equal."""
+    server._fault = lambda *_: ""
+    server.replies = [(200, SSE, sse(CHAT_EVENTS, named=False, done=True))]
+    client = openai.OpenAI(base_url=server.url, api_key=KEY)
+    with client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "x"}]) as stream:
+        theirs = stream.get_final_completion().choices[0].message
+    (ours,) = json.loads(assembled(CHAT.stream, sse(CHAT_EVENTS, named=False, done=True)))["choices"]
+    assert theirs.content == ours["message"]["content"]
+    assert theirs.tool_calls is not None
+    assert [(call.id, call.function.name, call.function.arguments) for call in theirs.tool_calls] == [
+        (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in ours["message"]["tool_calls"]
+    ]
+
+
+# --- through a provider ---
+
+
+def finish_of(dialect: Dialect) -> bytes:
+    if dialect is GOOGLE:
+        return sse([event({"text": '{"answer"'}), event({"text": ':"done"}'}, finishReason="STOP")], named=False)
+    texts = [
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": text}}
+        for text in ('{"answer"', ':"done"}')
+    ]
+    end = {**CLAUDE_EVENTS[-2], "delta": {"stop_reason": "end_turn"}}
+    return sse([CLAUDE_EVENTS[0], CLAUDE_EVENTS[9], *texts, CLAUDE_EVENTS[13], end, CLAUDE_EVENTS[-1]])
+
+
+@pytest.mark.parametrize("dialect", [CLAUDE, GOOGLE], ids=["anthropic", "gemini"])
+def test_d01_steps_are_streamed_and_recorded_whole(server: Server, dialect: Dialect) -> None:
+    """D1, D26: one request a step; a torn stream leaves the conversation as it was, and the step can be asked again."""
+    events, body = (CLAUDE_EVENTS, CLAUDE_BODY) if dialect is CLAUDE else (GEMINI_EVENTS, GEMINI_BODY)
+    first = sse(events, named=dialect is CLAUDE)
+    server.replies = [(200, SSE, first), (200, SSE, first[:-40]), (200, SSE, finish_of(dialect))]
+    checked = server._fault
+    server._fault = lambda path, headers, sent: "" if "thinking" in json.dumps(sent) else checked(path, headers, sent)
+    provider = provider_of(dialect, server, stream=True, count=False)
+    (call,) = drive(provider.decide(REQUEST)).calls
+    with pytest.raises(AgentDecisionProviderUnavailable, match="stream_cut"):
+        drive(provider.decide(asking(seen(call))))
+    finish = drive(provider.decide(asking(seen(call)))).finish
+    assert finish is not None
+    assert finish.output == {"answer": "done"}
+    assert server.requests[1] == server.requests[2]
+    path = "/v1/messages" if dialect is CLAUDE else "/v1/models/m:streamGenerateContent?alt=sse"
+    assert {each for each, _ in server.requests} == {path}
+    assert [server.body(n).get("stream") for n in range(3)] == [True if dialect is CLAUDE else None] * 3
+    entries = drive(provider.store.read(provider.key(REQUEST))).entries
+    assert json.loads(entries[1].payload) == body
+    assert [entry.kind for entry in entries].count(Kind.RESPONSE) == 2
+    blocks = dialect.shown(server.body())[1]
+    assert (blocks["content"] if dialect is CLAUDE else blocks["parts"]) == (
+        body["content"] if dialect is CLAUDE else body["candidates"][0]["content"]["parts"]
+    )
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("kind", [sync.OpenAIDecisionProvider, sync.OpenAIChatDecisionProvider])
+def test_d01_openai_steps_are_streamed_too(server: Server, kind: Any) -> None:
+    """D1: the Responses event and the chunks, through the official client."""
+    server._fault = lambda *_: ""
+    responses = kind is sync.OpenAIDecisionProvider
+    stream = sse(RESPONSES_EVENTS) if responses else sse(CHAT_EVENTS, named=False, done=True)
+    server.replies = [(200, SSE, stream), (200, SSE, stream[:300])]
+    provider = kind(model="m", base_url=f"{server.url}/v1", api_key=KEY, stream=True)
+    made = provider.decide(REQUEST)
+    assert [call.arguments for call in made.calls] == [{"path": "a"}, {"path": "b"}][: len(made.calls)]
+    assert made.billed_tokens == 11
+    with pytest.raises(AgentDecisionProviderUnavailable, match="stream_cut"):
+        provider.decide(asking(*map(seen, made.calls)))
+    assert server.body()["stream"] is True
+    assert server.body().get("stream_options") == (None if responses else {"include_usage": True})
+
+
+def test_d01_structured_decisions_are_streamed_too(server: Server) -> None:
+    """D1: both interfaces; the text comes in pieces."""
+    text = {"type": "text_delta", "text": acting("finish", answer="x")}
+    delta = {"type": "content_block_delta", "index": 2, "delta": text}
+    end = {**CLAUDE_EVENTS[-2], "delta": {"stop_reason": "end_turn"}}
+    events = [CLAUDE_EVENTS[0], CLAUDE_EVENTS[9], delta, CLAUDE_EVENTS[13], end, CLAUDE_EVENTS[-1]]
+    server.replies = [(200, SSE, sse(events))]
+    assert drive(provider_of(CLAUDE, server, "structured", stream=True).decide(REQUEST)).finish
