@@ -110,6 +110,11 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Wire messages sent at most; tools and instructions are not counted."""
     max_bytes: int = WINDOW_BYTES
     """UTF-8 bytes of the sent messages' JSON at most."""
+    low_water: float = 1.0
+    """
+    How far a window is cut when a limit bites, as a fraction of it; then it grows again, and its start stays (SPEC B3).
+    Below 1 a prompt cache stays warm, reasoning stays bound to what it was made behind, and summaries are few.
+    """
     max_retained_bytes: int | None = None
     """Payload bytes that one conversation may retain: 8 MiB, or the RAM store's bound where that is smaller."""
     on_event: Observer | None = None
@@ -130,7 +135,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long the RAM store keeps a conversation that is not written to, as a `timedelta` or seconds: one hour."""
 
     def __post_init__(self) -> None:
-        WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
+        _limits(self)
         if self.max_retained_bytes is not None:
             check_retained(self.max_retained_bytes, self.max_bytes)
         if self.on_event is not None and not callable(self.on_event):
@@ -349,7 +354,7 @@ class Steps:
             self.key(request),
             wire=self.interface.wire,
             identity=f"{self.api.name}/{self.model}/{self.interface.name}",
-            limits=WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes),
+            limits=_limits(options),
             low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
@@ -511,6 +516,12 @@ def _interface(api: Api, name: object) -> Interface:
     if name == "structured":
         return Structured(wire, api)
     raise InvalidOption("decision_interface is 'native' or 'structured'", option="decision_interface")
+
+
+def _limits(options: HistoryOptions) -> WindowLimits:
+    if options.low_water is None:  # pyright: ignore[reportUnnecessaryComparison] - nothing checks a caller's types
+        raise InvalidOption("low_water must be a number above 0 and at most 1", option="low_water")
+    return WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes, low_water=options.low_water)
 
 
 def _options(history: object) -> HistoryOptions | None:

@@ -407,6 +407,7 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     *,
     max_messages: int = 128,
     max_bytes: int = 262_144,
+    low_water: float = 1.0,
     max_retained_bytes: int | None = None,
     on_event: Observer | None = None,
     store: Store | None = None,
@@ -421,6 +422,7 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     return decisions.HistoryOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,
+        low_water=low_water,
         max_retained_bytes=max_retained_bytes,
         on_event=on_event,
         store=None if store is None else _core_of(store),
