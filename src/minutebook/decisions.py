@@ -10,6 +10,7 @@ Every provider here is thin: an API, an interface, a way to post bytes, and `Ste
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     DecisionHistoryAbsent,
+    DecisionHistoryNotReserved,
     InvalidOption,
     PairingViolation,
 )
@@ -29,12 +31,13 @@ from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, che
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
-from minutebook.model.events import ReasoningWithheld
+from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
+from minutebook.ports import Page
 from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import (
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.history import Window
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
@@ -269,7 +273,11 @@ class Steps:
         if self.store is None:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
-        hold = await self._open(history, request)
+        header = await history.journal.header(history.key)
+        anew = await self._begins_anew(history, header, request)
+        if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
+            return recorded
+        hold = await self._open(history, header, request, anew=anew)
         unusable: tuple[Draft, ...] = ()
         try:
             _check_unfinished(hold.header)
@@ -277,6 +285,7 @@ class Steps:
             prepared: dict[bytes, Prepared] = {}
             guard = self._guard(request, prepared)
             window = await hold.window(staged=staged, guard=guard, prelude=prelude(self.interface, request))
+            _tell_resumed(history, request, window, gone=anew or header is None)
             # Under a guard what is sent is what was counted, and is not made a second time.
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
@@ -293,7 +302,42 @@ class Steps:
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        return _referenced(decision, committed.header.state.exchange, counted)
+        decision = _referenced(decision, committed.header.state.exchange, counted)
+        return msgspec.structs.replace(decision, without_messages=anew)
+
+    async def _begins_anew(self, history: History, header: Header | None, request: DecisionRequest) -> bool:
+        """
+        Return whether the messages of a resumed invocation are gone, or were and no decision since was delivered.
+
+        Then what was done goes as data, in the input of a new conversation; so it is by that input that an attempt to
+        begin anew is known again.
+        """
+        if request.resumed is None or not request.observations:
+            return False
+        if header is None or not header.state.turn:
+            return True
+        opened = await history.journal.oldest(history.key, header.state.turn - 1, _ONE_ENTRY)
+        return bool(opened) and opened[0].payload == self.interface.wire.input(as_data(request)).payload
+
+    async def _undelivered(
+        self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool
+    ) -> Decision | None:
+        """
+        Return the decision that answers a resumed request and is recorded already, since its caller was cut off.
+
+        It is not asked for again (SPEC D13, D25). Only a runtime that counts what it received can tell, and only one
+        that notes its intents knows that none of the calls was executed.
+        """
+        if request.resumed is None or request.resumed.seen is None or header is None or header.token:
+            return None
+        newest = header.state.exchange
+        if header.attempt is not None or not newest or not (anew or newest > request.resumed.seen):
+            return None
+        entries = await history.journal.oldest(history.key, newest - 1, _ONE_ENTRY)
+        if not entries:
+            return None
+        decision = _referenced(self._read(request, entries[0].payload)[1], newest, None)
+        return msgspec.structs.replace(decision, without_messages=anew)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
         options = self.options or HistoryOptions()
@@ -313,24 +357,31 @@ class Steps:
             reasoning=self._reasoning,
         )
 
-    async def _open(self, history: History, request: DecisionRequest) -> Hold:
+    async def _open(self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool) -> Hold:
         """
         Reserve the conversation: a first step, and its retry, with the task; a later one as it stands.
 
         An invocation that has finished may get another task: it opens the next turn of the same conversation.
         """
-        header = await history.journal.header(history.key)
-        if header is None and request.observations:
+        resumed = request.resumed
+        if header is None and request.observations and resumed is None:
             raise DecisionHistoryAbsent(
                 "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
                 "or keep it in a durable store"
             )
+        if header is not None and header.token and resumed is not None and resumed.worker_stopped:
+            # Whoever held it was the worker of this invocation, and somebody said that it is stopped.
+            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+                await history.journal.recover(history.key, header.epoch)
+            header = await history.journal.header(history.key)
         turn = _turn_to_begin(header, request)
         if not turn:
             return await history.open(attempt=False)
+        # Where the messages are gone, what was really done goes as data, as it does without a history.
+        task = as_data(request) if anew else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it.
-        return await history.open((self.interface.wire.input(request.task),), idempotency=_task_id(turn, request.task))
+        return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(as_data(request))
@@ -408,6 +459,23 @@ class Steps:
         raise failure
 
 
+_ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
+
+
+def _tell_resumed(history: History, request: DecisionRequest, window: Window, *, gone: bool) -> None:
+    """Tell of a run that goes on; the first one of a host that keeps no count has nothing to go on with."""
+    resumed = request.resumed
+    if resumed is not None and (resumed.seen is not None or request.observations):
+        passed = bool(request.observations or resumed.seen)
+        history.emit(
+            HistoryResumed(
+                message_count=window.sent.messages,
+                bytes=window.sent.bytes,
+                resumed_without_messages=gone and passed,
+            )
+        )
+
+
 def _task_id(turn: int, task: str) -> str:
     return f"task-{turn}-{payload_digest(task.encode())[:16].hex()}"
 
@@ -433,7 +501,7 @@ def _referenced(decision: Decision, exchange: int, counted: int | None) -> Decis
         msgspec.structs.replace(call, reference=CallReference(exchange, position))
         for position, call in enumerate(decision.calls)
     )
-    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted)
+    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted, exchange=exchange)
 
 
 def _interface(api: Api, name: object) -> Interface:

@@ -20,6 +20,10 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── DecisionHistoryStoreFull             the store would hold more than its bounds
     │   ├── DecisionHistorySummaryInvalid        the host's summary is none, or its callback failed
     │   └── DecisionHistoryAbsent                no such conversation, or it has expired
+    ├── RuntimeRefusal                           the runtime refuses; nothing was executed
+    │   ├── ApprovalRefused                      an approval that is not for this call, has expired or was used
+    │   ├── CheckpointRefused                    no checkpoint to go on from, or one that must be gone on with first
+    │   └── MemoryRefused                        an undeclared memory resource, a read-only one, or a value too large
     ├── StorageError                             files, disks and databases; an operator has to look
     │   ├── DecisionHistoryStorageUnsafe         permissions, links or owners that are not private
     │   ├── DecisionHistoryStorageFailed         the disk or the database failed; the outcome is unknown
@@ -44,8 +48,10 @@ from typing import Any
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
+    "ApprovalRefused",
     "BlockingMismatch",
     "CallerError",
+    "CheckpointRefused",
     "DecisionHistoryAbsent",
     "DecisionHistoryBusy",
     "DecisionHistoryConflict",
@@ -66,11 +72,13 @@ __all__ = [
     "InvalidMessage",
     "InvalidOption",
     "InvalidValue",
+    "MemoryRefused",
     "MinutebookError",
     "PairingViolation",
     "ProviderContextCountUnavailable",
     "ProviderContextWindowExceeded",
     "ProviderError",
+    "RuntimeRefusal",
     "StorageError",
     "StoreClosed",
 ]
@@ -166,6 +174,22 @@ class DecisionHistorySummaryInvalid(DecisionHistoryError):
 
 class DecisionHistoryAbsent(DecisionHistoryError):
     """The conversation does not exist or has expired."""
+
+
+class RuntimeRefusal(MinutebookError):
+    """A refusal of the runtime. `problem` is an enumerated reason; nothing was executed or changed (SPEC D28)."""
+
+
+class ApprovalRefused(RuntimeRefusal):
+    """An approval that authorizes nothing: `unknown`, `altered`, `changed`, `expired`, `used` or `repeated`."""
+
+
+class CheckpointRefused(RuntimeRefusal):
+    """A run that cannot begin or go on: its checkpoint is `absent` or `unfinished`."""
+
+
+class MemoryRefused(RuntimeRefusal):
+    """A memory resource that is `undeclared` or `read_only`, or a value that is `too_large` for it."""
 
 
 class StorageError(MinutebookError):

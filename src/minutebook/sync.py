@@ -25,6 +25,8 @@ from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.runtime.approvals import APPROVAL_SECONDS
+from minutebook.runtime.memory import MemoryHandle
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import (
@@ -60,11 +62,16 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
     from minutebook.ports import Generate, Observer, Random, Summarize
+    from minutebook.runtime import Approval as Approval
     from minutebook.runtime import Budgets as Budgets
     from minutebook.runtime import CapabilityFailed as CapabilityFailed
-    from minutebook.runtime import Outcome
+    from minutebook.runtime import MemoryResource as MemoryResource
+    from minutebook.runtime import MemoryValue as MemoryValue
+    from minutebook.runtime import Outcome as Outcome
+    from minutebook.runtime import PendingApproval as PendingApproval
     from minutebook.runtime import Program as Program
     from minutebook.runtime import capability as capability
+    from minutebook.runtime import delegate as delegate
 
 __all__ = [
     "AnthropicDecisionProvider",
@@ -73,6 +80,7 @@ __all__ = [
     "GeminiDecisionProvider",
     "HistoryOptions",
     "HostStore",
+    "Memory",
     "MemoryStore",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
@@ -619,6 +627,8 @@ class _Awaitable:
 
     def __init__(self, provider: DecisionProvider) -> None:
         self._provider = provider
+        store = getattr(provider, "store", None)
+        self.store = _core_of(store) if isinstance(store, Store) else None
 
     async def decide(self, request: DecisionRequest) -> Decision:
         decision: object = self._provider.decide(request)
@@ -628,18 +638,53 @@ class _Awaitable:
         return decision  # type: ignore[return-value]
 
 
+class Memory(MemoryHandle):
+    """The memory resources of one call, for a capability that is a plain function: see `minutebook.Memory`."""
+
+    def read(self, name: str) -> MemoryValue:
+        """See `minutebook.Memory.read`."""
+        return drive(self._resources.read(name))
+
+    def write(self, name: str, value: JSON) -> int:
+        """See `minutebook.Memory.write`."""
+        return drive(self._resources.write(name, value))
+
+    def compare_and_set(self, name: str, value: JSON, *, version: int) -> int | None:
+        """See `minutebook.Memory.compare_and_set`."""
+        return drive(self._resources.compare_and_set(name, value, version=version))
+
+
 class Runtime(Generic[T]):
-    """Runs a program with the decisions of a blocking provider: see `minutebook.Runtime`."""
+    """
+    Runs a program with the decisions of blocking providers: see `minutebook.Runtime`.
+
+    Agents that one decision calls side by side run one after the other.
+    """
 
     def __init__(
         self,
         program: Program[T],
         provider: DecisionProvider,
         *,
+        providers: Mapping[str, DecisionProvider] | None = None,
+        checkpoints: Store | Literal[False] | None = None,
+        memory: Store | None = None,
         fresh_id: Random = programs.fresh_id,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], int] = system_clock,
+        approval_ttl: timedelta | float = APPROVAL_SECONDS,
     ) -> None:
-        self._core = programs.Runtime(program, _Awaitable(provider), fresh_id=fresh_id, monotonic_ns=monotonic_ns)
+        self._core = programs.Runtime(
+            program,
+            _Awaitable(provider),
+            providers={name: _Awaitable(each) for name, each in (providers or {}).items()},
+            checkpoints=checkpoints if checkpoints is None or checkpoints is False else _core_of(checkpoints),
+            memory=None if memory is None else _core_of(memory),
+            fresh_id=fresh_id,
+            monotonic_ns=monotonic_ns,
+            clock=clock,
+            approval_ttl=approval_ttl,
+        )
 
     def run(
         self,
@@ -660,6 +705,21 @@ class Runtime(Generic[T]):
                 on_observation=on_observation,
             )
         )
+
+    def resume(
+        self,
+        run_id: str,
+        invocation_id: str,
+        *,
+        approvals: Sequence[Approval] = (),
+        on_observation: Callable[[Observation], None] | None = None,
+    ) -> Outcome[T]:
+        """Go on with an invocation from its checkpoint: see `minutebook.Runtime.resume`."""
+        return drive(self._core.resume(run_id, invocation_id, approvals=approvals, on_observation=on_observation))
+
+    def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
+        """Free the invocation of a worker that is known to be stopped: see `minutebook.Runtime.recover`."""
+        drive(self._core.recover(run_id, invocation_id, worker_stopped=worker_stopped, epoch=epoch))
 
 
 def _store_over(core: JournalStore | None) -> Store | None:

@@ -37,6 +37,7 @@ PAIRS = [
     (decisions.AnthropicDecisionProvider, minutebook.sync.AnthropicDecisionProvider),
     (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
+    (minutebook.Memory, minutebook.sync.Memory),
 ]
 MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}
 """Classes that no caller constructs: their arguments differ, since they wrap what the other one is."""

@@ -6,11 +6,14 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
+from minutebook.programs import storage_of
 from minutebook.runtime import Program, Runtime
 from minutebook.testing import ScriptedProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from minutebook.stores.journal import JournalStore
 
 
 def call(name: str, /, **arguments: Any) -> ProposedCall:
@@ -52,4 +55,33 @@ def runtime(
 ) -> tuple[Runtime[Any], ScriptedProvider]:
     """Return a runtime over a scripted provider, and the provider, which keeps what it was asked."""
     provider = ScriptedProvider(script)
-    return Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=clock), provider
+    return Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=clock, clock=still), provider
+
+
+def kept(
+    declared: Program[Any],
+    store: JournalStore,
+    *script: Decision | BaseException,
+    clock: Callable[[], int] = still,
+    monotonic_ns: Callable[[], int] = still,
+    providers: Mapping[str, ScriptedProvider] | None = None,
+    **options: Any,
+) -> tuple[Runtime[Any], ScriptedProvider]:
+    """Return a runtime that keeps its runs and its memory in `store`, as another process would over the same store."""
+    provider = ScriptedProvider(script)
+    storage = storage_of(store)
+    made = Runtime(
+        declared,
+        provider,
+        providers=providers,
+        checkpoints=storage,
+        memory=storage,
+        fresh_id=store.fresh_id,
+        monotonic_ns=monotonic_ns,
+        clock=clock,
+        **options,
+    )
+    return made, provider
+
+
+IDS = {"run_id": "r", "invocation_id": "i"}

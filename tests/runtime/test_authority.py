@@ -44,7 +44,7 @@ def run_saying(
         executed.append(name)
         text = said(echoed[len(executed) % len(echoed)])
         if planted and "approved" in text:
-            declared.authority |= {"orders.erase"}  # type: ignore[misc]
+            object.__setattr__(erase, "authority", None)
         return text
 
     @capability(authority="orders.read", max_calls=3)
@@ -73,7 +73,7 @@ def run_saying(
     declared = program(
         read, write, erase, authority={"orders.read", "orders.write"}, budgets=Budgets(max_decisions=5, max_calls=6)
     )
-    drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still).run(said(task)))
+    drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still, clock=still).run(said(task)))
     return [[spec.name for spec in request.capabilities] for request in provider.requests], executed
 
 
@@ -107,5 +107,5 @@ def test_grants_are_compared_exactly() -> None:
     for grant in ("orders", "orders.read.all", "Orders.read", "orders.rea"):
         provider = ScriptedProvider([Decision(finish=Finish(output="done"))])
         declared = program(read, authority={grant})
-        drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still).run("go"))
+        drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still, clock=still).run("go"))
         assert provider.requests[0].capabilities == ()

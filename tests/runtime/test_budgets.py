@@ -158,7 +158,7 @@ def test_i43_budgets_only_decrease_also_over_a_resumed_run(
     script = [calls(*step, exchange=2 * at if referenced else None) for at, step in enumerate(steps, start=1)]
     answers = iter([*script[:cut], ConnectionError("cut"), *script[cut:]])
     provider = ScriptedProvider.answering(lambda _: next(answers, Decision(finish=Finish(output="done"))))
-    runs = Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still)
+    runs = Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still, clock=still)
     kept: list[Any] = []
     try:
         drive(runs.run("go", run_id="r", invocation_id="i", on_observation=kept.append))

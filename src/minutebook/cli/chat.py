@@ -99,7 +99,9 @@ class Chat:
 
     async def say(self, task: str, observations: tuple[Observation, ...] = ()) -> str:
         """Return the agent's answer to a message, or to one that it was working on."""
-        outcome = await Runtime[agent.Answer](agent.chatting(self.endpoint), self.provider).run(
+        # What was really done is kept here: the chat goes on with a turn only when the person does.
+        runtime = Runtime[agent.Answer](agent.chatting(self.endpoint), self.provider, checkpoints=False)
+        outcome = await runtime.run(
             task,
             run_id=RUN_ID,
             invocation_id=self.session,

@@ -71,7 +71,7 @@ class Stage:
         self, program: Program[agent.BoundAnswer], provider: OpenAIChatDecisionProvider, task: str, **options: Any
     ) -> Outcome[agent.BoundAnswer]:
         """Run the program."""
-        return await Runtime(program, provider).run(task, **options)
+        return await Runtime(program, provider, checkpoints=False).run(task, **options)
 
     def begin_again(self) -> None:
         """Take another order and another conversation."""

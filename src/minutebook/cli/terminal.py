@@ -19,7 +19,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minutebook.errors import CallerError, DecisionHistoryError, MinutebookError, ProviderError, StorageError
+from minutebook.errors import (
+    CallerError,
+    DecisionHistoryError,
+    MinutebookError,
+    ProviderError,
+    RuntimeRefusal,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +46,7 @@ EXIT_PIPE = 141
 
 _EXITS: tuple[tuple[type[MinutebookError], int], ...] = (
     (DecisionHistoryError, EXIT_REFUSED),
+    (RuntimeRefusal, EXIT_REFUSED),
     (CallerError, EXIT_USAGE),
     (StorageError, EXIT_STORAGE),
     (ProviderError, EXIT_PROVIDER),

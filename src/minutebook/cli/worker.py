@@ -64,7 +64,8 @@ async def work(job: Job) -> None:
     """Run the agent on the job's task."""
     asking = client(job.endpoint, requests_noted(lambda _: _tell(Told(kind="asked"))))
     async with asking, SQLiteStore(job.database, namespace=job.namespace) as store:
-        runtime = Runtime(serving(), provider(job.endpoint, HistoryOptions(store=store), asking))
+        # Its parent keeps what it observes, and goes on without it.
+        runtime = Runtime(serving(), provider(job.endpoint, HistoryOptions(store=store), asking), checkpoints=False)
         await runtime.run(job.task, run_id=job.run_id, invocation_id=job.invocation_id, on_observation=_observed)
     _tell(Told(kind="finished"))
 

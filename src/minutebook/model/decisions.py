@@ -55,6 +55,18 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return f"Observation({self.capability!r}, error={self.error})"
 
 
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """Said of the first request of an invocation that may have asked before, in another run of it (SPEC D25)."""
+
+    seen: int | None = None
+    """
+    The exchange of the newest decision that the runtime received, 0 for none: a later one was never delivered, and none
+    of its calls was executed. `None` where nobody counts.
+    """
+    worker_stopped: bool = False
+    """Whether somebody said that the worker before is stopped, so that its reservation may be ended (SPEC D22)."""
+
+
 class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a provider needs for the next decision of one invocation."""
 
@@ -76,6 +88,8 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     observations: tuple[Observation, ...] = ()
     """All of this invocation so far, oldest first."""
+    resumed: Resumed | None = None
+    """Of a run's first request alone: what the runtime knows of the messages before it."""
 
     def __repr__(self) -> str:
         return f"DecisionRequest(run={self.run_id!r}, invocation={self.invocation_id!r}, {len(self.observations)} done)"
@@ -99,3 +113,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Input tokens by the provider's counting endpoint before generation, where it was asked."""
     billed_tokens: int | None = None
     """Input tokens by the provider's own account after generation."""
+    exchange: int | None = None
+    """The `seq` of the response that it was read from; `None` without a history."""
+    without_messages: bool = False
+    """
+    Whether a resumed invocation began a conversation anew, since its messages are gone: references that the runtime
+    holds from before name nothing any more.
+    """

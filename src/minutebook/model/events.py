@@ -63,6 +63,15 @@ class HistorySummary(Event, frozen=True, kw_only=True, tag="decision_history_sum
     summary_bytes: int
 
 
+class HistoryResumed(Event, frozen=True, kw_only=True, tag="decision_history_resumed"):
+    """An invocation goes on from a checkpoint. The counts are those of the window of its first request (SPEC D25)."""
+
+    message_count: int
+    bytes: int
+    resumed_without_messages: bool
+    """Whether its messages are gone, as after the end of a process with a history in RAM: observations go as data."""
+
+
 class ReasoningWithheld(Event, frozen=True, kw_only=True, tag="provider_reasoning_withheld"):
     """The provider withheld reasoning that was sent to it from the model: it is stale. The counts are the window's."""
 

@@ -8,7 +8,8 @@ task can reach the answer, which is the whole of SPEC D3 and promise I-41.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from minutebook.errors import InvalidOption
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from minutebook.runtime.capabilities import Capability
 
 Denial: TypeAlias = Literal[
-    "unknown_capability", "not_authorized", "calls_exhausted", "capability_exhausted", "wall_exhausted"
+    "unknown_capability",
+    "not_authorized",
+    "calls_exhausted",
+    "capability_exhausted",
+    "wall_exhausted",
+    "depth_exhausted",
 ]
 """Why a capability may not be called now."""
 
@@ -38,6 +44,19 @@ def check_grant(value: object) -> str:
     return value
 
 
+def checked_grants(authority: object) -> frozenset[str]:
+    """
+    Return `authority` if it is a set of grants, else refuse it.
+
+    Raises:
+        InvalidOption: no set, or something in it that names no grant.
+    """
+    # A str would be a set of its letters.
+    if not isinstance(authority, AbstractSet):
+        raise InvalidOption(f"authority must be a set of grants, not {type(authority).__name__}", option="authority")
+    return frozenset(check_grant(grant) for grant in cast("Set[object]", authority))
+
+
 def denial(
     name: str, capabilities: Mapping[str, Capability[..., object]], grants: Set[str], ledger: Ledger
 ) -> Denial | None:
@@ -45,8 +64,10 @@ def denial(
     found = capabilities.get(name)
     if found is None:
         return "unknown_capability"
-    if found.authority is not None and found.authority not in grants:
+    if not found.needed <= grants:
         return "not_authorized"
+    if found.agent is not None and ledger.depth_left == 0:
+        return "depth_exhausted"
     if ledger.wall_left_ns() == 0:
         return "wall_exhausted"
     if ledger.calls_left == 0:

@@ -1,8 +1,10 @@
 """
-Budgets: how many decisions, calls and how much time one invocation may use.
+Budgets: how many decisions, calls, levels of agents and how much time one invocation may use.
 
 A unit is spent when it is reserved, before the step, and nothing is ever given back: whatever came of a call, it was
-made. So what is left only decreases, and a step that fails costs what a step that succeeds does (promise I-43).
+made. So what is left only decreases, and a step that fails costs what a step that succeeds does (promise I-43). An
+agent that another one called spends of its own budgets and of its caller's at once, so what all of them use together
+is never more than what the first one had.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     What one invocation may use: requests to its provider, calls of its capabilities, and seconds or a `timedelta`.
 
     The wall time is looked at between steps; it interrupts none, since time-outs belong to providers and capabilities.
-    A capability's own `max_calls` counts beside `max_calls` here.
+    It runs while the invocation does, and not while that waits for an approval. A capability's own `max_calls` counts
+    beside `max_calls` here. `max_depth` is how many levels of agents may stand below this one. What an agent's agents
+    use counts for it too.
 
     Raises:
         InvalidOption: a count that is no positive integer, or a `max_wall` that is not finite and positive.
@@ -38,10 +42,12 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     max_decisions: int = 16
     max_calls: int = 64
     max_wall: float | timedelta | None = None
+    max_depth: int = 4
 
     def __post_init__(self) -> None:
         check_count(self.max_decisions, "max_decisions")
         check_count(self.max_calls, "max_calls")
+        check_count(self.max_depth, "max_depth")
         _ = self.max_wall_ns
 
     @property
@@ -65,58 +71,107 @@ DEFAULT_BUDGETS = Budgets()
 class Used(msgspec.Struct, frozen=True, kw_only=True):
     """What the earlier part of an invocation has used already."""
 
-    decisions: int
-    calls: Mapping[str, int]
-    """Executed calls by capability."""
+    decisions: int = 0
+    """Its own, and those of the agents below it."""
+    calls: Mapping[str, int] = {}
+    """Its own executed calls by capability."""
+    below_calls: int = 0
+    """Calls that the agents below it executed."""
+    wall_ns: int = 0
 
 
 class Ledger:
-    """What is left for one invocation. Every number in it only decreases."""
+    """What is left for one invocation, within what is left for the one that called it. Its numbers only decrease."""
 
     def __init__(
-        self, budgets: Budgets, max_calls_of: Mapping[str, int], used: Used, monotonic_ns: Callable[[], int]
+        self,
+        budgets: Budgets,
+        max_calls_of: Mapping[str, int],
+        used: Used,
+        monotonic_ns: Callable[[], int],
+        above: Ledger | None = None,
     ) -> None:
-        """Open the ledger of a run: counts less what was `used`, and a wall time that starts now."""
+        """Open the ledger: counts less what was `used`, which the ledgers above are charged with too."""
         # A program may have been given smaller budgets since: then nothing is left, which is no debt.
         self._decisions = max(0, budgets.max_decisions - used.decisions)
-        self._calls = max(0, budgets.max_calls - sum(used.calls.values()))
+        calls = sum(used.calls.values()) + used.below_calls
+        self._calls = max(0, budgets.max_calls - calls)
         self._calls_of = {name: max(0, limit - used.calls.get(name, 0)) for name, limit in max_calls_of.items()}
+        self._above = above
+        self._depth = budgets.max_depth if above is None else min(budgets.max_depth, above.depth_left - 1)
         self._clock = monotonic_ns
-        self._wall = budgets.max_wall_ns
+        self._wall = None if budgets.max_wall_ns is None else max(0, budgets.max_wall_ns - used.wall_ns)
+        self._wall_used = used.wall_ns
         self._last = 0 if self._wall is None else self._read()
+        self._decisions_used, self._calls_used = used.decisions, calls
+        if above is not None:
+            above.charge(used.decisions, calls)
 
     @property
     def decisions_left(self) -> int:
         """How many more decisions may be asked for."""
-        return self._decisions
+        return self._decisions if self._above is None else min(self._decisions, self._above.decisions_left)
 
     @property
     def calls_left(self) -> int:
         """How many more calls may be executed, whatever they are."""
-        return self._calls
+        return self._calls if self._above is None else min(self._calls, self._above.calls_left)
+
+    @property
+    def depth_left(self) -> int:
+        """How many more levels of agents may stand below this one."""
+        return self._depth
+
+    @property
+    def decisions_used(self) -> int:
+        """How many decisions were asked for, here and below, in all parts of the invocation."""
+        return self._decisions_used
+
+    @property
+    def calls_used(self) -> int:
+        """How many calls were executed, here and below, in all parts of the invocation."""
+        return self._calls_used
+
+    @property
+    def wall_used_ns(self) -> int:
+        """The budgeted time that was used; 0 where time has no budget."""
+        self.wall_left_ns()
+        return self._wall_used
 
     def calls_left_of(self, name: str) -> int:
         """Return how many more calls of one capability may be executed."""
-        return min(self._calls, self._calls_of.get(name, self._calls))
+        return min(self.calls_left, self._calls_of.get(name, self._calls))
 
     def wall_left_ns(self) -> int | None:
         """Return the nanoseconds left, `None` when time has no budget; a clock that goes back gives nothing back."""
+        above = None if self._above is None else self._above.wall_left_ns()
         if self._wall is None:
-            return None
+            return above
         now = self._read()
-        self._wall = max(0, self._wall - max(0, now - self._last))
+        passed = max(0, now - self._last)
+        self._wall = max(0, self._wall - passed)
+        self._wall_used += passed
         self._last = max(self._last, now)
-        return self._wall
+        return self._wall if above is None else min(self._wall, above)
 
     def reserve_decision(self) -> None:
         """Spend a decision, before it is asked for; the caller has seen that one is left."""
-        self._decisions -= 1
+        self.charge(1, 0)
 
     def reserve_call(self, name: str) -> None:
         """Spend a call of a capability, before it is executed; the caller has seen that one is left."""
-        self._calls -= 1
+        self.charge(0, 1)
         if name in self._calls_of:
             self._calls_of[name] -= 1
+
+    def charge(self, decisions: int, calls: int) -> None:
+        """Spend what was used here or below, here and in every ledger above."""
+        self._decisions = max(0, self._decisions - decisions)
+        self._calls = max(0, self._calls - calls)
+        self._decisions_used += decisions
+        self._calls_used += calls
+        if self._above is not None:
+            self._above.charge(decisions, calls)
 
     def _read(self) -> int:
         now = self._clock()

@@ -8,9 +8,10 @@ when the function is decorated.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Union, overload
 
 import msgspec
@@ -21,11 +22,16 @@ from minutebook.model.codec import JSON, encode, text
 from minutebook.model.decisions import CapabilitySpec
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import Schema
+from minutebook.runtime.approvals import canonical
 from minutebook.runtime.authority import check_grant
+from minutebook.runtime.memory import MemoryHandle, checked_resources
 from minutebook.runtime.schemas import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from minutebook.runtime.memory import MemoryResource
+    from minutebook.runtime.program import Program
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +78,18 @@ class Capability(Generic[P, R]):
     max_calls: int | None
     """How often one invocation may execute it, within the program's budget for all calls."""
     arguments: msgspec.json.Decoder[Any]
+    needs_approval: bool = False
+    """Whether each call waits for a human, who sees its exact arguments (SPEC D28)."""
+    version: str = ""
+    """The host's own label of what the function does; an approval holds for this version alone."""
+    memory: tuple[MemoryResource, ...] = ()
+    """The memory resources that it may use."""
+    handle: tuple[str, type[MemoryHandle]] | None = None
+    """The parameter that the runtime fills with these resources, and in which form."""
+    agent: Program[Any] | None = None
+    """Whom it delegates to, instead of calling the function."""
+    grants: frozenset[str] = field(default=frozenset())
+    """The authority that it hands on to the agent."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, past every check of the runtime."""
@@ -79,6 +97,17 @@ class Capability(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"Capability({self.name!r})"
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The grants without which it may not be called: its own, and what it hands on."""
+        return self.grants if self.authority is None else self.grants | {self.authority}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of all that an approval holds for: name, version, parameters, authority, agent."""
+        contract: list[JSON] = [self.name, self.version, self.parameters, [*sorted(self.needed)]]
+        return hashlib.sha256(canonical([*contract, self.agent.digest if self.agent else None])).hexdigest()
 
     @property
     def spec(self) -> CapabilitySpec:
@@ -111,6 +140,9 @@ def capability(
     authority: str | None = None,
     max_calls: int | None = None,
     description: str | None = None,
+    needs_approval: bool = False,
+    version: str = "",
+    memory: Sequence[MemoryResource] = (),
 ) -> Callable[[Callable[P, R]], Capability[P, R]]: ...
 def capability(
     function: Callable[..., Any] | None = None,
@@ -119,6 +151,9 @@ def capability(
     authority: str | None = None,
     max_calls: int | None = None,
     description: str | None = None,
+    needs_approval: bool = False,
+    version: str = "",
+    memory: Sequence[MemoryResource] = (),
 ) -> Any:
     """
     Turn a typed function, sync or async, into a capability that a program can declare.
@@ -131,6 +166,9 @@ def capability(
         authority: the grant that a program must hold for it.
         max_calls: how often one invocation may execute it; without it only the program's budget counts.
         description: what the model is told, instead of the docstring's first line.
+        needs_approval: stop the run at each call until a human has approved these very arguments.
+        version: a label to change with what the function does, so that an older approval does not hold for it.
+        memory: the resources that it uses, through a parameter annotated `Memory` that no model sees.
 
     Raises:
         InvalidOption: an option or a parameter that cannot be; the message names it.
@@ -140,7 +178,13 @@ def capability(
         name = check_name(getattr(function, "__name__", None), "a capability's name")
         if name in RESERVED_NAMES:
             raise InvalidOption(f"the name {name!r} is reserved for providers; rename the capability", option="name")
-        parameters, arguments = _contract(function, name)
+        parameters, arguments, handle = _contract(function, name)
+        resources = checked_resources(memory)
+        if bool(resources) != (handle is not None):
+            raise InvalidOption(
+                f"capability {name!r}: a parameter annotated Memory and the resources in memory= go together",
+                option="memory",
+            )
         return Capability(
             function=function,
             name=name,
@@ -149,6 +193,10 @@ def capability(
             authority=None if authority is None else check_grant(authority),
             max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
             arguments=arguments,
+            needs_approval=checked_flag(needs_approval, "needs_approval"),
+            version=text(version, "version"),
+            memory=resources,
+            handle=handle,
         )
 
     return decorate if function is None else decorate(function)
@@ -170,9 +218,36 @@ def _first_line(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
-def _contract(function: Callable[..., Any], name: str) -> tuple[Schema, msgspec.json.Decoder[Any]]:
-    """Return the schema of a function's parameters, and what converts to them."""
-    fields = [_field(parameter, name) for parameter in _signature(function, name).parameters.values()]
+def checked_flag(value: object, name: str) -> bool:
+    """
+    Return `value` if it is a bool, else refuse it.
+
+    Raises:
+        InvalidOption: it is none; what merely counts as true would be read as permission.
+    """
+    if type(value) is not bool:
+        raise InvalidOption(f"{name} is True or False", option=name)
+    return value
+
+
+def _contract(
+    function: Callable[..., Any], name: str
+) -> tuple[Schema, msgspec.json.Decoder[Any], tuple[str, type[MemoryHandle]] | None]:
+    """Return the schema of a function's parameters, what converts to them, and the one that the runtime fills."""
+    parameters = _signature(function, name).parameters.values()
+    handles = [(each.name, each.annotation) for each in parameters if _is_handle(each.annotation)]
+    if len(handles) > 1:
+        raise _unusable(name, handles[1][0], "is a second Memory; one holds all the resources")
+    fields = [_field(each, name) for each in parameters if not _is_handle(each.annotation)]
+    return *contract_of(fields), handles[0] if handles else None
+
+
+def _is_handle(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, MemoryHandle)
+
+
+def contract_of(fields: Sequence[Any]) -> tuple[Schema, msgspec.json.Decoder[Any]]:
+    """Return the schema of an object with these fields, and what converts to it."""
     kind = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     schema = schema_of(kind)
     del schema["title"]  # the function's name is told beside it

@@ -1,60 +1,53 @@
 """
-The loop: ask for a decision, check each proposed call, execute it, observe what came of it, and ask again.
+The runtime: runs of a program, begun, gone on with, and recovered.
 
 Nothing here reads a message. What the model may do is asked of the program and the ledger, once to tell the model and
-once more for each call it proposes, and the two never disagree. The calls of one decision are executed one after the
-other, in order: the core starts no tasks, and parallelism belongs to the host.
+once more for each call that it proposes, and the two never disagree; see `invocation`.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msgspec
-
-from minutebook.errors import BlockingMismatch, InvalidOption, InvalidValue
-from minutebook.model.codec import decode, encode, text
-from minutebook.model.decisions import CallReference, DecisionRequest, Observation
+from minutebook.errors import BlockingMismatch, InvalidOption
+from minutebook.model.bounds import check_count, ttl_ms
+from minutebook.model.clock import read_clock
+from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
-from minutebook.runtime.authority import Denial, denial
-from minutebook.runtime.budgets import Budget, Ledger
-from minutebook.runtime.capabilities import CapabilityFailed, InvalidArguments
+from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
+from minutebook.runtime.invocation import Invocation
+from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
-from minutebook.runtime.proposals import checked_decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
-    from minutebook.model.decisions import ProposedCall
+    from minutebook.model.decisions import Observation
     from minutebook.ports import DecisionProvider, Random
-    from minutebook.runtime.capabilities import Capability
+    from minutebook.runtime.approvals import Approval, PendingApproval
+    from minutebook.runtime.checkpoints import Storage
+    from minutebook.runtime.outcomes import Branch, Gather
+
+__all__ = ["Outcome", "Runtime"]
 
 T = TypeVar("T")
 
 
-class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What a run came to, with everything that it observed."""
-
-    kind: Literal["finished", "budget_exhausted", "failed"]
-    run_id: str
-    invocation_id: str
-    observations: tuple[Observation, ...]
-    """All of the invocation, oldest first, those that it went on with among them."""
-    decisions: int
-    """Decisions that this run asked for."""
-    calls: int
-    """Calls that this run executed, well or badly."""
-    output: T | None = None
-    """What the model finished with; `None` unless it finished."""
-    budget: Budget | None = None
-    """Which budget ended the run."""
-    error: InvalidValue | None = None
-    """The program's fault that ended the run: a capability returned what JSON cannot hold."""
-
-    def __repr__(self) -> str:
-        return f"Outcome({self.kind!r}, decisions={self.decisions}, calls={self.calls}, budget={self.budget!r})"
+async def one_by_one(branches: Sequence[Branch]) -> list[Outcome[Any]]:
+    """Run branches one after the other, each to its end; raise the first error after the last of them."""
+    outcomes: list[Outcome[Any]] = []
+    errors: list[Exception] = []
+    for branch in branches:
+        try:
+            outcomes.append(await branch())
+        except Exception as error:  # told once every branch has come to its end
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return outcomes
 
 
 class Runtime(Generic[T]):
@@ -64,24 +57,52 @@ class Runtime(Generic[T]):
     Args:
         program: what may be done.
         provider: who decides what to do.
+        providers: who decides instead for the agents of these names.
+        checkpoints: where runs are kept so that they can go on; `None` for nowhere.
+        memory: where memory resources are kept.
         fresh_id: gives a new unguessable id at each call; runs and invocations that are not named get theirs here.
         monotonic_ns: gives nanoseconds as an int, for the budget of wall time.
+        clock: gives Unix milliseconds, for the expiry of approvals.
+        approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds.
+        gather: runs branches side by side; without it they run one after the other.
     """
 
     def __init__(
-        self, program: Program[T], provider: DecisionProvider, *, fresh_id: Random, monotonic_ns: Callable[[], int]
+        self,
+        program: Program[T],
+        provider: DecisionProvider,
+        *,
+        fresh_id: Random,
+        monotonic_ns: Callable[[], int],
+        clock: Callable[[], int],
+        providers: Mapping[str, DecisionProvider] | None = None,
+        checkpoints: Storage | None = None,
+        memory: Storage | None = None,
+        approval_ttl: timedelta | float = APPROVAL_SECONDS,
+        gather: Gather = one_by_one,
     ) -> None:
         """Keep the parts; nothing is called."""
         if not isinstance(program, Program):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidOption(f"program must be a Program, not {type(program).__name__}", option="program")
-        if not inspect.iscoroutinefunction(getattr(provider, "decide", None)):
-            raise BlockingMismatch(
-                "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
-            )
+        providers = dict(providers or {})
+        for each in (provider, *providers.values()):
+            if not inspect.iscoroutinefunction(getattr(each, "decide", None)):
+                raise BlockingMismatch(
+                    "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
+                )
+        _check_agents(agents_of(program), providers, kept=checkpoints is not None, remembers=memory is not None)
         self._program = program
-        self._provider = provider
-        self._fresh_id = fresh_id
-        self._clock = monotonic_ns
+        self._host = Host(
+            provider=provider,
+            providers=providers,
+            checkpoints=checkpoints,
+            memory=memory,
+            fresh_id=fresh_id,
+            monotonic_ns=monotonic_ns,
+            clock=lambda: read_clock(clock),
+            approval_ms=_approval_ms(approval_ttl),
+            gather=gather,
+        )
 
     async def run(
         self,
@@ -93,12 +114,13 @@ class Runtime(Generic[T]):
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
         """
-        Return what the program came to on `task`: finished, out of a budget, or failed by a fault of its own.
+        Return what the program came to on `task`: finished, stopped for an approval, out of a budget, or failed.
 
-        Each proposed call gets one observation, executed or refused. A run that raised can go on: with the same ids
-        and the `observations` that `on_observation` reported, in order. They count against the budgets of calls and
-        decisions (never less than was used); wall time is counted for each run alone, and so is a decision of which
-        nothing was observed.
+        Each proposed call gets one observation, executed or refused; one that waits for an approval gets it later. A
+        run that stopped or raised goes on with `resume`, or with the same task and ids here, where checkpoints are
+        kept. Without them the host keeps what `on_observation` reports and gives it, in order, with the same ids: it
+        counts against the budgets of calls and decisions (never less than was used); wall time is then counted for
+        each run alone, and so is a decision of which nothing was observed.
 
         Args:
             task: what to do; the same text at each step.
@@ -109,23 +131,142 @@ class Runtime(Generic[T]):
                 host that cannot keep what was done must not have more done.
 
         Raises:
-            ProviderError, DecisionHistoryError: as the provider raised it; what was observed is kept by the host.
+            ProviderError, DecisionHistoryError: as the provider raised it; what was observed is kept.
             AgentDecisionProviderSchemaViolation: a malformed decision, or an output that does not fit; no call of that
                 decision was executed.
+            CheckpointRefused: the invocation has another task that is unfinished.
+            DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
         earlier = observed.check_earlier(observations)
         _check_identity(run_id, invocation_id, earlier)
-        return await _Invocation(
+        invocation = self._invocation(
+            self._host.fresh_id() if run_id is None else run_id,
+            self._host.fresh_id() if invocation_id is None else invocation_id,
+            on_observation,
+        )
+        await invocation.begin(text(task, "task"), earlier)
+        return await invocation.run()
+
+    async def resume(
+        self,
+        run_id: str,
+        invocation_id: str,
+        *,
+        approvals: Sequence[Approval] = (),
+        on_observation: Callable[[Observation], None] | None = None,
+    ) -> Outcome[T]:
+        """
+        Go on with an invocation from its checkpoint, in this process or another, and return what it came to (SPEC D25).
+
+        What was executed is not executed again. A call that was under way when its worker was stopped is observed as
+        interrupted, its outcome unknown, and not repeated. Budgets go on from what was used. A call that waits for an
+        approval is executed or refused as `approvals` say; without an answer the run stops for it again. Of a run that
+        has ended the recorded outcome comes back, and nothing is asked.
+
+        Raises:
+            ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
+            InvalidValue: an approval whose `by` or `message` is no text; nothing was executed.
+            CheckpointRefused: there is no checkpoint.
+            DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
+            ProviderError, DecisionHistoryError: as the provider raised it.
+        """
+        invocation = self._invocation(run_id, invocation_id, on_observation)
+        await invocation.go_on()
+        try:
+            self._rule(invocation, approvals)
+        except BaseException as error:
+            await invocation.release(error)
+            raise
+        return await invocation.run()
+
+    async def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
+        """
+        Free the invocation of a worker that is known to be stopped, so that it can be resumed (SPEC D22).
+
+        Should that worker wake, it is fenced before the next thing that it would execute. The agents that it called,
+        and the conversation that its provider held, are freed when the invocation is resumed.
+
+        Raises:
+            InvalidOption: `worker_stopped` is not `True`, or no checkpoints are kept.
+            DecisionHistoryNotReserved: nobody holds it, another epoch does, or another recovery was first.
+            DecisionHistoryAbsent: there is no such checkpoint.
+        """
+        if worker_stopped is not True:
+            raise InvalidOption(
+                "stop the old worker and verify it, then say worker_stopped=True", option="worker_stopped"
+            )
+        if epoch is not None:
+            check_count(epoch, "epoch")
+        storage = self._host.checkpoints
+        if storage is None:
+            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
+
+    def _invocation(
+        self, run_id: str, invocation_id: str, report: Callable[[Observation], None] | None
+    ) -> Invocation[T]:
+        return Invocation(
+            self._host,
             self._program,
-            self._provider,
-            Ledger(self._program.budgets, _limits(self._program), observed.used_by(earlier), self._clock),
-            task=text(task, "task"),
-            run_id=check_id(self._fresh_id() if run_id is None else run_id, "run_id"),
-            invocation_id=check_id(self._fresh_id() if invocation_id is None else invocation_id, "invocation_id"),
-            earlier=earlier,
-            report=_checked_report(on_observation),
-        ).run()
+            run_id=check_id(run_id, "run_id"),
+            invocation_id=check_id(invocation_id, "invocation_id"),
+            grants=self._program.authority,
+            report=_checked_report(report),
+        )
+
+    def _rule(self, root: Invocation[T], approvals: Sequence[Approval]) -> None:
+        """Hand each answer to the invocation whose call waits for it, once all of them are found to be for one."""
+        tree = root.tree()
+        owners = {pending.id: each for each in tree for pending in each.progress.pending}
+        waiting: dict[str, PendingApproval] = {pending.id: pending for pending in root.pending}
+        used = [id_ for each in tree for id_ in each.progress.ruled]
+        checked = check_approvals(approvals, waiting, used, self._host.clock()) if approvals else ()
+        for each in checked:
+            if not owners[each.id].holds_for(waiting[each.id]):
+                raise refuse_changed(each.capability)
+        for each in checked:
+            owners[each.id].rulings[each.id] = each
+
+
+def _approval_ms(approval_ttl: object) -> int:
+    ms = ttl_ms(approval_ttl)
+    if ms is None:
+        raise InvalidOption("an approval has to end: approval_ttl is a timedelta or seconds", option="approval_ttl")
+    return ms
+
+
+def agents_of(program: Program[Any]) -> list[Program[Any]]:
+    """Return a program and those that it delegates to, however far below; each once."""
+    found: list[Program[Any]] = []
+    ahead = [program]
+    while ahead:
+        each = ahead.pop()
+        if not any(each is other for other in found):
+            found.append(each)
+            ahead += [capability.agent for capability in each.capabilities.values() if capability.agent is not None]
+    return found
+
+
+def _check_agents(
+    agents: list[Program[Any]], providers: Mapping[str, DecisionProvider], *, kept: bool, remembers: bool
+) -> None:
+    names = [each.name for each in agents]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOption(f"two agents are named {name!r}; rename one, or declare it once", option="program")
+    for name in providers:
+        if name not in names:
+            raise InvalidOption("providers names an agent that the program does not have", option="providers")
+    for each in agents:
+        if not kept and any(capability.needs_approval for capability in each.capabilities.values()):
+            raise InvalidOption(
+                f"agent {each.name!r} has capabilities that need approval, and a run that stops for one is kept in a "
+                "checkpoint; give checkpoints=, or a provider with a history",
+                option="checkpoints",
+            )
+        if not remembers and each.memory:
+            raise InvalidOption(f"agent {each.name!r} declares memory resources; give memory=", option="memory")
 
 
 def _check_identity(run_id: str | None, invocation_id: str | None, earlier: tuple[Observation, ...]) -> None:
@@ -135,158 +276,8 @@ def _check_identity(run_id: str | None, invocation_id: str | None, earlier: tupl
         raise InvalidOption("observations need the run_id and invocation_id that they belong to", option="observations")
 
 
-def _limits(program: Program[Any]) -> dict[str, int]:
-    return {name: each.max_calls for name, each in program.capabilities.items() if each.max_calls is not None}
-
-
 def _checked_report(on_observation: Callable[[Observation], None] | None) -> Callable[[Observation], None] | None:
     # A coroutine that nobody awaits would report nothing, without a word.
     if on_observation is not None and (inspect.iscoroutinefunction(on_observation) or not callable(on_observation)):
         raise InvalidOption("on_observation must be a plain function", option="on_observation")
     return on_observation
-
-
-class _Invocation(Generic[T]):
-    """One run in progress: its ledger and its observations."""
-
-    def __init__(
-        self,
-        program: Program[T],
-        provider: DecisionProvider,
-        ledger: Ledger,
-        *,
-        task: str,
-        run_id: str,
-        invocation_id: str,
-        earlier: tuple[Observation, ...],
-        report: Callable[[Observation], None] | None,
-    ) -> None:
-        self.program = program
-        self.provider = provider
-        self.ledger = ledger
-        self.task = task
-        self.run_id = run_id
-        self.invocation_id = invocation_id
-        self.observations = list(earlier)
-        self.answered: set[CallReference] = {each.reference for each in earlier if each.reference is not None}
-        self.report = report
-        self.decisions_before = ledger.decisions_left
-        self.calls_before = ledger.calls_left
-
-    async def run(self) -> Outcome[T]:
-        while True:
-            if spent := self.spent():
-                return self.outcome("budget_exhausted", budget=spent)
-            calls_left = self.ledger.calls_left
-            self.ledger.reserve_decision()
-            decision = checked_decision(await self.provider.decide(self.request()), self.answered)
-            if decision.finish is not None:
-                return self.outcome("finished", output=self.program.read_output(decision.finish.output))
-            if fault := await self.carry_out(decision.calls):
-                return self.outcome("failed", error=fault)
-            # The model was offered nothing to call, so that it would finish, and proposed a call all the same.
-            if calls_left == 0:
-                return self.outcome("budget_exhausted", budget="calls")
-
-    def spent(self) -> Budget | None:
-        """Return the budget that forbids another decision. Spent calls do not: a model can still finish."""
-        if self.ledger.wall_left_ns() == 0:
-            return "wall"
-        return None if self.ledger.decisions_left else "decisions"
-
-    def request(self) -> DecisionRequest:
-        declared = self.program.capabilities
-        # Asked once for each: a clock that moves on between two questions could leave a capability out of both lists.
-        withheld = tuple(name for name in declared if self.denial(name) is not None)
-        return DecisionRequest(
-            run_id=self.run_id,
-            invocation_id=self.invocation_id,
-            agent_ref=self.program.name,
-            instructions=self.program.instructions,
-            task=self.task,
-            capabilities=tuple(each.spec for name, each in declared.items() if name not in withheld),
-            output=self.program.output,
-            withheld=withheld,
-            observations=tuple(self.observations),
-        )
-
-    def denial(self, name: str) -> Denial | None:
-        return denial(name, self.program.capabilities, self.program.authority, self.ledger)
-
-    async def carry_out(self, calls: tuple[ProposedCall, ...]) -> InvalidValue | None:
-        """Observe each of a decision's calls; return the program's fault that stopped them, the rest being refused."""
-        fault: InvalidValue | None = None
-        for call in calls:
-            if fault:
-                self.observe(observed.refused(call, "run_stopped"))
-            else:
-                fault = await self.attempt(call)
-        return fault
-
-    async def attempt(self, call: ProposedCall) -> InvalidValue | None:
-        """Execute one call if it is permitted and fits; observe what came of it, and return a fault of the program."""
-        if denied := self.denial(call.capability):
-            self.observe(observed.refused(call, denied))
-            return None
-        found = self.program.capabilities[call.capability]
-        try:
-            arguments = found.convert(call.arguments)
-        except InvalidArguments as error:
-            self.observe(observed.refused(call, "invalid_arguments", str(error)))
-            return None
-        self.ledger.reserve_call(found.name)
-        try:
-            observation = await _executed(call, found, arguments)
-        except InvalidValue as error:
-            self.observe(observed.failed(call, error.code))
-            return error
-        self.observe(observation)
-        return None
-
-    def observe(self, observation: Observation) -> None:
-        self.observations.append(observation)
-        if observation.reference is not None:
-            self.answered.add(observation.reference)
-        if self.report is not None:
-            self.report(observation)
-
-    def outcome(
-        self,
-        kind: Literal["finished", "budget_exhausted", "failed"],
-        *,
-        output: T | None = None,
-        budget: Budget | None = None,
-        error: InvalidValue | None = None,
-    ) -> Outcome[T]:
-        return Outcome(
-            kind=kind,
-            run_id=self.run_id,
-            invocation_id=self.invocation_id,
-            observations=tuple(self.observations),
-            decisions=self.decisions_before - self.ledger.decisions_left,
-            calls=self.calls_before - self.ledger.calls_left,
-            output=output,
-            budget=budget,
-            error=error,
-        )
-
-
-async def _executed(call: ProposedCall, found: Capability[..., Any], arguments: dict[str, Any]) -> Observation:
-    """Return the observation of a call that is executed here; an exception of the capability is one too."""
-    try:
-        value = found.function(**arguments)
-        if inspect.isawaitable(value):
-            value = await value
-    except CapabilityFailed as error:
-        return observed.failed(call, "CapabilityFailed", _held(error.message, found))
-    except Exception as error:  # whatever it is, the model may react to it
-        return observed.failed(call, type(error).__name__)
-    return observed.executed(call, _held(value, found))
-
-
-def _held(value: Any, found: Capability[..., Any]) -> Any:
-    """Return the runtime's own copy of what a capability gave; that JSON cannot hold it is a fault of the program."""
-    try:
-        return decode(encode(value))
-    except InvalidValue as error:
-        raise InvalidValue(f"capability {found.name!r} returned no JSON: {error}", path=error.path) from None

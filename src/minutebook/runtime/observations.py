@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from minutebook.errors import InvalidOption
+from minutebook.model.codec import encode
 from minutebook.model.decisions import Observation
 from minutebook.runtime.authority import Denial
 from minutebook.runtime.budgets import Used
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import ProposedCall
 
-Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped"]
+Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped", "denied"]
 """Why a proposed call was not executed."""
 
 
@@ -73,11 +74,13 @@ def check_earlier(observations: Sequence[Observation]) -> tuple[Observation, ...
 
     Raises:
         InvalidOption: something else is among them, or two of them answer one proposal.
+        InvalidValue: one holds what JSON cannot hold exactly.
     """
     earlier = tuple(observations)
     for at, each in enumerate(earlier):
         if type(each) is not Observation:
             raise InvalidOption(f"observations[{at}] is a {type(each).__name__}", option="observations")
+        encode({"capability": each.capability, "arguments": each.arguments, "value": each.value})
     references = [each.reference for each in earlier if each.reference is not None]
     if len(set(references)) < len(references):
         raise InvalidOption("two observations answer one proposed call", option="observations")

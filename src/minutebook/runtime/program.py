@@ -7,7 +7,7 @@ program serves any number of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+import hashlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
@@ -17,13 +17,17 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOptio
 from minutebook.model.codec import JSON, encode, text
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import checked_schema
-from minutebook.runtime.authority import check_grant
+from minutebook.runtime.approvals import canonical
+from minutebook.runtime.authority import checked_grants
 from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.capabilities import Capability, check_name
+from minutebook.runtime.memory import checked_resources
 from minutebook.runtime.schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
+
+    from minutebook.runtime.memory import MemoryResource
 
 T = TypeVar("T")
 
@@ -40,9 +44,11 @@ class Program(Generic[T]):
             value stays as it came.
         budgets: what one invocation may use.
         authority: the grants it holds. A capability that needs another is not offered, and refused when proposed.
+        memory: the resources that its capabilities may use.
 
     Raises:
-        InvalidOption: an option that cannot be, or two capabilities of one name; the message names it.
+        InvalidOption: an option that cannot be, two capabilities of one name, one that uses a memory resource which is
+            not declared here so, or one that hands on a grant which is not held here; the message names it.
         InvalidValue: instructions that are no text.
     """
 
@@ -55,6 +61,7 @@ class Program(Generic[T]):
         capabilities: Sequence[Capability[..., Any]] = (),
         budgets: Budgets = ...,
         authority: Set[str] = ...,
+        memory: Sequence[MemoryResource] = (),
     ) -> None: ...
     @overload
     def __init__(
@@ -66,6 +73,7 @@ class Program(Generic[T]):
         output: dict[str, JSON],
         budgets: Budgets = ...,
         authority: Set[str] = ...,
+        memory: Sequence[MemoryResource] = (),
     ) -> None: ...
     @overload
     def __init__(
@@ -77,6 +85,7 @@ class Program(Generic[T]):
         output: type[T],
         budgets: Budgets = ...,
         authority: Set[str] = ...,
+        memory: Sequence[MemoryResource] = (),
     ) -> None: ...
     def __init__(
         self,
@@ -87,13 +96,17 @@ class Program(Generic[T]):
         output: Any = str,
         budgets: Budgets = DEFAULT_BUDGETS,
         authority: Set[str] = frozenset(),
+        memory: Sequence[MemoryResource] = (),
     ) -> None:
         """Check every part; nothing is called."""
         self.name: Final = check_name(name, "a program's name")
         self.instructions: Final = text(instructions, "instructions")
         self.capabilities: Final = _by_name(capabilities)
         self.budgets: Final = _budgets(budgets)
-        self.authority: Final = _grants(authority)
+        self.authority: Final = checked_grants(authority)
+        self.memory: Final = checked_resources(memory)
+        for each in self.capabilities.values():
+            self._check_declared(each)
         ready_made = type(output) is dict
         self.output: Final = checked_schema(cast("object", output)) if ready_made else schema_of(output)
         """JSON schema of what the program finishes with."""
@@ -101,6 +114,28 @@ class Program(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Program({self.name!r}, {len(self.capabilities)} capabilities)"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of what an approval to call this agent holds for."""
+        parts: list[JSON] = [self.name, self.instructions, [*sorted(self.authority)]]
+        parts += [each.digest for each in self.capabilities.values()]
+        return hashlib.sha256(canonical(parts)).hexdigest()
+
+    def _check_declared(self, capability: Capability[..., Any]) -> None:
+        for resource in capability.memory:
+            if resource not in self.memory:
+                raise InvalidOption(
+                    f"capability {capability.name!r} uses the memory resource {resource.name!r}, which the program "
+                    "does not declare with this scope, access and bound; add it to memory=",
+                    option="memory",
+                )
+        if not capability.grants <= self.authority:
+            raise InvalidOption(
+                f"capability {capability.name!r} hands on {len(capability.grants - self.authority)} grant(s) that the "
+                "program does not hold; add them to authority=, or narrow grants=",
+                option="authority",
+            )
 
     def read_output(self, value: JSON) -> T:
         """
@@ -146,10 +181,3 @@ def _budgets(budgets: object) -> Budgets:
     if not isinstance(budgets, Budgets):
         raise InvalidOption(f"budgets must be Budgets, not {type(budgets).__name__}", option="budgets")
     return budgets
-
-
-def _grants(authority: object) -> frozenset[str]:
-    # A str would be a set of its letters.
-    if not isinstance(authority, AbstractSet):
-        raise InvalidOption(f"authority must be a set of grants, not {type(authority).__name__}", option="authority")
-    return frozenset(check_grant(grant) for grant in cast("Set[object]", authority))

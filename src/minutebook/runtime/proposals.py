@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidValue
+from minutebook.model.bounds import MAX_COUNT
 from minutebook.model.codec import JSON, decode, encode, text
 from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
 
@@ -33,6 +34,8 @@ def checked_decision(decision: object, answered: Set[CallReference]) -> Decision
     calls, finish = cast("tuple[object, object]", (decision.calls, decision.finish))
     if not isinstance(calls, tuple) or not isinstance(finish, (Finish, type(None))):
         raise _malformed("its calls or its finish are none")
+    if not _is_place(decision.exchange) or type(decision.without_messages) is not bool:
+        raise _malformed("what it says of its conversation is no place in one")
     checked = tuple(_checked_call(call) for call in cast("tuple[object, ...]", calls))
     if (finish is None) != bool(checked):
         raise _malformed("it has either calls or a finish")
@@ -44,6 +47,8 @@ def _checked_call(call: object) -> ProposedCall:
     reference: object = call.reference if isinstance(call, ProposedCall) else ""
     if not isinstance(call, ProposedCall) or not isinstance(reference, (CallReference, type(None))):
         raise _malformed("a call is no proposed call")
+    if isinstance(reference, CallReference) and not (_is_place(reference.exchange) and _is_place(reference.position)):
+        raise _malformed("the reference of a call is no place in a conversation")
     if type(call.arguments) is not dict:
         raise _malformed("the arguments of a call are no object")
     try:
@@ -52,6 +57,10 @@ def _checked_call(call: object) -> ProposedCall:
     except InvalidValue as error:
         raise _malformed(f"a call is no JSON: {error}") from None
     return msgspec.structs.replace(call, arguments=arguments)
+
+
+def _is_place(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= MAX_COUNT)
 
 
 def _check_references(calls: tuple[ProposedCall, ...], answered: Set[CallReference]) -> None:

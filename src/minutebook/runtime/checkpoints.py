@@ -1,0 +1,191 @@
+"""
+Checkpoints: a log of records for each invocation, over the same journals as every conversation (SPEC D25).
+
+The log is a conversation of its own format. Who runs an invocation holds its reservation, so two workers never carry
+out the same calls: the second is told `DecisionHistoryBusy`, and one that was declared stopped is fenced at its next
+commit, which comes before whatever it would execute next. An intent is durable before anything is executed; an outcome
+goes in with the next commit, which follows at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryError,
+    DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
+    DecisionHistoryRetentionExceeded,
+    DecisionHistoryStoreFull,
+    MinutebookError,
+)
+from minutebook.model.codec import encode
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta
+from minutebook.ports import STREAM_PAGE
+from minutebook.runtime.records import Progress, draft_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.entries import Draft, Entry
+    from minutebook.model.record import Header
+    from minutebook.model.tails import Tokens
+    from minutebook.ports import Journal
+    from minutebook.runtime.records import Record
+
+FORMAT = "checkpoint/1"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A store as the runtime uses it: its journal, its namespace, and where its tokens and ids come from."""
+
+    journal: Journal
+    namespace: str
+    tokens: Tokens
+    fresh_id: Callable[[], str]
+
+    def key(self, *parts: str) -> ConversationKey:
+        """
+        Return an address in the namespace that no other list of texts has.
+
+        Raises:
+            InvalidId: the parts together exceed 512 bytes.
+        """
+        named: list[JSON] = [*parts]
+        return ConversationKey(self.namespace, encode(named).decode())
+
+    def checkpoint(self, run_id: str, invocation_id: str, agent: str) -> ConversationKey:
+        """Return where the log of an invocation is kept."""
+        return self.key("checkpoint", run_id, invocation_id, agent)
+
+
+class Log:
+    """The log of one invocation while this worker holds it."""
+
+    def __init__(self, storage: Storage, key: ConversationKey) -> None:
+        """Name the log; nothing is read or held yet."""
+        self._storage = storage
+        self._key = key
+        self._token = storage.tokens.issue(self)
+        self._noted: list[Draft] = []
+        self._batch = ""
+        """The idempotency id of what is noted, from the first attempt to write it: a cancelled one may have written."""
+        self._epoch = 0
+        self._held = False
+
+    async def take(self, *, owned: bool = False) -> Progress:
+        """
+        Reserve the log and return the state that its newest task is in.
+
+        With `owned` a reservation that is found was the worker's before us, whose place we hold further up: it ends.
+
+        Raises:
+            DecisionHistoryBusy: another worker runs this invocation, or one that crashed did.
+        """
+        try:
+            header = await self._reserve(owned=owned)
+        except BaseException as error:
+            await self._undo(error)
+            raise
+        self._epoch, self._held = header.epoch, True
+        try:
+            return Progress.of(await self._newest_task(header))
+        except BaseException as error:
+            await self.release(error)
+            raise
+
+    async def _reserve(self, *, owned: bool) -> Header:
+        journal = self._storage.journal
+        try:
+            return (await journal.reserve(self._key, self._token, format=FORMAT)).header
+        except DecisionHistoryBusy:
+            header = await journal.header(self._key)
+            if header is None or not (owned or self._storage.tokens.is_orphan(header.token)):
+                raise
+        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
+            await journal.recover(self._key, header.epoch)
+        return (await journal.reserve(self._key, self._token, format=FORMAT)).header
+
+    async def _undo(self, error: BaseException) -> None:
+        """Give back what a cancelled reserve may have taken all the same; a refused one took nothing."""
+        if not isinstance(error, (Exception, GeneratorExit)):
+            header = await self._storage.journal.header(self._key)
+            if header is not None and header.token == self._token:
+                self._epoch, self._held = header.epoch, True
+                await self.release(error)
+        self._storage.tokens.end(self._token)
+
+    async def _newest_task(self, header: Header) -> list[Entry]:
+        entries: list[Entry] = []
+        after = max(0, header.state.turn - 1)
+        while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
+            entries += page
+            after = page[-1].seq
+        return entries
+
+    def note(self, record: Record) -> None:
+        """Keep a record for the next commit."""
+        self._noted.append(draft_of(record))
+
+    async def commit(self) -> None:
+        """
+        Make what was noted durable.
+
+        Raises:
+            DecisionHistoryFenced: this worker was declared stopped; nothing was written, and nothing may be executed.
+            DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: there is no room; nothing was written.
+        """
+        if self._noted:
+            await self._write(release=False)
+
+    async def release(self, error: BaseException | None = None) -> None:
+        """
+        Give the log back, with what was noted; after an `error` that goes on, what fails here is only added to it.
+
+        A coroutine that is being closed cannot wait any more: then the reservation is left to be found as an orphan.
+        """
+        if not self._held:
+            return
+        self._held = False
+        try:
+            if not isinstance(error, GeneratorExit):
+                await self._give_back()
+        except DecisionHistoryFenced:
+            if error is None:
+                raise
+        except MinutebookError as second:
+            if error is None:
+                raise
+            error.add_note(f"the checkpoint could not be given back ({second.code}); recover it")
+        finally:
+            self._storage.tokens.end(self._token)
+
+    async def _give_back(self) -> None:
+        try:
+            await self._write(release=True)
+        except (DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded):
+            self._noted, self._batch = [], ""
+            await self._write(release=True)
+            raise
+        except DecisionHistoryError:
+            raise
+        except BaseException as again:
+            # A second cancellation struck while we cleaned up. Once more, or the invocation would stay busy.
+            if isinstance(again, (Exception, GeneratorExit)):
+                raise
+            with contextlib.suppress(DecisionHistoryFenced):  # it was given back, and only the reply was cut
+                await self._write(release=True)
+            raise
+
+    async def _write(self, *, release: bool) -> None:
+        self._batch = self._batch or self._storage.fresh_id()
+        delta = Delta(drafts=tuple(self._noted), idempotency=self._batch)
+        await self._storage.journal.commit(self._key, self._token, self._epoch, delta, release=release)
+        self._noted, self._batch = [], ""

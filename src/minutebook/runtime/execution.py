@@ -1,0 +1,71 @@
+"""One call: whether it may be executed, and what comes of it when it is."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from minutebook.errors import InvalidValue
+from minutebook.model.codec import decode, encode
+from minutebook.runtime import observations as observed
+from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
+from minutebook.runtime.observations import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from minutebook.model.decisions import Observation, ProposedCall
+    from minutebook.runtime.authority import Denial
+
+
+class Admitted(NamedTuple):
+    """A call that may be executed now: the capability, and the arguments as its function takes them."""
+
+    found: Capability[..., Any]
+    arguments: dict[str, Any]
+
+
+class Refused(NamedTuple):
+    """Why a call may not be executed."""
+
+    reason: Refusal
+    message: str | None
+
+
+def checked(
+    call: ProposedCall, capabilities: Mapping[str, Capability[..., Any]], denied: Denial | None
+) -> Admitted | Refused:
+    """Return the capability and its arguments, or why the call is refused: it is denied, or does not fit."""
+    if denied is not None:
+        return Refused(denied, None)
+    found = capabilities[call.capability]
+    try:
+        return Admitted(found, found.convert(call.arguments))
+    except InvalidArguments as error:
+        return Refused("invalid_arguments", str(error))
+
+
+async def executed(call: ProposedCall, found: Capability[..., Any], arguments: dict[str, Any]) -> Observation:
+    """
+    Return the observation of a call that is executed here; an exception of the capability is one too.
+
+    Raises:
+        InvalidValue: the capability returned what JSON cannot hold: a fault of the program.
+    """
+    try:
+        value = found.function(**arguments)
+        if inspect.isawaitable(value):
+            value = await value
+    except CapabilityFailed as error:
+        return observed.failed(call, "CapabilityFailed", _held(error.message, found))
+    except Exception as error:  # whatever it is, the model may react to it
+        return observed.failed(call, type(error).__name__)
+    return observed.executed(call, _held(value, found))
+
+
+def _held(value: Any, found: Capability[..., Any]) -> Any:
+    """Return the runtime's own copy of what a capability gave; that JSON cannot hold it is a fault of the program."""
+    try:
+        return decode(encode(value))
+    except InvalidValue as error:
+        raise InvalidValue(f"capability {found.name!r} returned no JSON: {error}", path=error.path) from None

@@ -1,0 +1,281 @@
+"""
+What a checkpoint records, and the one fold that makes an invocation's state of it.
+
+An invocation notes each of its steps as a record, and its state is those records applied one after the other. A run
+that goes on in another process applies the same records again: there is no second way to arrive at a state, so what
+was really done, used and asked for cannot be told differently after a crash (SPEC D2, D25).
+
+The order is what makes it safe. `Asking` is durable before a decision is asked for, and `Intended` before a call is
+executed; `Observed` follows. An intent without its observation is an effect of which nobody knows (promise I-44).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryCorrupt, InvalidValue
+from minutebook.model.codec import decode
+from minutebook.model.decisions import CallReference, Observation, ProposedCall
+from minutebook.model.entries import Draft, Entry, Kind
+from minutebook.runtime.approvals import Approval, PendingApproval
+from minutebook.runtime.budgets import Budget, Used
+from minutebook.runtime.observations import used_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Ending: TypeAlias = Literal["finished", "budget_exhausted", "failed"]
+
+
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="is", forbid_unknown_fields=True
+):
+    wall_ns: int = 0
+    """The budgeted time that the invocation had used when it was noted."""
+
+
+class Began(_Record, frozen=True, kw_only=True, tag="began"):
+    """A task begins. `seen` is the newest exchange that the invocation received before it."""
+
+    task: str
+    seen: int = 0
+
+
+class Given(_Record, frozen=True, kw_only=True, tag="given"):
+    """An observation that the host brought along."""
+
+    capability: str
+    arguments: dict[str, Any]
+    value: Any
+    error: bool
+    reference: CallReference | None
+
+
+class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
+    """A decision is about to be asked for: it is used from now on."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A proposed call as it is stored."""
+
+    capability: str
+    arguments: dict[str, Any]
+    reference: CallReference | None
+
+
+class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
+    """A decision came, with these calls."""
+
+    calls: tuple[Call, ...]
+    exchange: int | None = None
+    without_messages: bool = False
+
+
+class Waiting(_Record, frozen=True, kw_only=True, tag="waiting"):
+    """These calls wait for a human, instead of whatever waited before."""
+
+    pending: tuple[PendingApproval, ...]
+
+
+class Ruled(_Record, frozen=True, kw_only=True, tag="ruled"):
+    """A human's answer is used."""
+
+    approval: Approval
+
+
+class Intended(_Record, frozen=True, kw_only=True, tag="intended"):
+    """A call is about to be executed; one that delegates, by these invocations."""
+
+    position: int
+    branches: tuple[str, ...] = ()
+
+
+class Observed(_Record, frozen=True, kw_only=True, tag="observed"):
+    """What came of a call, and what the agents below it used in all."""
+
+    position: int
+    value: Any
+    error: bool
+    decisions: int = 0
+    calls: int = 0
+
+
+class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
+    """What the task came to."""
+
+    kind: Ending
+    output: Any = None
+    budget: Budget | None = None
+    fault: str = ""
+    """The program's fault that ended it, as its error said."""
+
+
+Record: TypeAlias = Began | Given | Asking | Decided | Waiting | Ruled | Intended | Observed | Ended
+
+
+def draft_of(record: Record) -> Draft:
+    """Return a record as it is stored: everything in it is JSON that was made or checked by the codec."""
+    kind = Kind.INPUT if isinstance(record, Began) else Kind.INJECTION
+    return Draft(kind=kind, payload=msgspec.json.encode(record))
+
+
+def record_in(entry: Entry) -> Record:
+    """
+    Return the record that an entry holds.
+
+    Raises:
+        DecisionHistoryCorrupt: it holds none.
+    """
+    try:
+        record: Record = msgspec.convert(decode(entry.payload), Record)
+    except (InvalidValue, msgspec.ValidationError):
+        raise DecisionHistoryCorrupt(f"entry {entry.seq} of the checkpoint is no record", seq=entry.seq) from None
+    return record
+
+
+class Progress:
+    """The state of an invocation's newest task: its records, applied."""
+
+    def __init__(self) -> None:
+        """Begin before the first record."""
+        self.task = ""
+        self.began = False
+        self.ended: Ended | None = None
+        self.observations: list[Observation] = []
+        self.answered: set[CallReference] = set()
+        self.calls: tuple[ProposedCall, ...] = ()
+        """The calls of the newest decision; all that are observed are `done`."""
+        self.done: set[int] = set()
+        self.open: dict[int, tuple[str, ...]] = {}
+        """Positions of calls whose intent is noted and whose outcome is not, with the invocations they delegate to."""
+        self.pending: tuple[PendingApproval, ...] = ()
+        self.ruled: list[str] = []
+        """The ids of approvals that were used."""
+        self.seen = 0
+        self.recovered = False
+        """Whether somebody said that the worker which wrote these records is stopped."""
+        self._given: list[Observation] = []
+        self._asked = 0
+        self._executed: Counter[str] = Counter()
+        self._below = [0, 0]
+        self._wall_ns = 0
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Progress:
+        """
+        Return the state that entries of a checkpoint's newest task tell, oldest first.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is no record.
+        """
+        progress = cls()
+        for entry in entries:
+            if entry.kind is Kind.ABANDONED:
+                progress.recovered = True
+            else:
+                progress.apply(record_in(entry))
+        return progress
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The positions of the calls that have no observation yet."""
+        return tuple(at for at in range(len(self.calls)) if at not in self.done)
+
+    @property
+    def used(self) -> Used:
+        """What this task has used, the agents below it included where they ended."""
+        given = used_by(self._given)
+        return Used(
+            decisions=given.decisions + self._asked + self._below[0],
+            calls=Counter(given.calls) + self._executed,
+            below_calls=self._below[1],
+            wall_ns=self._wall_ns,
+        )
+
+    def apply(self, record: Record) -> None:
+        """Go on by one record."""
+        self._wall_ns = max(self._wall_ns, record.wall_ns)
+        _APPLY[type(record)](self, record)
+
+    def _began(self, record: Began) -> None:
+        self.task, self.began, self.seen = record.task, True, record.seen
+
+    def _take_given(self, record: Given) -> None:
+        observation = Observation(
+            capability=record.capability,
+            arguments=record.arguments,
+            value=record.value,
+            error=record.error,
+            reference=record.reference,
+        )
+        self._given.append(observation)
+        self._observe(observation)
+
+    def _asking(self, _: Asking) -> None:
+        self.ended = None  # a budget had ended it, and was raised since
+        self._asked += 1
+
+    def _decided(self, record: Decided) -> None:
+        if record.without_messages:
+            # The conversation began anew, and its numbers with it: what they named before they name no more.
+            self.observations = [msgspec.structs.replace(each, reference=None) for each in self.observations]
+            self.answered.clear()
+        self.calls = tuple(
+            ProposedCall(capability=each.capability, arguments=each.arguments, reference=each.reference)
+            for each in record.calls
+        )
+        self.done, self.open = set(), {}
+        self.seen = record.exchange or 0
+        self.recovered = False
+
+    def _waiting(self, record: Waiting) -> None:
+        self.pending = record.pending
+
+    def _ruled(self, record: Ruled) -> None:
+        self.ruled.append(record.approval.id)
+        self.pending = tuple(each for each in self.pending if each.id != record.approval.id)
+
+    def _intended(self, record: Intended) -> None:
+        self.open[record.position] = record.branches
+        self._executed[self.calls[record.position].capability] += 1
+
+    def _observed(self, record: Observed) -> None:
+        call = self.calls[record.position]
+        self.open.pop(record.position, None)
+        self.done.add(record.position)
+        self.pending = tuple(each for each in self.pending if each.position != record.position)
+        self._below[0] += record.decisions
+        self._below[1] += record.calls
+        self._observe(
+            Observation(
+                capability=call.capability,
+                arguments=call.arguments,
+                value=record.value,
+                error=record.error,
+                reference=call.reference,
+            )
+        )
+
+    def _observe(self, observation: Observation) -> None:
+        self.observations.append(observation)
+        if observation.reference is not None:
+            self.answered.add(observation.reference)
+
+    def _ended(self, record: Ended) -> None:
+        self.ended = record
+
+
+_APPLY: dict[type[Any], Any] = {
+    Began: Progress._began,  # pyright: ignore[reportPrivateUsage]
+    Given: Progress._take_given,  # pyright: ignore[reportPrivateUsage]
+    Asking: Progress._asking,  # pyright: ignore[reportPrivateUsage]
+    Decided: Progress._decided,  # pyright: ignore[reportPrivateUsage]
+    Waiting: Progress._waiting,  # pyright: ignore[reportPrivateUsage]
+    Ruled: Progress._ruled,  # pyright: ignore[reportPrivateUsage]
+    Intended: Progress._intended,  # pyright: ignore[reportPrivateUsage]
+    Observed: Progress._observed,  # pyright: ignore[reportPrivateUsage]
+    Ended: Progress._ended,  # pyright: ignore[reportPrivateUsage]
+}

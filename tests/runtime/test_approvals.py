@@ -1,0 +1,345 @@
+"""Approvals: a call that needs one is shown and not executed, and one answer authorizes exactly one call (I-42)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
+from tests.stores.labs import KINDS, open_journal
+
+from minutebook.errors import ApprovalRefused, InvalidOption
+from minutebook.model.decisions import CallReference
+from minutebook.ports import Page
+from minutebook.runtime import Approval, Budgets, PendingApproval, approvals, capability
+from minutebook.runtime.approvals import APPROVAL_SECONDS, arguments_digest, canonical
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import MemoryStore
+from minutebook.testing import FrozenClock, drive
+
+APPROVAL_MS = APPROVAL_SECONDS * 1000
+PAID: list[tuple[int, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    PAID.clear()
+
+
+@capability(needs_approval=True, max_calls=3)
+def pay(amount: int, to: str = "shop") -> str:
+    """Pay."""
+    PAID.append((amount, to))
+    return f"paid {amount}"
+
+
+@capability
+def look(order: str) -> str:
+    """Look up an order."""
+    return f"{order} costs 3"
+
+
+def stopped(store: JournalStore, *proposed: Any, clock: Callable[[], int] | None = None) -> tuple[PendingApproval, ...]:
+    """Return what waits after a run that stops at its first decision."""
+    made, _ = kept(program(pay, look), store, calls(*proposed, exchange=2), clock=clock or FrozenClock(0))
+    outcome = drive(made.run("Pay it.", **IDS))
+    assert outcome.kind == "approval_required"
+    return outcome.pending
+
+
+def test_d28_a_call_that_needs_approval_stops_the_run_and_is_not_executed() -> None:
+    """D28: the outcome carries what a human must see; nothing was executed, and nothing was said to be."""
+    store = MemoryStore()
+    made, provider = kept(program(pay, look), store, calls(call("look", order="7"), call("pay", amount=3), exchange=2))
+    outcome = drive(made.run("Pay it.", **IDS))
+    (waits,) = outcome.pending
+    assert (outcome.kind, outcome.output, PAID) == ("approval_required", None, [])
+    assert [seen.capability for seen in outcome.observations] == ["look"]
+    assert (waits.run_id, waits.invocation_id, waits.agent, waits.capability) == ("r", "i", "clerk", "pay")
+    assert (waits.position, waits.reference, waits.arguments) == (1, CallReference(2, 1), {"amount": 3})
+    assert len(provider.requests) == 1
+    assert "amount" not in repr((outcome, waits, waits.approve(by="ann")))
+
+
+def test_d28_an_approved_call_is_executed_once_and_the_run_goes_on() -> None:
+    """D28, O-36: the call stands once, its result stands once, and the model hears of it as executed only then."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    made, provider = kept(program(pay, look), store, finish())
+    outcome = drive(made.resume("r", "i", approvals=[waits.approve(by="ann")]))
+    assert (outcome.kind, outcome.output, PAID) == ("finished", "done", [(3, "shop")])
+    (request,) = provider.requests
+    assert [(seen.capability, seen.value, seen.reference) for seen in request.observations] == [
+        ("pay", "paid 3", CallReference(2, 0))
+    ]
+    again = drive(kept(program(pay, look), store)[0].resume("r", "i"))
+    assert (again.kind, again.output, again.observations, again.decisions) == (
+        "finished",
+        "done",
+        outcome.observations,
+        0,
+    )
+    assert PAID == [(3, "shop")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_d25_every_store_keeps_a_run_that_waits(kind: str, tmp_path: Path) -> None:
+    """D24, D25: RAM, SQLite and a host's own database, by the same journal and with nothing left busy."""
+    store = JournalStore(open_journal(kind, tmp_path), namespace="t")
+    (waits,) = stopped(store, call("pay", amount=3))
+    made, _ = kept(program(pay, look), store, finish())
+    assert drive(made.resume("r", "i", approvals=[waits.approve(by="ann")])).kind == "finished"
+    assert PAID == [(3, "shop")]
+    assert refusal(store, waits.approve(by="ann")) == "used"
+    key = store.key('["checkpoint","r","i","clerk"]')
+    assert (drive(store.verify(key)).format, drive(store.header(key)).token) == ("checkpoint/1", "")
+
+
+def test_d28_a_denied_call_is_observed_as_refused() -> None:
+    """D28: the model reads that it was denied, and why where the human says so; nothing was executed or used."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    made, provider = kept(program(pay, look), store, finish())
+    outcome = drive(made.resume("r", "i", approvals=[waits.deny(by="ann", message="too much")]))
+    assert [seen.value for seen in provider.requests[0].observations] == [{"refused": "denied", "message": "too much"}]
+    assert (outcome.kind, outcome.calls, PAID) == ("finished", 0, [])
+
+
+def test_o36_two_calls_one_approved_and_one_declined() -> None:
+    """O-36: every waiting call of the decision is shown at once, and each answer is for its own call."""
+    store = MemoryStore()
+    first, second = stopped(store, call("pay", amount=3), call("look", order="7"), call("pay", amount=9))
+    made, provider = kept(program(pay, look), store, finish())
+    drive(made.resume("r", "i", approvals=[second.deny(by="ann"), first.approve(by="ann")]))
+    assert PAID == [(3, "shop")]
+    assert [seen.value for seen in provider.requests[0].observations] == ["paid 3", "7 costs 3", {"refused": "denied"}]
+
+
+def test_d28_an_answer_to_one_of_two_stops_the_run_for_the_other() -> None:
+    """The calls are carried out in order, as far as they were answered; an earlier answer is not asked for again."""
+    store = MemoryStore()
+    first, second = stopped(store, call("pay", amount=3), call("pay", amount=9))
+    made, provider = kept(program(pay, look), store)
+    outcome = drive(made.resume("r", "i", approvals=[first.approve(by="ann")]))
+    assert (outcome.kind, outcome.pending, PAID) == ("approval_required", (second,), [(3, "shop")])
+    assert provider.requests == []
+    drive(kept(program(pay, look), store, finish())[0].resume("r", "i", approvals=[second.approve(by="bo")]))
+    assert PAID == [(3, "shop"), (9, "shop")]
+
+
+def refusal(store: JournalStore, *given: Any, declared: Any = None, now: int = 0) -> str:
+    """Return why approvals are refused; nothing may have been asked or executed."""
+    before = list(PAID)
+    made, provider = kept(declared or program(pay, look), store, clock=FrozenClock(now))
+    with pytest.raises(ApprovalRefused) as caught:
+        drive(made.resume("r", "i", approvals=given))
+    assert (provider.requests, PAID) == ([], before)
+    return str(caught.value.problem)
+
+
+OTHERS: dict[str, Any] = {
+    "id": "another",
+    "run_id": "other-run",
+    "invocation_id": "other-invocation",
+    "agent": "other-agent",
+    "capability": "look",
+    "capability_version": "0" * 64,
+    "position": 1,
+    "reference": CallReference(2, 1),
+    "arguments_digest": arguments_digest({"amount": 4}),
+    "expires_ms": APPROVAL_MS + 1,
+}
+
+
+def approval_of(waits: PendingApproval, *, by: str) -> Approval:
+    bound = {name: getattr(waits, name) for name in Approval.__struct_fields__ if hasattr(waits, name)}
+    return Approval(approved=True, by=by, **bound)
+
+
+def accepted_changes() -> set[str]:
+    """Return the fields of an approval that may be changed without its being refused."""
+    accepted: set[str] = set()
+    for name, value in OTHERS.items():
+        store = MemoryStore()
+        (waits,) = stopped(store, call("pay", amount=3))
+        altered = msgspec.structs.replace(approval_of(waits, by="ann"), **{name: value})
+        try:
+            refusal(store, altered)
+        except BaseException:
+            accepted.add(name)
+    return accepted
+
+
+def test_i42_every_single_change_of_an_approval_is_refused() -> None:
+    """I-42: run, invocation, agent, call, version, arguments, expiry and id: the full matrix, nothing executed."""
+    assert set(OTHERS) == set(Approval.__struct_fields__) - {"approved", "by", "message"}
+    assert accepted_changes() == set()
+    assert PAID == []
+
+
+def test_i42_control_the_matrix_finds_a_field_that_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix that can only pass would prove nothing: with two bindings left out it names exactly those two."""
+    fewer = tuple(name for name in approvals._BOUND if name not in ("arguments_digest", "run_id"))
+    monkeypatch.setattr(approvals, "_BOUND", fewer)
+    assert accepted_changes() == {"arguments_digest", "run_id"}
+
+
+@pytest.mark.parametrize("forged", [True, {"approved": True}, "yes", None, 1])
+def test_i42_what_is_no_approval_approves_nothing(forged: Any) -> None:
+    """I-42: a flag, a dict of the right look or a text is no approval."""
+    store = MemoryStore()
+    stopped(store, call("pay", amount=3))
+    assert refusal(store, forged) == "altered"
+
+
+@pytest.mark.parametrize("flag", [1, "true", None])
+def test_i42_approved_is_true_or_false(flag: Any) -> None:
+    """I-42: what merely counts as true is no approval."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    assert refusal(store, msgspec.structs.replace(waits.approve(by="ann"), approved=flag)) == "altered"
+
+
+def test_i42_an_approval_made_up_for_a_run_that_waits_is_unknown() -> None:
+    """I-42: knowing everything that is shown of another waiting call is not enough."""
+    store, other = MemoryStore(), MemoryStore()
+    stopped(store, call("pay", amount=3))
+    (elsewhere,) = stopped(other, call("pay", amount=3))
+    assert refusal(store, elsewhere.approve(by="ann")) == "unknown"
+
+
+def test_i42_an_approval_is_used_once() -> None:
+    """I-42: replayed in the same run, after it has ended, and for the identical call of a later decision."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    used = waits.approve(by="ann")
+    assert refusal(store, used, used) == "repeated"
+    made, _ = kept(program(pay, look), store, calls(call("pay", amount=3), exchange=4), clock=FrozenClock(0))
+    outcome = drive(made.resume("r", "i", approvals=[used]))
+    assert (outcome.kind, PAID) == ("approval_required", [(3, "shop")])
+    assert refusal(store, used) == "used"
+    (second,) = outcome.pending
+    drive(kept(program(pay, look), store, finish())[0].resume("r", "i", approvals=[second.approve(by="ann")]))
+    assert refusal(store, second.approve(by="ann")) == "used"
+    assert PAID == [(3, "shop"), (3, "shop")]
+
+
+def test_i42_an_approval_ends() -> None:
+    """I-42: from its expiry on it authorizes nothing, and the call is shown anew under another id."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    assert waits.expires_ms == APPROVAL_MS
+    assert refusal(store, waits.approve(by="ann"), now=APPROVAL_MS) == "expired"
+    made, _ = kept(program(pay, look), store, clock=FrozenClock(APPROVAL_MS))
+    (shown,) = drive(made.resume("r", "i")).pending
+    assert (shown.id != waits.id, shown.expires_ms) == (True, 2 * APPROVAL_MS)
+    assert refusal(store, waits.approve(by="ann")) == "unknown"
+    made, _ = kept(program(pay, look), store, finish(), clock=FrozenClock(APPROVAL_MS))
+    drive(made.resume("r", "i", approvals=[shown.approve(by="ann")]))
+    assert PAID == [(3, "shop")]
+
+
+def test_i42_how_long_an_approval_holds_is_for_the_host_to_say() -> None:
+    """I-42: from a millisecond on, and never for ever."""
+    made, _ = kept(program(pay), MemoryStore(), calls(call("pay", amount=3)), approval_ttl=timedelta(minutes=5))
+    assert drive(made.run("Pay.")).pending[0].expires_ms == 300_000
+    for forever in (None, 0, float("inf"), "1"):
+        with pytest.raises(InvalidOption):
+            kept(program(pay), MemoryStore(), approval_ttl=forever)
+
+
+def test_i42_a_capability_that_was_changed_after_the_click_is_shown_anew() -> None:
+    """I-42: version, parameters and authority are part of what was approved."""
+
+    def changed(**options: Any) -> Any:
+        return capability(needs_approval=True, **options)(pay.function)
+
+    @capability(needs_approval=True)
+    def other(amount: float, to: str = "shop") -> str:
+        PAID.append((int(amount), to))
+        return "paid"
+
+    object.__setattr__(other, "name", "pay")
+    for now in (changed(version="2"), changed(authority="money"), other):
+        store = MemoryStore()
+        (waits,) = stopped(store, call("pay", amount=3))
+        declared = program(now, look, authority={"money"})
+        assert refusal(store, waits.approve(by="ann"), declared=declared) == "changed"
+        made, _ = kept(declared, store, clock=FrozenClock(0))
+        (shown,) = drive(made.resume("r", "i")).pending
+        assert shown.capability_version != waits.capability_version
+
+
+class Altered(MemoryJournal):
+    """A planted fault: somebody who writes to the store's file changes an amount after it was shown."""
+
+    alters = False
+
+    async def oldest(self, key: Any, after: int, page: Page) -> Any:
+        entries = await super().oldest(key, after, page)
+        if not self.alters:
+            return entries
+        old, new = b'"is":"decided"', b'"amount":3'
+        return tuple(
+            msgspec.structs.replace(each, payload=each.payload.replace(new, b'"amount":9'))
+            if old in each.payload
+            else each
+            for each in entries
+        )
+
+
+def test_i42_the_arguments_that_would_be_executed_are_those_that_were_shown() -> None:
+    """I-42: the digest is taken anew from what would be executed."""
+    journal = Altered()
+    store = JournalStore(journal, namespace="t")
+    (waits,) = stopped(store, call("pay", amount=3))
+    journal.alters = True
+    assert refusal(store, waits.approve(by="ann")) == "changed"
+
+
+def test_d28_what_an_approval_does_not_grant() -> None:
+    """D28, I-41: an approved call passes the other checks anew; here its time has run out meanwhile."""
+    store = MemoryStore()
+    times = iter([0, *[10**12] * 50])
+    declared = program(pay, budgets=Budgets(max_wall=60))
+    made, _ = kept(declared, store, calls(call("pay", amount=3), exchange=2), monotonic_ns=lambda: 0)
+    (waits,) = drive(made.run("Pay.", **IDS)).pending
+    made, _ = kept(declared, store, monotonic_ns=lambda: next(times))
+    outcome = drive(made.resume("r", "i", approvals=[waits.approve(by="ann")]))
+    assert (outcome.kind, outcome.budget, PAID) == ("budget_exhausted", "wall", [])
+
+
+def test_i42_a_human_sees_what_the_digest_covers() -> None:
+    """I-42: canonical JSON with hidden and turning characters as escapes, so that no text looks like another."""
+    store = MemoryStore()
+    hidden = "a\u202eb\u200bc\u00a0d\U000e0041"
+    (waits,) = stopped(store, call("pay", to=hidden, amount=3))
+    assert waits.shown == '{"amount":3,"to":"a\\u202eb\\u200bc\\u00a0d\\udb40\\udc41"}'
+    assert json.loads(waits.shown) == {"amount": 3, "to": hidden}
+    assert waits.arguments_digest == arguments_digest({"to": hidden, "amount": 3})
+    assert canonical({"b": 1, "a": [1.0, {"d": None, "c": True}]}) == b'{"a":[1.0,{"c":true,"d":null}],"b":1}'
+    assert arguments_digest({"amount": 1}) != arguments_digest({"amount": 1.0}) != arguments_digest({"amount": True})
+
+
+def test_d28_an_approval_travels_as_json() -> None:
+    """Whoever shows the call and whoever resumes the run may be two programs."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    shown = msgspec.json.decode(msgspec.json.encode(waits), type=PendingApproval)
+    answer = msgspec.json.decode(msgspec.json.encode(shown.approve(by="ann")), type=Approval)
+    drive(kept(program(pay, look), store, finish(), clock=FrozenClock(0))[0].resume("r", "i", approvals=[answer]))
+    assert PAID == [(3, "shop")]
+
+
+def test_d28_a_program_that_stops_needs_a_place_for_its_checkpoints() -> None:
+    """What stops and cannot go on is refused when it is made, not when a human is waited for."""
+    with pytest.raises(InvalidOption, match="checkpoints"):
+        runtime(program(pay))
+    with pytest.raises(InvalidOption, match="needs_approval"):
+        capability(needs_approval=1)(look.function)  # type: ignore[call-overload]

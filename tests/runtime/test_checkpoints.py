@@ -1,0 +1,652 @@
+"""Checkpoints: a run goes on where it stopped, with what it did, used and was told, and does nothing twice (D25)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.faces.test_decisions import Server, finishes, provider_of
+from tests.faces.test_decisions import calls as proposing
+from tests.runtime.programs import IDS, call, calls, finish, kept, program
+
+from minutebook import sync
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, Steps
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    CheckpointRefused,
+    DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
+    DecisionHistoryStoreFull,
+    InvalidOption,
+    InvalidValue,
+    MinutebookError,
+)
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.decisions import CallReference, Observation
+from minutebook.model.entries import Draft, Kind
+from minutebook.model.record import Record, new_header
+from minutebook.programs import Runtime
+from minutebook.runtime import Budgets, Program, capability, checkpoints, records
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import MemoryStore, SQLiteStore
+from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
+
+DONE: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_done() -> None:
+    DONE.clear()
+
+
+@capability
+async def act(number: int) -> int:
+    """Do something that cannot be undone."""
+    DONE.append(number)
+    await checkpoint()
+    return 2 * number
+
+
+@capability(needs_approval=True)
+def look(path: str) -> str:
+    """Read a file."""
+    DONE.append(1)
+    return f"content of {path}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+OUTPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "maxLength": 40}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+LOOKING: Program[Any] = Program(name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT)
+every = pytest.mark.parametrize(
+    ("api", "interface"), [(api, how) for api in ("chat", "responses") for how in ("native", "structured")]
+)
+
+
+# --- approval and resume with real providers -------------------------------------------------------------------------
+
+
+def process(server: Server, api: str, interface: str, store: Any, checkpoints: Any, events: list[Any]) -> Runtime[Any]:
+    """Return what a process has after its start: a provider with a history in `store`, and a runtime."""
+    options = HistoryOptions(store=store, on_event=events.append)
+    return Runtime(LOOKING, provider_of(server, api, interface, history=options), checkpoints=checkpoints)
+
+
+@every
+def test_d25_with_the_same_store_an_invocation_goes_on_with_its_messages(
+    server: Server, api: str, interface: str
+) -> None:
+    """D25, O-36: the call stands in the resumed request once, as it came, with its one result; identity is kept."""
+    server.replies = [proposing(api, interface, "a.txt"), finishes(api, interface)]
+    store, events = MemoryStore("t"), list[Any]()
+    outcome = drive(process(server, api, interface, store, None, events).run("Look.", **IDS))
+    assert (outcome.kind, DONE) == ("approval_required", [])
+    approvals = [each.approve(by="ann") for each in outcome.pending]
+    outcome = drive(process(server, api, interface, store, None, events).resume("r", "i", approvals=approvals))
+    assert (outcome.kind, outcome.output, DONE) == ("finished", {"answer": "done"}, [1])
+    (resumed,) = [event for event in events if event.kind == "decision_history_resumed"]
+    assert (resumed.resumed_without_messages, resumed.message_count > 1) == (False, True)
+    first, second = (server.shown(at) for at in (0, 1))
+    assert second[: len(first)] == first
+    assert sum("content of a.txt" in str(message) for message in second) == 1
+    assert len(server.requests) == 2
+    assert server.refused == []
+
+
+@every
+def test_d25_after_a_history_in_ram_is_gone_observations_remain_and_the_event_says_so(
+    server: Server, api: str, interface: str, tmp_path: Any
+) -> None:
+    """D25: RAM history with durable checkpoints: what was done goes as data, with no invented call, and steps go on."""
+    tmp_path.chmod(0o700)
+    kept_in = {"filename": tmp_path / "runs.sqlite", "namespace": "runs"}
+    server.replies = [proposing(api, interface, "a.txt")]
+    with sync.SQLiteStore(**kept_in) as runs:
+        outcome = drive(process(server, api, interface, None, runs._core, []).run("Look.", **IDS))
+    assert outcome.kind == "approval_required"
+    server.replies = [proposing(api, interface, "b.txt"), finishes(api, interface)]
+    events: list[Any] = []
+    with sync.SQLiteStore(**kept_in) as runs:
+        second = process(server, api, interface, None, runs._core, events)
+        stops = drive(second.resume("r", "i", approvals=[each.approve(by="ann") for each in outcome.pending]))
+        assert (stops.kind, DONE) == ("approval_required", [1])
+        last = drive(second.resume("r", "i", approvals=[each.approve(by="ann") for each in stops.pending]))
+    assert (last.kind, DONE) == ("finished", [1, 1])
+    resumed = [event for event in events if event.kind == "decision_history_resumed"]
+    assert [event.resumed_without_messages for event in resumed] == [True, False]
+    (opening,) = server.shown(1)
+    assert opening["role"] == "user"
+    assert "content of a.txt" in str(opening["content"])
+    assert not {"tool_calls", "call_id"} & opening.keys()
+    assert sum("content of b.txt" in str(message) for message in server.shown(2)) == 1
+    assert [seen.value for seen in last.observations] == ["content of a.txt", "content of b.txt"]
+    assert server.refused == []
+
+
+@every
+def test_d25_observations_of_a_host_go_as_data_where_its_history_is_gone(
+    server: Server, api: str, interface: str
+) -> None:
+    """D25: without checkpoints too; what a reference named before is not taken for a call of the new conversation."""
+    server.replies = [proposing(api, interface, "a.txt"), finishes(api, interface)]
+    events: list[Any] = []
+    provider = provider_of(server, api, interface, history=HistoryOptions(on_event=events.append))
+    brought = Observation(
+        capability="look", arguments={"path": "0.txt"}, value="content of 0.txt", reference=CallReference(2, 0)
+    )
+    declared: Any = Program(
+        name="agent", instructions="You decide.", capabilities=[capability(look.function)], output=OUTPUT
+    )
+    outcome = drive(Runtime(declared, provider).run("Look.", **IDS, observations=[brought]))
+    assert outcome.kind == "finished"
+    assert [(seen.value, seen.reference) for seen in outcome.observations] == [
+        ("content of 0.txt", None),
+        ("content of a.txt", CallReference(2, 0)),
+    ]
+    assert [event.resumed_without_messages for event in events if event.kind == "decision_history_resumed"] == [True]
+    assert [sum("content of 0.txt" in str(each) for each in server.shown(at)) for at in (0, 1)] == [1, 1]
+    assert server.refused == []
+
+
+def test_d25_another_model_or_interface_resumes_without_messages(server: Server) -> None:
+    """D25, O-36: what is another conversation's is not taken for this one's, and the event says what happened."""
+    server.replies = [proposing("chat", "native", "a.txt"), finishes("chat", "structured")]
+    store, events = MemoryStore("t"), list[Any]()
+    outcome = drive(process(server, "chat", "native", store, None, events).run("Look.", **IDS))
+    approvals = [each.approve(by="ann") for each in outcome.pending]
+    drive(process(server, "chat", "structured", store, None, events).resume("r", "i", approvals=approvals))
+    (resumed,) = [event for event in events if event.kind == "decision_history_resumed"]
+    assert resumed.resumed_without_messages is True
+
+
+@every
+@pytest.mark.parametrize("ending", ["calls", "finish"])
+def test_d25_a_decision_recorded_while_its_caller_was_cut_off_is_not_asked_for_again(
+    server: Server, api: str, interface: str, ending: str
+) -> None:
+    """D25, D13: the resumed run gets the recorded decision, its calls or its finish, and no request leaves for it."""
+    free = program(capability(look.function), output=OUTPUT)
+    replies = [proposing(api, interface, "a.txt"), finishes(api, interface)]
+    server.replies = replies[:1] if ending == "calls" else replies[1:]
+    journal = MemoryJournal()
+    runs = JournalStore(MemoryJournal(), namespace="runs")
+    cut = FaultyJournal(journal, [Fault(call=1, method="commit", after=True, error=asyncio.CancelledError)])
+    provider = provider_of(server, api, interface, history=HistoryOptions(store=JournalStore(cut, namespace="t")))
+    with pytest.raises(asyncio.CancelledError):
+        drive(Runtime(free, provider, checkpoints=runs).run("Look.", **IDS))
+    assert (len(server.requests), cut.left) == (1, ())
+    server.replies = replies[1:] if ending == "calls" else []
+    provider = provider_of(server, api, interface, history=HistoryOptions(store=JournalStore(journal, namespace="t")))
+    outcome = drive(Runtime(free, provider, checkpoints=runs).resume("r", "i"))
+    assert (outcome.kind, outcome.output) == ("finished", {"answer": "done"})
+    assert ([1] if ending == "calls" else []) == DONE
+    assert len(server.requests) == (2 if ending == "calls" else 1)
+    assert server.refused == []
+
+
+def test_d25_an_equal_task_after_a_finished_one_is_asked_for(server: Server) -> None:
+    """A recorded finish is given back to the run that never heard of it, and to no later one of the same words."""
+    server.replies = [finishes("chat", "native", "one"), finishes("chat", "native", "two")]
+    store = MemoryStore("t")
+    for told in ("one", "two"):
+        outcome = drive(process(server, "chat", "native", store, None, []).run("Look.", **IDS))
+        assert outcome.output == {"answer": told}
+    assert len(server.requests) == 2
+
+
+# --- stopped at every await ------------------------------------------------------------------------------------------
+
+
+def script() -> tuple[Any, ...]:
+    return calls(call("act", number=1), call("act", number=2)), calls(call("act", number=3)), finish()
+
+
+def answering() -> Any:
+    """Return what decides by how much was observed, as a model would: a resumed run meets it where it stands."""
+    steps = script()
+
+    def answer(request: Any) -> Any:
+        return steps[{0: 0, 2: 1, 3: 2}[len(request.observations)]]
+
+    return answer
+
+
+def runs(store: JournalStore) -> Any:
+    made, provider = kept(program(act, budgets=Budgets(max_decisions=50, max_calls=50)), store)
+    provider._answer = answering()
+    return made
+
+
+async def until_finished(store: JournalStore) -> Any:
+    """Go on until there is an outcome, as a host would: begin where nothing was kept, recover what nobody holds."""
+    try:
+        return await runs(store).resume("r", "i")
+    except CheckpointRefused:  # it was stopped before anything was kept
+        return await runs(store).run("go", **IDS)
+    except DecisionHistoryBusy as busy:
+        await runs(store).recover("r", "i", worker_stopped=True, epoch=busy.epoch)
+        return await until_finished(store)
+
+
+def stop_everywhere(cut: Cut, *, same_process: bool) -> list[str]:
+    """Stop a run at each of its awaits in turn, go on, and return what then was wrong."""
+    wrong: list[str] = []
+    for step in range(1, 1_000):
+        DONE.clear()
+        journal = MemoryJournal()
+        store = JournalStore(SuspendingJournal(journal), namespace="t")
+        ended = drive(cancel_at(lambda store=store: runs(store).run("go", **IDS), step, cut))
+        if not ended.struck:
+            assert step > 20
+            return wrong
+        after = store if same_process else JournalStore(journal, namespace="t")
+        outcome = drive(until_finished(after))
+        told = [(seen.arguments["number"], seen.value) for seen in outcome.observations]
+        lost = {number for number, value in told if value == {"interrupted": "outcome unknown"}}
+        right = [(number, {"interrupted": "outcome unknown"} if number in lost else 2 * number) for number in (1, 2, 3)]
+        if outcome.kind != "finished" or told != right or sorted(set(DONE)) != sorted(DONE):
+            wrong.append(f"{cut}, await {step}: {outcome}, told {told}, done {DONE}")
+        if len(lost) > 1 or not {1, 2, 3} - lost <= set(DONE):
+            wrong.append(f"{cut}, await {step}: lost {lost}, done {DONE}")
+        drive(after.verify(after.key('["checkpoint","r","i","clerk"]')))
+    raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.INTERRUPTED, Cut.CLOSED])
+@pytest.mark.parametrize("same_process", [True, False])
+def test_i44_stopped_at_any_await_nothing_is_done_twice_and_nothing_is_lost(cut: Cut, same_process: bool) -> None:
+    """I-44, O-33: each effect happens once; one that was under way is told as of unknown outcome, and only that one."""
+    assert stop_everywhere(cut, same_process=same_process) == []
+
+
+def test_i44_control_a_runtime_that_does_not_note_its_intents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep finds effects that are repeated when the intent is not durable before them."""
+    note = checkpoints.Log.note
+
+    def forgetful(log: Any, record: Any) -> None:
+        if not isinstance(record, records.Intended):
+            note(log, record)
+
+    monkeypatch.setattr(checkpoints.Log, "note", forgetful)
+    assert stop_everywhere(Cut.INTERRUPTED, same_process=False) != []
+
+
+class Model:
+    """A model in the place of an API: acts three times by what it is shown, then finishes; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, messages: list[dict[str, Any]], schema: dict[str, Any]) -> Any:
+        said = [str(message["content"]) for message in messages if message["role"] == "user"]
+        self.asked.append(said)
+        done = sum(" ".join(said).count(f'"number":{number}') for number in (1, 2, 3))
+        results = sum(text.startswith(("Result of act", "Error of act")) for text in said)
+        number = done + results + 1
+        if number > 3:
+            return {"decision": {"action": "finish", "output": "done"}}
+        return {"decision": {"action": "act", "number": number}}
+
+    def shown(self) -> str:
+        return " ".join(self.asked[-1])
+
+
+def modelled(model: Model, history: JournalStore, kept_in: JournalStore) -> Any:
+    provider = OpenAIChatDecisionProvider(
+        model="m", decision_interface="structured", generate=model, history=HistoryOptions(store=history)
+    )
+    return Runtime(program(act), provider, checkpoints=kept_in)
+
+
+async def recovered(runtime: Any) -> Any:
+    """Go on as a host does after a worker is gone."""
+    try:
+        return await runtime.resume("r", "i")
+    except CheckpointRefused:
+        return await runtime.run("go", **IDS)
+    except DecisionHistoryBusy as busy:
+        await runtime.recover("r", "i", worker_stopped=True, epoch=busy.epoch)
+        return await recovered(runtime)
+
+
+def sweep(*, lost: bool) -> int:
+    """
+    Stop a run with a real history at each of its awaits, go on, and see what was done, asked and shown.
+
+    With `lost` the run that is stopped is one that goes on itself, after the process with its history was gone.
+    """
+    for step in range(1, 1_000):
+        DONE.clear()
+        model, history, runs_in = Model(), MemoryJournal(), MemoryJournal()
+
+        def stores(history: Any = history, runs_in: Any = runs_in) -> list[JournalStore]:
+            return [JournalStore(each, namespace="t") for each in (history, runs_in)]
+
+        if lost:
+            drive(cancel_at(lambda: modelled(model, *stores()).run("go", **IDS), 1, Cut.CLOSED))  # noqa: B023
+            history = MemoryJournal()
+            assert DONE == [1]
+            drive(modelled(model, *stores(runs_in=runs_in)).recover("r", "i", worker_stopped=True))
+        slow = [SuspendingJournal(each) for each in (history, runs_in)]
+        runtime = modelled(model, *stores(*slow))
+        ended = drive(cancel_at(lambda: recovered(runtime), step, Cut.CLOSED))  # noqa: B023
+        if ended.struck:
+            ended_by = drive(recovered(modelled(model, *stores(history))))
+        elif ended.error is None:
+            return step
+        else:
+            raise ended.error
+        told = [(seen.arguments["number"], seen.error) for seen in ended_by.observations]
+        assert (ended_by.kind, [number for number, _ in told]) == ("finished", [1, 2, 3]), step
+        assert len(DONE) == len(set(DONE)), (step, DONE)
+        assert {number for number, unknown in told if not unknown} <= set(DONE)
+        assert sum(unknown for _, unknown in told) <= (2 if lost else 1)
+        assert len(model.asked) <= 5, (step, len(model.asked))
+        shown = model.shown()
+        for number, unknown in told:
+            value = '{"interrupted":"outcome unknown"}' if unknown else str(2 * number)
+            as_data = f'"arguments":{{"number":{number}}},"{"error" if unknown else "result"}":{value}'
+            as_message = f"{'Error' if unknown else 'Result'} of act: {value}"
+            assert shown.count(as_data) + shown.count(as_message) >= 1, (step, shown)
+        assert shown.count("Result of act") + shown.count("Error of act") + shown.count('"arguments"') == 3, shown
+        for store in stores(history):
+            assert drive(store.totals()).reserved == 0
+    raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with messages", "without messages"])
+def test_d25_stopped_at_any_await_each_result_is_shown_once(lost: bool, figure: Any) -> None:
+    """D25, O-36, I-44: whatever was cut off, nothing is done twice, asked for again in vain, or shown twice."""
+    figure(f"{sweep(lost=lost):,} awaits")
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("_begins_anew", lambda header: header is None),  # an attempt to begin anew is not known again
+        ("_undelivered", lambda header: None),  # a decision that nobody heard of is asked for again
+    ],
+)
+def test_d25_control_the_sweep_finds_what_a_resumed_step_must_not_forget(
+    method: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two looks at the record before a resumed step is needed: without it some await is not survived."""
+
+    async def planted(steps: Any, history: Any, header: Any, request: Any, **_: Any) -> Any:
+        return fault(header)
+
+    monkeypatch.setattr(Steps, method, planted)
+    with pytest.raises((AssertionError, MinutebookError)):
+        sweep(lost=True)
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def test_o33_an_interrupted_call_is_told_once_also_after_five_reopenings() -> None:
+    """O-33: what is added for a lost outcome is added once, whatever happens to the runs after it."""
+
+    @capability
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    store = MemoryStore()
+    with pytest.raises(KeyboardInterrupt):
+        drive(kept(program(stop), store, calls(call("stop"), exchange=2))[0].run("go", **IDS))
+    for _ in range(5):
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            drive(kept(program(stop), store, AgentDecisionProviderUnavailable("down"))[0].resume("r", "i"))
+    outcome = drive(kept(program(stop), store, finish())[0].resume("r", "i"))
+    assert [seen.value for seen in outcome.observations] == [{"interrupted": "outcome unknown"}]
+
+
+def test_d25_a_run_that_raised_goes_on_with_what_is_left_of_its_budgets() -> None:
+    """D25, I-43: decisions that were asked for count, also those that never came."""
+    store = MemoryStore()
+    declared = program(act, budgets=Budgets(max_decisions=4))
+    down = AgentDecisionProviderUnavailable("down")
+    made, _ = kept(declared, store, calls(call("act", number=1)), down)
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(made.run("go", **IDS))
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(kept(declared, store, down)[0].resume("r", "i"))
+    made, provider = kept(declared, store, calls(call("act", number=2)))
+    outcome = drive(made.resume("r", "i"))
+    assert (outcome.kind, outcome.budget, outcome.decisions, DONE) == ("budget_exhausted", "decisions", 1, [1, 2])
+    (request,) = provider.requests
+    assert (request.run_id, request.invocation_id, request.task) == ("r", "i", "go")
+    assert [seen.value for seen in request.observations] == [2]
+    again = drive(kept(declared, store)[0].resume("r", "i"))
+    assert (again.kind, again.budget, again.decisions, again.observations) == (
+        "budget_exhausted",
+        "decisions",
+        0,
+        outcome.observations,
+    )
+    larger = program(act, budgets=Budgets(max_decisions=5))
+    assert drive(kept(larger, store, finish())[0].resume("r", "i")).kind == "finished"
+
+
+def test_d28_wall_time_runs_while_the_run_does_and_goes_on_when_it_is_resumed() -> None:
+    """I-43: what was used before counts; the time in which a human was waited for does not."""
+    now = [0]
+
+    @capability
+    def work() -> None:
+        now[0] += 40 * 10**9
+
+    store = MemoryStore()
+    declared = program(work, look, budgets=Budgets(max_wall=60))
+    proposed = calls(call("work"), call("look", path="a"), exchange=2)
+    (waits,) = drive(kept(declared, store, proposed, monotonic_ns=lambda: now[0])[0].run("go", **IDS)).pending
+    now[0] = 10**18
+    made, _ = kept(declared, store, calls(call("work"), exchange=4), monotonic_ns=lambda: now[0])
+    outcome = drive(made.resume("r", "i", approvals=[waits.approve(by="ann")]))
+    assert (outcome.kind, outcome.budget, DONE) == ("budget_exhausted", "wall", [1])
+
+
+def test_d25_a_task_that_is_unfinished_is_gone_on_with_first() -> None:
+    """A new task would take the place of one whose calls wait; it is refused before anything is asked."""
+    store = MemoryStore()
+    drive(kept(program(look), store, calls(call("look", path="a"), exchange=2))[0].run("go", **IDS))
+    made, provider = kept(program(look), store, finish())
+    odd = Observation(capability="look", arguments={}, value=1, reference=CallReference(2, 0))
+    for task, brought in (("another", []), ("go", [odd])):
+        with pytest.raises(CheckpointRefused) as caught:
+            drive(made.run(task, **IDS, observations=brought))
+        assert caught.value.problem == "unfinished"
+    assert drive(store.totals()).reserved == 0
+    assert provider.requests == []
+
+
+def test_o34_the_same_task_again_goes_on_with_the_unfinished_one() -> None:
+    """O-34: whoever tries again repeats nothing: neither what was executed nor what was asked of a human."""
+    store = MemoryStore()
+    proposed = calls(call("act", number=1), call("look", path="a"), exchange=2)
+    first = drive(kept(program(act, look), store, proposed)[0].run("go", **IDS))
+    again = drive(kept(program(act, look), store)[0].run("go", **IDS))
+    assert (again.pending, again.observations, DONE) == (first.pending, first.observations, [1])
+    again = drive(kept(program(act, look), store)[0].run("go", **IDS, observations=first.observations))
+    assert (again.pending, DONE) == (first.pending, [1])
+
+
+def test_d25_a_finished_task_is_followed_by_the_next_with_budgets_anew() -> None:
+    """The next task of an invocation begins with nothing used and nothing observed."""
+    store = MemoryStore()
+    declared = program(act, budgets=Budgets(max_decisions=2, max_calls=1))
+    for number in (1, 2):
+        made, provider = kept(declared, store, calls(call("act", number=number)), finish())
+        assert drive(made.run("go", **IDS)).kind == "finished"
+        assert len(provider.requests[-1].observations) == 1
+    assert DONE == [1, 2]
+
+
+def test_d25_a_run_without_a_checkpoint_cannot_be_resumed() -> None:
+    """Neither one that never was, nor one of another run, invocation or namespace."""
+    store = MemoryStore("one")
+    drive(kept(program(look), store, calls(call("look", path="a"), exchange=2))[0].run("go", **IDS))
+    for ids in (("r", "other"), ("other", "i")):
+        with pytest.raises(CheckpointRefused, match="no checkpoint"):
+            drive(kept(program(look), store)[0].resume(*ids))
+    other = JournalStore(store.journal, namespace="other")
+    with pytest.raises(CheckpointRefused) as caught:
+        drive(kept(program(look), other)[0].resume("r", "i"))
+    assert caught.value.problem == "absent"
+    assert drive(store.totals()).conversations == 1
+
+
+def test_d22_two_workers_do_not_run_one_invocation() -> None:
+    """D22: the second is Busy before anything is asked; recovery wants the statement, and fences the first."""
+    store = MemoryStore()
+    other = JournalStore(store.journal, namespace=store.namespace)
+    seen: list[Any] = []
+
+    @capability
+    async def slow(number: int) -> int:
+        DONE.append(number)
+        made, provider = kept(program(slow), other, finish("second"))
+        try:
+            await made.resume("r", "i")
+        except DecisionHistoryBusy as busy:
+            seen.append((busy.code, len(provider.requests)))
+            if number == 2:
+                await made.recover("r", "i", worker_stopped=True, epoch=busy.epoch)
+                outcome = await made.resume("r", "i")
+                seen.append((outcome.output, [one.value for one in outcome.observations]))
+        return number
+
+    proposed = calls(*[call("slow", number=number) for number in (1, 2)])
+    made, provider = kept(program(slow), store, proposed, calls(call("slow", number=3)))
+    with pytest.raises(InvalidOption, match="worker_stopped"):
+        drive(made.recover("r", "i", worker_stopped=False))
+    with pytest.raises(DecisionHistoryFenced):
+        drive(made.run("go", **IDS))
+    assert (DONE, len(provider.requests)) == ([1, 2], 1)
+    busy = ("DecisionHistoryBusy", 0)
+    assert seen == [busy, busy, ("second", [1, {"interrupted": "outcome unknown"}])]
+
+
+def test_d07_where_there_is_no_room_for_an_intent_nothing_is_executed() -> None:
+    """A store that is full refuses before the effect, and the invocation is free for whoever makes room."""
+
+    async def records_in(store: JournalStore) -> list[bytes]:
+        return [entry.payload async for entry in store.entries(store.key('["checkpoint","r","i","clerk"]'))]
+
+    refusals: set[bool] = set()
+    for limit in range(40, 800, 4):
+        DONE.clear()
+        store = JournalStore(MemoryJournal(StoreBounds(max_bytes=limit)), namespace="t")
+        try:
+            drive(kept(program(act), store, calls(call("act", number=1)), finish())[0].run("go", **IDS))
+        except DecisionHistoryStoreFull:
+            assert drive(store.totals()).reserved == 0
+            assert bool(DONE) == any(b'"intended"' in each for each in drive(records_in(store)))
+            refusals.add(bool(DONE))
+        else:
+            assert (DONE, refusals) == ([1], {False, True})
+            return
+    raise AssertionError("there was never room")
+
+
+def test_d25_a_record_that_is_none_is_corrupt() -> None:
+    """What stands in a checkpoint is a record or the run is not gone on with."""
+    store = MemoryStore()
+    key = store.key('["checkpoint","r","i","clerk"]')
+
+    async def operation(record: Any) -> Any:
+        return record_of(store, key), None
+
+    def record_of(store: Any, key: Any) -> Any:
+        header = new_header(key, checkpoints.FORMAT, 0)
+        return Record(header=header, entries=()).adding(Draft(kind=Kind.INPUT, payload=b'{"is":"begun"}'))
+
+    drive(store.transact(key, operation, format=checkpoints.FORMAT))
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(kept(program(act), store)[0].resume("r", "i"))
+    assert getattr(drive(store.header(key)), "token", None) == ""
+
+
+def test_o30_values_come_back_from_a_checkpoint_as_they_were() -> None:
+    """O-30, I-20: type-exact, whole numbers of any length, in arguments, results and outputs."""
+    values = [1, 1.0, True, None, -0.0, 2**64 + 1, -(2**70), 10**300, 5e-324, "\U0001f600\0", {"b": [], "a": {}}]
+
+    @capability
+    def echo(value: Any) -> Any:
+        return value
+
+    store = MemoryStore()
+    declared: Any = Program(name="clerk", instructions="", capabilities=[echo, look], output={})
+    proposed = [*(call("echo", value=value) for value in values), call("look", path="a")]
+    first = drive(kept(declared, store, calls(*proposed, exchange=2))[0].run("go", **IDS))
+    second = drive(kept(declared, store)[0].resume("r", "i"))
+    assert repr([seen.value for seen in second.observations]) == repr(values)
+    assert repr([seen.arguments for seen in second.observations]) == repr(
+        [seen.arguments for seen in first.observations]
+    )
+
+
+def test_d25_what_the_host_observed_itself_is_kept_exactly_or_refused() -> None:
+    """Observations that a host brings along become part of the checkpoint; what JSON cannot hold is refused."""
+    store = MemoryStore()
+    brought = Observation(capability="act", arguments={"number": 1}, value=2, reference=CallReference(2, 0))
+    made, provider = kept(program(act), store, AgentDecisionProviderUnavailable("down"))
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(made.run("go", **IDS, observations=[brought]))
+    made, provider = kept(program(act), store, finish())
+    drive(made.resume("r", "i"))
+    assert provider.requests[0].observations == (brought,)
+    odd = Observation(capability="act", arguments={}, value=(1, 2), reference=CallReference(4, 0))
+    with pytest.raises(InvalidValue):
+        drive(kept(program(act), store)[0].run("go", **IDS, observations=[odd]))
+    assert drive(kept(program(act), store, finish())[0].run("go", **IDS)).kind == "finished"
+
+
+def test_d25_checkpoints_are_kept_with_a_history_that_lasts(tmp_path: Any) -> None:
+    """By default in the history's store; a history in RAM holds them only for programs that stop."""
+    tmp_path.chmod(0o700)
+
+    class Provider:
+        def __init__(self, store: JournalStore) -> None:
+            self.store = store
+
+        async def decide(self, request: Any) -> Any:
+            return finish()
+
+    async def kept_in(store: JournalStore, *capabilities: Any, **options: Any) -> int:
+        async with store:
+            await Runtime(program(*capabilities), Provider(store), **options).run("go", **IDS)
+            return (await store.totals()).conversations
+
+    async def both() -> None:
+        lasting = SQLiteStore(tmp_path / "a.sqlite", namespace="t")
+        assert await kept_in(lasting, act) == 1
+        assert await kept_in(SQLiteStore(tmp_path / "b.sqlite", namespace="t"), act, checkpoints=False) == 0
+        assert await kept_in(MemoryStore(), act) == 0
+        assert await kept_in(MemoryStore(), look) == 1
+
+    asyncio.run(both())
+
+
+def test_i37_a_checkpoint_shows_nothing_of_what_it_holds() -> None:
+    """I-37: neither the records nor the errors of a run say what was said."""
+    store = MemoryStore()
+    made, _ = kept(program(look), store, calls(call("look", path="CANARY"), exchange=2))
+    outcome = drive(made.run("CANARY", **IDS))
+    with pytest.raises(CheckpointRefused) as caught:
+        drive(made.run("CANARY again", **IDS))
+    answer = outcome.pending[0].deny(by="CANARY", message="CANARY")
+    assert "CANARY" not in repr((outcome, outcome.pending, answer, caught.value, vars(caught.value)))
