@@ -216,6 +216,30 @@ def test_d26_a_switch_from_keep_to_strip_leaves_nothing_stale() -> None:
     assert second.json.startswith(first.json[:-1])
 
 
+@pytest.mark.parametrize("low_water", LOW)
+def test_d18_d26_a_summary_is_one_of_the_things_that_reasoning_is_bound_to(low_water: float) -> None:
+    """D18, D26: a new one makes what stands behind it stale; what is made behind it stays while it stays."""
+    made: list[int] = []
+
+    def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        made.append(len(turns))
+        return f"summary {len(made)}"
+
+    limits = WindowLimits(max_messages=8, low_water=low_water)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits, summarize=summarize)
+    found: Counter[str] = Counter()
+    for _ in range(16):
+        with told.turn("q") as turn:
+            messages = turn.window().messages
+            turn.respond(answer(messages))
+        for place, message in enumerate(messages):
+            if message["role"] == "assistant":
+                signed = set(thoughts(message))
+                found["fresh" if signed == {signature(messages[:place])} else "stale" if signed else "stripped"] += 1
+    assert found["stale"] == 0
+    assert min(found["fresh"], found["stripped"], len(made)) > 2
+
+
 def test_d26_where_the_window_was_cut_survives_a_restart(tmp_path: Path) -> None:
     """D26, B3: after a restart on SQLite the same window leaves, its stale blocks stripped and its fresh ones kept."""
     tmp_path.chmod(0o700)
