@@ -1,8 +1,9 @@
 """
 Anthropic Messages: content is a text or a list of blocks; the results of an exchange are one user message.
 
-Thinking goes back as it came: a block whose `thinking` is empty and whose signature is not is content. Tools that the
-provider runs itself (`server_tool_use`) are not answered here.
+Thinking goes back as it came, with whatever it led to, also where its text is empty and its signature is not. An answer
+that ends with it does not go back: the provider refuses that. Tools that the provider runs itself (`server_tool_use`)
+are not answered here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from minutebook.providers.wire._values import (
     array,
     as_text,
     identifier,
+    kind_of,
     members,
     refuse_error,
 )
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
 
 _PARTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 
 
 class Anthropic(BlockFormat):
@@ -83,8 +86,12 @@ class Anthropic(BlockFormat):
             names.replace(block, key)
 
     def is_empty(self, block: JSON) -> bool:
-        """Return whether the block is a text without a character, which the provider refuses."""
-        return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
+        """Return whether the block is a text of blanks or of nothing, which the provider refuses."""
+        return kind_of(block) == "text" and isinstance(block, dict) and not str(block.get("text")).strip()
+
+    def is_thought(self, block: JSON) -> bool:
+        """Return whether the block is thinking, readable or not."""
+        return kind_of(block) in _THINKING
 
     def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
         content = message.get("content")
