@@ -423,6 +423,20 @@ def test_o13_anything_said_counts_as_content(key):
     assert CHAT.response({"role": "assistant", "content": None, key: value}).messages == 1
 
 
+def test_c2_fields_with_nothing_in_them_are_no_call_and_no_content():
+    """Some servers write every field of a message: an older call without a name, a custom one beside the function."""
+    nothing = {"function_call": {"name": "", "arguments": ""}, "audio": {"id": "", "data": "", "expires_at": 0}}
+    said = {"role": "assistant", "content": "4", "refusal": "", "tool_calls": None, **nothing}
+    draft = CHAT.response(body(CHAT, said))
+    assert (draft.calls, json.loads(fragment(draft))) == ((), said)
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "c", "type": "function", "function": function, "custom": {"name": "", "input": ""}}
+    assert CHAT.response(body(CHAT, {**said, "tool_calls": [call]})).calls == (Call("c", "f"),)
+    custom = {"id": "c", "type": "custom", "function": {"name": "", "arguments": ""}, "custom": {"name": "g"}}
+    assert CHAT.response(body(CHAT, {**said, "tool_calls": [custom]})).calls == (Call("c", "g"),)
+    assert CHAT.response(body(CHAT, {**said, "content": ""})).messages == 0
+
+
 def test_o10_trailing_reasoning_stays_in_the_record_and_out_of_the_window():
     """Case O-10 (a): a reasoning item without follower is not sent; one with its follower is."""
     reasoning = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "Zm9v"}
