@@ -40,7 +40,7 @@ def answer(messages: list[dict[str, Any]], *ids: str, name: str = "x") -> bytes:
     """A response that thinks twice, calls, or says its name; with a provider's own spacing."""
     called = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
     said = [{"type": "text", "text": name}]
-    content = [thought(messages), *said, {"type": "redacted_thinking", "data": signature(messages)}, *called]
+    content = [thought(messages), {"type": "redacted_thinking", "data": signature(messages)}, *said, *called]
     return json.dumps({"role": "assistant", "content": content, "stop_reason": "x"}, indent=1).encode()
 
 
