@@ -534,7 +534,7 @@ PARTLY = 6
 """Tests with a request in another format too, or with one that is refused; the others are replayed."""
 UNANSWERED = {
     "the service refused the request": 32,
-    "a count or a compaction, no answer": 8,
+    "a count or a compaction, no answer": 9,
 }
 """Requests that are split and windowed, and whose answer is none that a turn could be given."""
 
