@@ -364,7 +364,8 @@ def test_o10_a_cut_window_is_stale_where_reasoning_is_bound(name: str) -> None:
         assert problem is not None
         assert "bound to a different conversation" in problem.message
         stripping, fake = led(name, 0)
-        assert sealed(name, stripping.window(WindowLimits(max_messages=len(whole.messages) // 2)).messages, fake) is None
+        stripped = stripping.window(WindowLimits(max_messages=len(whole.messages) // 2))
+        assert sealed(name, stripped.messages, fake) is None
     else:
         assert openai_responses.withheld({"input": whole.messages}, fake.seal) == []
         assert openai_responses.withheld({"input": cut.messages}, fake.seal) != []
