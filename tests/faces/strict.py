@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,15 @@ import openai
 
 import minutebook
 from minutebook import sync
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    DecisionHistoryLimitExceeded,
+    ProviderContextWindowExceeded,
+)
+from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.runtime import Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes import Failure
 
 KEY = "sk-canary-4711"
 IDS: Final = {"run_id": "r", "invocation_id": "i"}
@@ -62,6 +69,12 @@ def messages_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of a request, system text left out."""
     found: list[dict[str, Any]] = next(body[name] for name in ("input", "messages", "contents") if name in body)
     return [message for message in found if message.get("role") != "system"]
+
+
+def first_words(message: dict[str, Any]) -> list[str]:
+    """The texts of the first message: one, or with a summary two."""
+    said = message.get("parts", message.get("content"))
+    return [said] if isinstance(said, str) else [part["text"] for part in said]
 
 
 def is_count(path: str) -> bool:
@@ -172,3 +185,112 @@ class Host:
     def __call__(self, *, previous_summary: str | None, turns: list[Any], max_bytes: int) -> str:
         self.given.append((previous_summary, turns))
         return f"{self.text} ({sum(len(turns) for _, turns in self.given)})"
+
+
+LOOK = CapabilitySpec(
+    name="look",
+    description="Read a file.",
+    parameters={
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+)
+REQUEST = DecisionRequest(
+    run_id="r",
+    invocation_id="i",
+    agent_ref="agent",
+    instructions="You decide.",
+    task="Task 0: look.",
+    capabilities=(LOOK,),
+    output={
+        "type": "object",
+        "properties": {"answer": {"type": "string"}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    },
+)
+
+
+class Story:
+    """An invocation of three tasks whose last results wait to be shown; every result is told apart by its path."""
+
+    def __init__(self, name: str, interface: str, *, counts: Iterable[Any] = (), **history: Any) -> None:
+        self.name, self.interface = name, interface
+        self.fails: Any = None
+        self.status: int | None = None
+        self.lines = iter(self._answers())
+        self.fake = ProviderFake(name, self._line, counts=counts, exact=True)
+        self.client = client_of(self.fake, name)
+        self.store = sync.MemoryStore(namespace="n")
+        self.request = REQUEST
+        self.exchanges = 0
+        provider = self.provider(**history)
+        for task, steps in enumerate(self.plan()):
+            seen: list[Observation] = []
+            self.request = msgspec.structs.replace(REQUEST, task=f"Task {task}: look.", observations=())
+            while True:
+                decision = provider.decide(self.request)
+                self.exchanges += 1
+                seen += [
+                    Observation(
+                        capability="look",
+                        arguments=call.arguments,
+                        value=f"<{call.arguments['path']}>" + "ü" * (17 * self.exchanges % 90),
+                        reference=call.reference,
+                    )
+                    for call in decision.calls
+                ]
+                self.request = msgspec.structs.replace(self.request, observations=tuple(seen))
+                if not decision.calls or (task == 2 and len(seen) == sum(len(step) for step in steps)):
+                    break
+        assert self.fake.refused == ()
+        self.fails = Failure(status=500)
+        self.whole = self.ask(self.provider()) or []
+
+    def _line(self, request: Any) -> Any:
+        if self.fails is None:
+            return next(self.lines)
+        return self.fails(request) if callable(self.fails) else self.fails
+
+    def plan(self) -> list[list[list[str]]]:
+        plan = [
+            [[f"{task}-{step}-{place}" for place in range(1 + (step + task) % 3)] for step in range(3)]
+            for task in range(3)
+        ]
+        if self.interface == "structured":
+            return [[[path] for step in steps for path in step] for steps in plan]
+        return plan
+
+    def _answers(self) -> Iterator[Any]:
+        for task, steps in enumerate(self.plan()):
+            for number, paths in enumerate(steps):
+                yield calling(self.interface, *paths, thinking=f"Hm {task}{number}" if number != 1 else None)
+            yield finishing(self.interface, f"done {task}")
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for steps in self.plan() for step in steps for path in step]
+
+    def provider(self, *, host: Any = None, options: dict[str, Any] | None = None, **history: Any) -> Any:
+        kept = sync.HistoryOptions(store=self.store, summarize=host, max_summary_bytes=300, **history)
+        return provider_of(self.client, self.name, self.interface, history=kept, **{"count": False, **(options or {})})
+
+    def ask(self, provider: Any) -> list[dict[str, Any]] | None:
+        """Ask for the next decision, which fails at the provider; what it was shown, or `None` for a local refusal."""
+        before = len(self.fake.requests)
+        try:
+            provider.decide(self.request)
+        except (DecisionHistoryLimitExceeded, ProviderContextWindowExceeded):
+            assert all(is_count(request.path) for request in self.fake.requests[before:])
+            return None
+        except AgentDecisionProviderUnavailable as error:
+            self.status = error.status
+        assert (self.status, self.fake.refused) == (500, ())
+        (request,) = [each for each in self.fake.requests[before:] if not is_count(each.path)]
+        return messages_of(request.json)
+
+    def close(self) -> None:
+        self.client["client"].close()
+        self.fake.close()

@@ -21,28 +21,18 @@ from tests.faces.strict import (
     STEPS,
     Host,
     Life,
-    calling,
-    client_of,
+    Story,
     counted,
     decisions,
-    finishing,
+    first_words,
     generated,
-    is_count,
     messages_of,
-    provider_of,
 )
 
 from minutebook import ContextWindow, sync
-from minutebook.errors import (
-    AgentDecisionProviderUnavailable,
-    DecisionHistoryLimitExceeded,
-    ProviderContextWindowExceeded,
-)
-from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import projection
 from minutebook.testing import ProviderFake
-from minutebook.testing.fakes import Failure
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 every = pytest.mark.parametrize(
@@ -130,109 +120,6 @@ def check_covered_once(host: Host, last: list[Any]) -> None:
 
 # --- one story, cut at every place ------------------------------------------------------------------------------------
 
-LOOK = CapabilitySpec(
-    name="look",
-    description="Read a file.",
-    parameters={
-        "type": "object",
-        "properties": {"path": {"type": "string"}},
-        "required": ["path"],
-        "additionalProperties": False,
-    },
-)
-REQUEST = DecisionRequest(
-    run_id="r",
-    invocation_id="i",
-    agent_ref="agent",
-    instructions="You decide.",
-    task="Task 0: look.",
-    capabilities=(LOOK,),
-    output={
-        "type": "object",
-        "properties": {"answer": {"type": "string"}},
-        "required": ["answer"],
-        "additionalProperties": False,
-    },
-)
-
-
-class Story:
-    """An invocation of three tasks whose last results wait to be shown; every result is told apart by its path."""
-
-    def __init__(self, name: str, interface: str) -> None:
-        self.name, self.interface = name, interface
-        self.failing = False
-        self.status: int | None = None
-        self.lines = iter(self._answers())
-        self.fake = ProviderFake(name, lambda _: Failure(status=500) if self.failing else next(self.lines), exact=True)
-        self.client = client_of(self.fake, name)
-        self.store = sync.MemoryStore(namespace="n")
-        self.request = REQUEST
-        self.exchanges = 0
-        provider = self.provider()
-        for task, steps in enumerate(self._plan()):
-            seen: list[Observation] = []
-            self.request = msgspec.structs.replace(REQUEST, task=f"Task {task}: look.", observations=())
-            while True:
-                decision = provider.decide(self.request)
-                self.exchanges += 1
-                seen += [
-                    Observation(
-                        capability="look",
-                        arguments=call.arguments,
-                        value=f"<{call.arguments['path']}>" + "ü" * (17 * self.exchanges % 90),
-                        reference=call.reference,
-                    )
-                    for call in decision.calls
-                ]
-                self.request = msgspec.structs.replace(self.request, observations=tuple(seen))
-                if not decision.calls or (task == 2 and len(seen) == sum(len(step) for step in steps)):
-                    break
-        assert self.fake.refused == ()
-        self.failing = True
-        self.whole = self.ask(self.provider()) or []
-
-    def _plan(self) -> list[list[list[str]]]:
-        plan = [
-            [[f"{task}-{step}-{place}" for place in range(1 + (step + task) % 3)] for step in range(3)]
-            for task in range(3)
-        ]
-        if self.interface == "structured":
-            return [[[path] for step in steps for path in step] for steps in plan]
-        return plan
-
-    def _answers(self) -> Iterator[Any]:
-        for task, steps in enumerate(self._plan()):
-            for number, paths in enumerate(steps):
-                yield calling(self.interface, *paths, thinking=f"Hm {task}{number}" if number != 1 else None)
-            yield finishing(self.interface, f"done {task}")
-
-    @property
-    def paths(self) -> list[str]:
-        return [path for steps in self._plan() for step in steps for path in step]
-
-    def provider(self, *, host: Any = None, options: dict[str, Any] | None = None, **history: Any) -> Any:
-        kept = sync.HistoryOptions(store=self.store, summarize=host, max_summary_bytes=300, **history)
-        return provider_of(self.client, self.name, self.interface, history=kept, **{"count": False, **(options or {})})
-
-    def ask(self, provider: Any) -> list[dict[str, Any]] | None:
-        """Ask for the next decision, which fails at the provider; what it was shown, or `None` for a local refusal."""
-        before = len(self.fake.requests)
-        try:
-            provider.decide(self.request)
-        except (DecisionHistoryLimitExceeded, ProviderContextWindowExceeded):
-            assert all(is_count(request.path) for request in self.fake.requests[before:])
-            return None
-        except AgentDecisionProviderUnavailable as error:
-            self.status = error.status
-        assert (self.status, self.fake.refused) == (500, ())
-        (request,) = [each for each in self.fake.requests[before:] if not is_count(each.path)]
-        return messages_of(request.json)
-
-    def close(self) -> None:
-        self.client["client"].close()
-        self.fake.close()
-
 
 @pytest.fixture(scope="module")
 def stories() -> Iterator[dict[tuple[str, str], Story]]:
@@ -248,12 +135,6 @@ def bytes_sent(story: Story) -> int:
     raw = next(body[name] for name in ("input", "messages", "contents") if name in body)
     first = bytes(msgspec.json.decode(raw, type=list[msgspec.Raw])[0])
     return len(bytes(raw)) - (len(first) + 1 if json.loads(first).get("role") == "system" else 0)
-
-
-def first_words(message: dict[str, Any]) -> list[str]:
-    """The texts of the first message: one, or with a summary two."""
-    said = message.get("parts", message.get("content"))
-    return [said] if isinstance(said, str) else [part["text"] for part in said]
 
 
 def check_window(story: Story, messages: list[Any], host: Host | None) -> int:
@@ -303,7 +184,7 @@ def test_i22_o14_o10_at_every_limit_on_messages_no_rule_is_broken(
 
 def possible(story: Story) -> Iterator[int]:
     """How many results the windows of a story can show: those of its newest steps."""
-    steps = [len(step) for steps in story._plan() for step in steps]
+    steps = [len(step) for steps in story.plan() for step in steps]
     yield from itertools.accumulate(reversed(steps))
 
 
