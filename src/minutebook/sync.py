@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from minutebook.runtime import Program as Program
     from minutebook.runtime import capability as capability
     from minutebook.runtime import delegate as delegate
+    from minutebook.runtime.references import Projection
 
 __all__ = [
     "AnthropicDecisionProvider",
@@ -675,6 +676,7 @@ class Runtime(Generic[T]):
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], int] = system_clock,
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
+        projection: Projection = "inline",
     ) -> None:
         self._core = programs.Runtime(
             program,
@@ -686,6 +688,7 @@ class Runtime(Generic[T]):
             monotonic_ns=monotonic_ns,
             clock=clock,
             approval_ttl=approval_ttl,
+            projection=projection,
         )
 
     def run(
