@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from minutebook.testing import Answer, ProviderFake
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
+SERVICES = ("OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_")
 
 
-def example(name: str, folder: Path, *arguments: str) -> tuple[int, list[str], str]:
-    """Return how an example ends in an empty private folder, and what it says."""
+def example(name: str, folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str], str]:
+    """Return how an example ends in an empty private folder, without a key of whoever runs this, and what it says."""
     folder.chmod(0o700)
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments], cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, EXAMPLES / name, *arguments],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith(SERVICES)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return ran.returncode, ran.stdout.splitlines(), ran.stderr
 
@@ -58,7 +68,85 @@ def test_d05_d28_delegation_with_branches_side_by_side(tmp_path: Path) -> None:
     )
 
 
-def test_every_example_is_run() -> None:
-    """An example that no test runs is one that may have stopped working."""
-    text = Path(__file__).read_text()
-    assert all(f'"{path.name}"' in text for path in EXAMPLES.glob("*.py"))
+ASKED = [
+    "  Where is ORD-42445? It arrives on Tuesday. (2 decisions, called: look_up)",
+    "  Which order was it? Yours is ORD-42445. (1 decision, called: nothing)",
+]
+
+
+def told_by(provider: str) -> list[str]:
+    return [f"{provider}, a strict fake", *ASKED, "  3 requests, 0 refused"]
+
+
+def test_d01_d05_one_program_on_three_providers(tmp_path: Path) -> None:
+    """D1, D5: the same decisions from the same program on each, and no request that the provider would refuse."""
+    told = [line for provider in ("openai-responses", "anthropic", "gemini") for line in told_by(provider)]
+    assert example("three_providers.py", tmp_path) == (0, told, "")
+
+
+def test_d01_with_a_key_the_example_asks_the_service(tmp_path: Path) -> None:
+    """D1: with a key in the environment requests go where the environment says; here that is a fake of the test's."""
+    finish = Answer(text='{"output": "It is here."}')
+    with ProviderFake("openai-responses", [finish, finish]) as service:
+        key = {"OPENAI_API_KEY": "of-the-test", "OPENAI_BASE_URL": service.base_url}
+        status, told, errors = example("three_providers.py", tmp_path, **key)
+    assert (status, errors) == (0, "")
+    assert told[:2] == [
+        "openai-responses, the service",
+        "  Where is ORD-42445? It is here. (1 decision, called: nothing)",
+    ]
+    assert told[3:] == [*told_by("anthropic"), *told_by("gemini")]
+    assert (len(service.requests), service.refused) == (2, ())
+
+
+GUARDED = [
+    "counted 27 tokens; reserves 1,545 of 4,000",
+    "answer: The Nile.",
+    "counted 8,527 tokens; reserves 11,745 of 4,000",
+    "refused: the request counts 8,527 input tokens and would reserve 11,745, the window is 4,000; nothing was "
+    "generated: raise context_window_tokens, lower max_output_tokens, or shorten the request",
+]
+
+
+def test_d12_d14_a_guarded_client_refuses_before_it_generates(tmp_path: Path) -> None:
+    """D12, D14: two requests are counted, and one arrives to be answered."""
+    counted, generated = "arrived: /v1/messages/count_tokens", "arrived: /v1/messages"
+    assert example("guarded_client.py", tmp_path) == (0, [*GUARDED, counted, generated, counted], "")
+
+
+TALKED = [
+    "My order is ORD-42445. (1 message sent)",
+    "It should be here by now. (3 messages sent)",
+    "The parcel is a blue one. (5 messages sent)",
+    "I live in the third street on the left. (3 messages sent)",
+    "There is a dog, a friendly one. (5 messages sent)",
+    "Please ring twice. (3 messages sent)",
+]
+
+
+def test_d17_d18_a_summary_survives_a_restart(tmp_path: Path) -> None:
+    """D17, D18: a second process shows the same summary, to the fence; without it the model does not know."""
+    assert example("summary.py", tmp_path, "ask") == (1, [], "there is no summary yet; talk first\n")
+    assert example("summary.py", tmp_path, "talk") == (0, TALKED, "")
+    status, told, errors = example("summary.py", tmp_path, "ask")
+    assert (status, errors) == (0, "")
+    fence = re.fullmatch("<summary ([0-9a-f]{32})>", told[0])
+    assert fence
+    assert told[1].startswith("For your information: what 4 earlier exchanges were about.")
+    assert told[2:] == [
+        "ORD-42445; 2 more turns; blue; 2 more turns",
+        f"</summary {fence[1]}>",
+        "with the summary: Yours is ORD-42445.",
+        "without it: You have not told me.",
+        "Which order is mine? (5 messages sent)",
+        "made anew: Yours is ORD-42445.",
+        "retained: 7 exchanges",
+    ]
+
+
+def test_every_example_is_run_and_listed() -> None:
+    """An example that no test runs is one that may have stopped working; one that is not listed is not found."""
+    text, listed = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert {name for name in names if f'"{name}"' in text} == names
+    assert set(re.findall(r"\[`([a-z_]+\.py)`\]\(\1\)", listed)) == names

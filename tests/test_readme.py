@@ -1,11 +1,21 @@
-"""The README keeps its word: its code runs, and the tests and documents that it names are there."""
+"""
+The README keeps its word: its code runs, and the tests and documents that it names are there.
+
+`python -m tests.test_readme` writes the consoles of all documents anew where what they show has changed.
+"""
 
 import asyncio
 import json
+import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import tempfile
+from itertools import takewhile
 from pathlib import Path
+from string import Template
 
 import httpx2
 import openai
@@ -88,9 +98,85 @@ def test_c1_the_documented_loop_runs_with_the_official_client(code: str) -> None
     assert [message["role"] for message in asked[1]] == ["system", "user", "assistant", "tool"]
 
 
+STORY = re.compile(r"^```(?:python (?P<file>\w+\.py)|console)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = {"python": [sys.executable], "minutebook": [sys.executable, "-m", "minutebook"]}
+VARIES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b[\d,]+ ms\b|\b[0-9a-f]{32,}\b")
+"""What a console shows that is another at each run: times, milliseconds, and hexadecimal numbers from 32 digits on."""
+
+
+def typed(line: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a terminal shows after a command: variables, `export` and `NAME=value command` as in a shell, no more."""
+    words = [Template(word).safe_substitute(environment) for word in shlex.split(line)]
+    if words[0] == "export":
+        environment.update(word.split("=", 1) for word in words[1:])
+        return ""
+    given = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, words))
+    program, *arguments = words[len(given) :]
+    ran = subprocess.run(
+        [*PROGRAMS.get(program, [program]), *arguments],
+        cwd=folder,
+        env=environment | given,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    shown = "\n".join(line.rstrip() for line in ran.stdout.splitlines()).strip("\n")
+    return f"{shown}\n" * bool(shown) + "Killed\n" * (ran.returncode == -signal.SIGKILL)
+
+
+def replayed(text: str, folder: Path) -> str:
+    """The document with its consoles as they are when its files are written and its commands run, in their order."""
+    private = ("OPENAI_", "ANTHROPIC_", "MINUTEBOOK_", "COLUMNS")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+
+    def block(match: re.Match[str]) -> str:
+        if match["file"]:
+            (folder / match["file"]).write_text(match["body"])
+            return match[0]
+        lines = [line for line in match["body"].splitlines() if line.startswith("$ ")]
+        return "```console\n" + "".join(f"{line}\n" + typed(line[2:], folder, environment) for line in lines) + "```"
+
+    return STORY.sub(block, text)
+
+
+def masked(text: str) -> list[str]:
+    return VARIES.sub("…", text).splitlines()
+
+
+STORIES = [path for path in DOCUMENTS if "```console\n" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.name)
+def test_documented_consoles_show_what_the_commands_say(path: Path, tmp_path: Path) -> None:
+    """A page with consoles is one story in one private folder: what it shows is what its commands print."""
+    tmp_path.chmod(0o700)
+    assert masked(replayed(path.read_text(), tmp_path)) == masked(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("shown", "noticed"),
+    [("2 on 2026-01-02 03:04:05", False), ("3 on 2026-01-02 03:04:05", True), ("2 on Monday", True), ("", True)],
+)
+def test_a_console_that_shows_something_else_is_noticed(shown: str, noticed: bool, tmp_path: Path) -> None:
+    """The comparison can fail, in a number, in the form of what is not compared, and in a line that is not there."""
+    code = "```python a.py\nprint(1 + 1, 'on 2026-11-30 00:00:00')\n```\n\n"
+    text = f"{code}```console\n$ python a.py\n{shown}\n```\n"
+    assert (masked(replayed(text, tmp_path)) != masked(text)) is noticed
+
+
 def test_named_files_exist() -> None:
     """Each guarantee names the test that proves it; a name that leads nowhere is a claim without a proof."""
     text = (ROOT / "README.md").read_text()
     named = set(re.findall(r"`(tests/[a-z_/.]+)`", text)) | set(re.findall(r"\]\(([A-Za-z/.]+\.md)\)", text))
     assert named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+if __name__ == "__main__":
+    for story in STORIES:
+        with tempfile.TemporaryDirectory() as directory:
+            found = replayed(story.read_text(), Path(directory))
+        if masked(found) != masked(story.read_text()):
+            story.write_text(found)

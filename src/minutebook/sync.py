@@ -105,6 +105,7 @@ if not TYPE_CHECKING:  # checkers are told the names above
 
 P = ParamSpec("P")
 Core = TypeVar("Core")
+Core_co = TypeVar("Core_co", covariant=True)
 Result = TypeVar("Result")
 T = TypeVar("T")
 
@@ -126,10 +127,10 @@ def _iterate(stream: AsyncIterator[Result]) -> Generator[Result, None, None]:
             drive(stream.aclose())
 
 
-class _Over(Generic[Core]):
-    """An object that does what `_core`, its asynchronous twin, does."""
+class _Over(Generic[Core_co]):
+    """An object that does what `_core`, its asynchronous twin, does; also what a base of that one does."""
 
-    _core: Core
+    _core: Core_co
 
 
 def _blocking(

@@ -7,6 +7,7 @@ import os
 import pty
 import sqlite3
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, SQLiteStore
+
+PACKAGES = ("anthropic", "httpx2", "msgspec", "openai", "rich", "typer")
 
 HOSTILE = "a\x1b[2J\u202eb\u200d c\n[red]d"
 """Clears the screen, turns the writing round, breaks the line, and is no markup."""
@@ -241,7 +244,9 @@ def test_b10_stats_and_doctor(database: Path) -> None:
     assert "conversations" in asked(database, "stats").stdout
     well = asked(database, "doctor", "--json")
     assert well.returncode == 0
-    assert {each["check"]: each["found"] for each in documents(well.stdout)}["durable"] == "yes"
+    found = {each["check"]: each["found"] for each in documents(well.stdout)}
+    assert found["durable"] == "yes"
+    assert {name: found[name] for name in PACKAGES} == {name: version(name) for name in PACKAGES}
     hold(database, "held")
     ill = asked(database, "doctor", "--json")
     assert ill.returncode == 5

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -119,6 +121,21 @@ def test_b11_instances_show_the_same_attributes() -> None:
     for mine, other in ((ours, theirs), (ours.turn("x"), theirs.turn("x"))):
         named = {name for name in vars(other) if not name.startswith("_")} - CORE_ATTRIBUTES
         assert all(hasattr(type(mine), name) or name in vars(mine) for name in named)
+
+
+def test_b11_a_strict_checker_finds_every_method_on_its_class(tmp_path: Path) -> None:
+    """mypy looks at each bound method as a caller writes it; of a name that is not there it says so."""
+    lines = ["from minutebook import sync"]
+    for _, blocking in PAIRS:
+        kind = f"sync.{blocking.__name__}{'[str]' if blocking is minutebook.sync.Runtime else ''}"
+        lines += [f"def use_{blocking.__name__}(x: {kind}) -> None:", *(f"    x.{name}" for name in public(blocking))]
+    file = tmp_path / "uses.py"
+    file.write_text("\n".join([*lines, "    x.no_such_name"]))
+    checking = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(file)]
+    told = subprocess.run(checking, capture_output=True, text=True, timeout=120).stdout
+    errors = [line for line in told.splitlines() if ": error: " in line]
+    assert [line.partition(": error: ")[0] for line in errors] == [f"{file}:{len(lines) + 1}"], told
+    assert "no_such_name" in errors[0]
 
 
 # --- one scenario, two colours ---------------------------------------------------------------------------------------

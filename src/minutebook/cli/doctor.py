@@ -57,7 +57,7 @@ def _installation() -> Iterator[Finding]:
     mended = sqlite3.sqlite_version_info >= WAL_RESET_MENDED
     serialised = "" if mended else " (before 3.51.3: checkpoints are made one at a time, under the store's lock file)"
     yield Finding("sqlite", sqlite3.sqlite_version + serialised)
-    for name in ("msgspec", "openai", "rich", "typer", "xllamacpp"):
+    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp"):
         try:
             yield Finding(name, metadata.version(name))
         except metadata.PackageNotFoundError:
