@@ -255,6 +255,8 @@ class Steps:
         """
         Return where the invocation's conversation is kept: run, invocation, agent, API, model and interface (SPEC D5).
 
+        With `project` in the request it is another one, since a window of the one mode never shows the other's.
+
         Raises:
             InvalidOption: an id is missing or empty, or the provider keeps no history.
             InvalidId: the ids together exceed 512 bytes.
@@ -265,7 +267,6 @@ class Steps:
         for name, value in zip(("run_id", "invocation_id", "agent_ref"), ids, strict=True):
             if type(value) is not str or not value.strip():
                 raise InvalidOption(f"a history needs a {name}; without history=False the host gives it", option=name)
-        # A window of the one mode never shows what was recorded in the other (SPEC D27).
         mode = [] if request.project is None else ["opaque_refs"]
         return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name, *mode]).decode())
 
@@ -468,7 +469,10 @@ class Steps:
         if request.project is None:
             return draft, decision
         if decision.calls:
-            decision = msgspec.structs.replace(decision, calls=await request.project(decision.calls))
+            calls = await request.project(decision.calls)
+            if [each.capability for each in calls] != [each.capability for each in decision.calls]:
+                raise InvalidOption("project returns the calls it was given, in their order", option="project")
+            decision = msgspec.structs.replace(decision, calls=calls)
         return self.interface.restated(draft, decision), decision
 
     def _check_projected(self, request: DecisionRequest) -> None:

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 from tests.faults.test_secrets import Watch, watching
+from tests.providers.dialects import REQUEST
 from tests.runtime.programs import call, calls, finish, program, runtime
 
 import minutebook
@@ -36,6 +37,7 @@ from minutebook.errors import (
 from minutebook.model.decisions import Decision, DecisionRequest, Observation
 from minutebook.programs import Runtime
 from minutebook.runtime import Budgets, Program, capability, checkpoints, delegate, records
+from minutebook.runtime.references import is_reference
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import Answer, Cut, FunctionCall, ProviderFake, ScriptedProvider, SuspendingJournal
@@ -703,6 +705,38 @@ def test_d27_a_provider_that_does_not_project_is_refused_before_anything_is_exec
         drive(opaque_over(desk.program(), provider).run("Go."))
     assert refused.value.facts["provider_error_code"] == "not_projected"
     assert desk.got == []
+
+
+def test_b11_d27_a_blocking_provider_of_a_host_projects_too() -> None:
+    """It runs the projection to its end where it stands, since nothing in it waits."""
+    desk, asked = Desk(), []
+
+    class Blocking:
+        def decide(self, request: DecisionRequest) -> Decision:
+            asked.append(request)
+            if request.observations:
+                return finish()
+            assert request.project is not None
+            return Decision(calls=drive(request.project((call("send", note="raw", to="x"),))))
+
+    with sync.MemoryStore(namespace="n") as store:
+        opaque = sync.Runtime(desk.program(), Blocking(), checkpoints=store, projection="opaque_refs")
+        assert opaque.run("Go.").output == "done"
+    assert desk.got == [("send", "raw", "x")]
+    assert set(map(is_reference, asked[1].observations[0].arguments.values())) == {True}
+
+
+@pytest.mark.parametrize("interface", ["native", "structured"])
+def test_d27_a_projection_of_a_host_returns_the_calls_that_it_was_given(interface: str) -> None:
+    """A host with a runtime of its own gives `project` itself; what is no projection is told as its fault."""
+
+    async def none_of_them(_: Any) -> Any:
+        return ()
+
+    request = msgspec.structs.replace(REQUEST, project=none_of_them)
+    line = said(interface, "x", ("look", {"path": "x"}))
+    with ProviderFake("openai-chat", [line]) as fake, pytest.raises(InvalidOption, match="in their order"):
+        provider_of(sync, "openai-chat", interface, fake).decide(request)
 
 
 @pytest.mark.parametrize("projection", ["opaque", "", None, True])
