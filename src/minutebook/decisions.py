@@ -110,6 +110,11 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Wire messages sent at most; tools and instructions are not counted."""
     max_bytes: int = WINDOW_BYTES
     """UTF-8 bytes of the sent messages' JSON at most."""
+    low_water: float = 1.0
+    """
+    How far a window is cut when a limit bites, as a fraction of it; then it grows again, and its start stays (SPEC B3).
+    Below 1 a prompt cache stays warm, reasoning stays bound to what it was made behind, and summaries are few.
+    """
     max_retained_bytes: int | None = None
     """Payload bytes that one conversation may retain: 8 MiB, or the RAM store's bound where that is smaller."""
     on_event: Observer | None = None
@@ -130,7 +135,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long the RAM store keeps a conversation that is not written to, as a `timedelta` or seconds: one hour."""
 
     def __post_init__(self) -> None:
-        WindowLimits(max_messages=self.max_messages, max_bytes=self.max_bytes)
+        _limits(self)
         if self.max_retained_bytes is not None:
             check_retained(self.max_retained_bytes, self.max_bytes)
         if self.on_event is not None and not callable(self.on_event):
@@ -255,6 +260,8 @@ class Steps:
         """
         Return where the invocation's conversation is kept: run, invocation, agent, API, model and interface (SPEC D5).
 
+        With `project` in the request it is another one, since a window of the one mode never shows the other's.
+
         Raises:
             InvalidOption: an id is missing or empty, or the provider keeps no history.
             InvalidId: the ids together exceed 512 bytes.
@@ -265,11 +272,13 @@ class Steps:
         for name, value in zip(("run_id", "invocation_id", "agent_ref"), ids, strict=True):
             if type(value) is not str or not value.strip():
                 raise InvalidOption(f"a history needs a {name}; without history=False the host gives it", option=name)
-        return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name]).decode())
+        mode = [] if request.project is None else ["opaque_refs"]
+        return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name, *mode]).decode())
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the next decision, recorded before it is returned; see `DecisionProvider.decide`."""
         request = checked_request(request)
+        self._check_projected(request)
         if self.store is None:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
@@ -290,8 +299,9 @@ class Steps:
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
-            unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
-            draft, decision = self._read(request, payload)
+            if request.project is None:
+                unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
+            draft, decision = await self._projected(request, *self._read(request, payload))
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.commit((*staged, draft), settles=True, release=True)
         except BaseException as error:
@@ -336,7 +346,9 @@ class Steps:
         entries = await history.journal.oldest(history.key, newest - 1, _ONE_ENTRY)
         if not entries:
             return None
-        decision = _referenced(self._read(request, entries[0].payload)[1], newest, None)
+        # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
+        read = self._read if request.project is None else self._read_message
+        decision = _referenced(read(request, entries[0].payload)[1], newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
@@ -349,7 +361,7 @@ class Steps:
             self.key(request),
             wire=self.interface.wire,
             identity=f"{self.api.name}/{self.model}/{self.interface.name}",
-            limits=WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes),
+            limits=_limits(options),
             low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
@@ -393,7 +405,8 @@ class Steps:
             if not measured.fits:
                 raise window_exceeded(measured)
         ask, fields, counted = prepared.get(messages) or await self._prepare(request, messages)
-        decision = self._read(request, await self._response(ask, fields))[1]
+        read = self._read(request, await self._response(ask, fields))
+        _, decision = await self._projected(request, *read)
         return msgspec.structs.replace(decision, counted_tokens=counted)
 
     def _guard(self, request: DecisionRequest, prepared: dict[bytes, Prepared]) -> TokenGuard | None:
@@ -445,8 +458,36 @@ class Steps:
 
     def _read(self, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
         if self._generator is not None:
-            return read_message(self.interface, request, payload)
+            return self._read_message(request, payload)
         return read(self.api, self.interface, request, payload)
+
+    def _read_message(self, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+        return read_message(self.interface, request, payload)
+
+    async def _projected(self, request: DecisionRequest, draft: Draft, decision: Decision) -> tuple[Draft, Decision]:
+        """
+        Return what is recorded of a response and decided in it: as it came, or in `opaque_refs` mode a message of ours.
+
+        That one states the decision with references for arguments. Whatever else stood there may quote an argument, and
+        a signature over other bytes than are sent would be a false one: both are left out (SPEC D27).
+        """
+        if request.project is None:
+            return draft, decision
+        if decision.calls:
+            calls = await request.project(decision.calls)
+            if [each.capability for each in calls] != [each.capability for each in decision.calls]:
+                raise InvalidOption("project returns the calls it was given, in their order", option="project")
+            decision = msgspec.structs.replace(decision, calls=calls)
+        return self.interface.restated(draft, decision), decision
+
+    def _check_projected(self, request: DecisionRequest) -> None:
+        """Refuse `opaque_refs` mode where the provider takes no call back without the reasoning that led to it."""
+        if request.project is not None and self.interface.name == "native" and self.api.needs_reasoning(self.extra):
+            raise InvalidOption(
+                "with thinking enabled by hand this API refuses a call that goes back without its thinking, which "
+                "opaque_refs mode does not keep; leave thinking to the model, or take the structured interface",
+                option="projection",
+            )
 
     async def _counted(self, fields: Mapping[str, bytes]) -> int:
         counting = COUNTINGS[self.api.name]
@@ -511,6 +552,12 @@ def _interface(api: Api, name: object) -> Interface:
     if name == "structured":
         return Structured(wire, api)
     raise InvalidOption("decision_interface is 'native' or 'structured'", option="decision_interface")
+
+
+def _limits(options: HistoryOptions) -> WindowLimits:
+    if options.low_water is None:  # pyright: ignore[reportUnnecessaryComparison] - nothing checks a caller's types
+        raise InvalidOption("low_water must be a number above 0 and at most 1", option="low_water")
+    return WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes, low_water=options.low_water)
 
 
 def _options(history: object) -> HistoryOptions | None:

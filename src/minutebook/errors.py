@@ -185,7 +185,7 @@ class ApprovalRefused(RuntimeRefusal):
 
 
 class CheckpointRefused(RuntimeRefusal):
-    """A run that cannot begin or go on: its checkpoint is `absent` or `unfinished`."""
+    """A run that cannot begin or go on: its checkpoint is `absent`, `unfinished`, or of another `projection`."""
 
 
 class MemoryRefused(RuntimeRefusal):

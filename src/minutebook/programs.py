@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minutebook.ports import DecisionProvider, Random
     from minutebook.runtime import Outcome, Program
     from minutebook.runtime.outcomes import Branch
+    from minutebook.runtime.references import Projection
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ class Runtime(runtime.Runtime[T]):
         monotonic_ns: gives nanoseconds as an int, for the budget of wall time.
         clock: gives Unix milliseconds, for the expiry of approvals.
         approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds; a day if left out.
+        projection: `inline` keeps a model's messages as they came; in `opaque_refs` no argument that it wrote is shown
+            to it again: the history keeps references, and what they stand for is kept with the checkpoints (SPEC D27).
 
     Agents that one decision calls side by side run as tasks of the event loop.
 
@@ -99,6 +102,7 @@ class Runtime(runtime.Runtime[T]):
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], int] = system_clock,
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
+        projection: Projection = "inline",
     ) -> None:
         history = history_store(provider)
         kept = _checkpoints(checkpoints, history, program)
@@ -113,6 +117,7 @@ class Runtime(runtime.Runtime[T]):
             clock=clock,
             approval_ttl=approval_ttl,
             gather=side_by_side,
+            projection=projection,
         )
 
 

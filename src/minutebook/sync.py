@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from minutebook.runtime import Program as Program
     from minutebook.runtime import capability as capability
     from minutebook.runtime import delegate as delegate
+    from minutebook.runtime.references import Projection
 
 __all__ = [
     "AnthropicDecisionProvider",
@@ -408,6 +409,7 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     *,
     max_messages: int = 128,
     max_bytes: int = 262_144,
+    low_water: float = 1.0,
     max_retained_bytes: int | None = None,
     on_event: Observer | None = None,
     store: Store | None = None,
@@ -422,6 +424,7 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     return decisions.HistoryOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,
+        low_water=low_water,
         max_retained_bytes=max_retained_bytes,
         on_event=on_event,
         store=None if store is None else _core_of(store),
@@ -674,6 +677,7 @@ class Runtime(Generic[T]):
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], int] = system_clock,
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
+        projection: Projection = "inline",
     ) -> None:
         self._core = programs.Runtime(
             program,
@@ -685,6 +689,7 @@ class Runtime(Generic[T]):
             monotonic_ns=monotonic_ns,
             clock=clock,
             approval_ttl=approval_ttl,
+            projection=projection,
         )
 
     def run(

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from itertools import pairwise
 
+import msgspec
 import pytest
 from tests.faces.places import PLACES, Place, lasting
 from tests.policy.histories import SHAPES
 
 import minutebook.sync
 from minutebook.conversation import Conversation
+from minutebook.decisions import HistoryOptions, OpenAIDecisionProvider
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryLimitExceeded,
@@ -23,6 +26,7 @@ from minutebook.errors import (
     InvalidOption,
 )
 from minutebook.model.bounds import WindowLimits
+from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Kind
 from minutebook.model.events import HistorySummary
 from minutebook.testing.drive import drive
@@ -447,3 +451,85 @@ def test_d17_options_are_refused_where_they_are_given(option, value, tmp_path):
     with pytest.raises(InvalidOption) as caught:
         Conversation(Place("ram", tmp_path).open(), "c", format="openai-chat", limits=LIMITS, **options)
     assert caught.value.option == option
+
+
+# --- the decision providers ------------------------------------------------------------------------------------------
+
+
+LOOK = CapabilitySpec(
+    name="look",
+    description="Read a file.",
+    parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+)
+REQUEST = DecisionRequest(
+    run_id="run",
+    invocation_id="1",
+    agent_ref="agent",
+    instructions="You decide.",
+    task="Look into all files.",
+    capabilities=(LOOK,),
+    output={"type": "object", "properties": {}},
+)
+
+
+def decided(steps, **options):
+    """Take so many steps of one invocation; return the messages of each request, and the provider."""
+    requests = []
+
+    def generate(messages, schema):
+        requests.append(messages)
+        return {"decision": {"action": "look", "path": f"file {len(requests)}"}}
+
+    provider = OpenAIDecisionProvider(
+        model="m", decision_interface="structured", generate=generate, history=HistoryOptions(**options)
+    )
+    request = REQUEST
+    for step in range(steps):
+        (call,) = drive(provider.decide(request)).calls
+        seen = Observation(
+            capability="look", arguments=call.arguments, value=f"content {step}", reference=call.reference
+        )
+        request = msgspec.structs.replace(request, observations=(*request.observations, seen))
+    return requests, provider
+
+
+def starts_of(requests):
+    """Return where each window begins: its first message behind the instructions and the task."""
+    return [texts_of(messages[2:3]) for messages in requests]
+
+
+def test_b3_a_decision_provider_cuts_seldom_with_a_low_water_mark():
+    """D8 cuts one exchange a step; a lower mark leaves the start alone for several, and the limit holds in both."""
+    often, seldom = (decided(60, max_messages=21, low_water=low)[0] for low in (1.0, 0.5))
+    assert max(map(len, often)) == max(map(len, seldom)) == 22  # the instructions are not counted
+    changes = [sum(one != two for one, two in pairwise(starts_of(requests))) for requests in (often, seldom)]
+    assert changes[0] > 40
+    assert 2 <= changes[1] <= 10
+
+
+def test_d17_d18_a_decision_provider_summarises_what_leaves():
+    """One invocation of many steps: the task stays, the summary is before it, and each exchange is covered once."""
+    host = Host()
+    events = []
+    requests, provider = decided(
+        60, max_messages=21, low_water=0.5, summarize=host, max_summary_bytes=ROOM, on_event=events.append
+    )
+    assert len(host.calls) == sum(isinstance(event, HistorySummary) for event in events)
+    assert 2 <= len(host.calls) <= 10
+    given = [turn for _, turns in host.calls for turn in turns]
+    paths = [number for turn in given for number in range(1, 61) if f'file {number}\\"' in texts_of(turn)]
+    assert paths == list(range(1, len(paths) + 1))
+    assert len(paths) > 40
+    summary, task = requests[-1][1]["content"]
+    assert "exchanges" in summary["text"]
+    assert task["text"] == REQUEST.task
+    record = drive(provider.store.read(provider.key(REQUEST)))
+    assert sum(entry.kind is Kind.SUMMARY for entry in record.entries) == len(host.calls)
+
+
+@pytest.mark.parametrize("low", [None, 0, 1.5, True, "1"])
+def test_b3_a_low_water_mark_outside_its_range_is_refused(low):
+    """Where it is given, before anything is sent."""
+    with pytest.raises(InvalidOption) as caught:
+        HistoryOptions(low_water=low)
+    assert caught.value.option == "low_water"

@@ -40,7 +40,7 @@ def answer(messages: list[dict[str, Any]], *ids: str, name: str = "x") -> bytes:
     """A response that thinks twice, calls, or says its name; with a provider's own spacing."""
     called = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
     said = [{"type": "text", "text": name}]
-    content = [thought(messages), *said, {"type": "redacted_thinking", "data": signature(messages)}, *called]
+    content = [thought(messages), {"type": "redacted_thinking", "data": signature(messages)}, *said, *called]
     return json.dumps({"role": "assistant", "content": content, "stop_reason": "x"}, indent=1).encode()
 
 
@@ -214,6 +214,30 @@ def test_d26_a_switch_from_keep_to_strip_leaves_nothing_stale() -> None:
     assert [thoughts(m) for m in first.messages if m["role"] == "assistant"][-1] == []
     assert thoughts(second.messages[-2]) == [signature(first.messages)] * 2
     assert second.json.startswith(first.json[:-1])
+
+
+@pytest.mark.parametrize("low_water", LOW)
+def test_d18_d26_a_summary_is_one_of_the_things_that_reasoning_is_bound_to(low_water: float) -> None:
+    """D18, D26: a new one makes what stands behind it stale; what is made behind it stays while it stays."""
+    made: list[int] = []
+
+    def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        made.append(len(turns))
+        return f"summary {len(made)}"
+
+    limits = WindowLimits(max_messages=8, low_water=low_water)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits, summarize=summarize)
+    found: Counter[str] = Counter()
+    for _ in range(16):
+        with told.turn("q") as turn:
+            messages = turn.window().messages
+            turn.respond(answer(messages))
+        for place, message in enumerate(messages):
+            if message["role"] == "assistant":
+                signed = set(thoughts(message))
+                found["fresh" if signed == {signature(messages[:place])} else "stale" if signed else "stripped"] += 1
+    assert found["stale"] == 0
+    assert min(found["fresh"], found["stripped"], len(made)) > 2
 
 
 def test_d26_where_the_window_was_cut_survives_a_restart(tmp_path: Path) -> None:

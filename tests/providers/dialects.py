@@ -99,13 +99,16 @@ class Server:
             self.refused.append(fault)
             self.send(handler, self._refusal)
             return
-        reply = self.replies.pop(0)
+        reply = self._reply(handler.path)
         if isinstance(reply, Answering):
             self.send(handler, reply.reply(json.loads(body)))
         elif callable(reply):
             reply(handler)
         else:
             self.send(handler, reply)
+
+    def _reply(self, path: str) -> Any:
+        return self.replies.pop(0)
 
     @staticmethod
     def send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:

@@ -36,6 +36,7 @@ from minutebook import sync
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.codec import JSON
+from minutebook.model.context import ContextWindow
 from minutebook.providers.anthropic import billed, enforced_schema
 from minutebook.testing import drive
 
@@ -359,6 +360,29 @@ def test_d26_thinking_is_stale_when_tools_or_instructions_change(server: Server)
         drive(native.decide(asking(seen(call), **gone)))
     assert drive(native.decide(asking(seen(call)))).finish
     assert thoughts(server.body()) == [2]
+    assert server.refused == []
+
+
+def test_d12_d26_what_leaves_for_the_models_window_makes_later_thinking_stale_too(server: Server) -> None:
+    """D12, D26: a cut by tokens is a cut; what was counted is what is sent, its stale thinking left out."""
+
+    def counted(body: dict[str, Any]) -> Reply:
+        return CLAUDE.count(100 * len(body["messages"]))
+
+    context = ContextWindow(context_window_tokens=1_600)
+    provider = provider_of(CLAUDE, server, "structured", extra_body={"thinking": ADAPTIVE}, context=context)
+    observations: list[Any] = []
+    for number in range(5):
+        server.replies = []
+        answered = saying(acting("look", path=str(number)))
+        server._reply = lambda path: Answering(counted) if path.endswith("count_tokens") else answered  # noqa: B023
+        (call,) = drive(provider.decide(asking(*observations))).calls
+        observations.append(seen(call))
+    generated = [json.loads(body) for path, body in server.requests if path == "/v1/messages"]
+    counts = [json.loads(body)["messages"] for path, body in server.requests if path != "/v1/messages"]
+    assert [len(body["messages"]) for body in generated] == [1, 3, 3, 3, 3]
+    assert [thoughts(body) for body in generated] == [[], [2], [0], [0], [0]]
+    assert all(body["messages"] in counts for body in generated)
     assert server.refused == []
 
 

@@ -189,7 +189,7 @@ def test_d26_opaque_data_and_unknown_fields_go_back_byte_for_byte(wire):
 
 def test_o11_an_unsigned_sibling_stays_unsigned_and_thinking_keeps_its_signature():
     """Case O-11: thinking with its signature, and of two calls only the first signed, come back as they came."""
-    thinking = [{"type": "thinking", "thinking": "", "signature": ODD_SIGNATURE}]
+    thinking = [{"type": "thinking", "thinking": "", "signature": ODD_SIGNATURE}, {"type": "text", "text": "ok"}]
     draft = ANTHROPIC.response(json.dumps({"role": "assistant", "content": thinking}).encode())
     assert (draft.messages, json.loads(fragment(draft))) == (1, thinking)
     parts = [
@@ -400,7 +400,9 @@ EMPTY = [
     (RESPONSES, [{"type": "reasoning", "id": "rs", "summary": []}]),
     (ANTHROPIC, {"role": "assistant", "content": []}),
     (ANTHROPIC, {"role": "assistant", "content": ""}),
+    (ANTHROPIC, {"role": "assistant", "content": "\n\n"}),
     (ANTHROPIC, {"role": "assistant", "content": [{"type": "text", "text": ""}]}),
+    (ANTHROPIC, {"role": "assistant", "content": [{"type": "text", "text": "\n\n"}, {"type": "text", "text": " "}]}),
     (GEMINI, {"role": "model", "parts": []}),
     (GEMINI, {"role": "model"}),
     (GEMINI, {}),
@@ -421,6 +423,20 @@ def test_o13_anything_said_counts_as_content(key):
     assert CHAT.response({"role": "assistant", "content": None, key: value}).messages == 1
 
 
+def test_c2_fields_with_nothing_in_them_are_no_call_and_no_content():
+    """Some servers write every field of a message: an older call without a name, a custom one beside the function."""
+    nothing = {"function_call": {"name": "", "arguments": ""}, "audio": {"id": "", "data": "", "expires_at": 0}}
+    said = {"role": "assistant", "content": "4", "refusal": "", "tool_calls": None, **nothing}
+    draft = CHAT.response(body(CHAT, said))
+    assert (draft.calls, json.loads(fragment(draft))) == ((), said)
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "c", "type": "function", "function": function, "custom": {"name": "", "input": ""}}
+    assert CHAT.response(body(CHAT, {**said, "tool_calls": [call]})).calls == (Call("c", "f"),)
+    custom = {"id": "c", "type": "custom", "function": {"name": "", "arguments": ""}, "custom": {"name": "g"}}
+    assert CHAT.response(body(CHAT, {**said, "tool_calls": [custom]})).calls == (Call("c", "g"),)
+    assert CHAT.response(body(CHAT, {**said, "content": ""})).messages == 0
+
+
 def test_o10_trailing_reasoning_stays_in_the_record_and_out_of_the_window():
     """Case O-10 (a): a reasoning item without follower is not sent; one with its follower is."""
     reasoning = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "Zm9v"}
@@ -431,6 +447,42 @@ def test_o10_trailing_reasoning_stays_in_the_record_and_out_of_the_window():
     drafts = RESPONSES.transcript([user(RESPONSES), reasoning, user(RESPONSES, "again"), *said])
     assert [d.kind for d in drafts] == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT, Kind.RESPONSE]
     assert json.loads(joined(RESPONSES, drafts)) == [user(RESPONSES), user(RESPONSES, "again"), *said]
+
+
+THOUGHTS = (
+    {"type": "thinking", "thinking": "so", "signature": ODD_SIGNATURE},
+    {"type": "redacted_thinking", "data": ODD_SIGNATURE},
+)
+
+
+@pytest.mark.parametrize("thought", THOUGHTS, ids=["thinking", "redacted"])
+@pytest.mark.parametrize("said", [[], [{"type": "text", "text": "\n\n"}], [{"type": "text", "text": "half"}]])
+def test_o10_an_answer_cut_while_the_model_thought_stays_in_the_record_alone(thought, said):
+    """Case O-10 (a): Anthropic refuses an answer that ends with thinking; one that goes on is sent whole."""
+    for content in ([*said, thought], [thought, *said]):
+        raw = codec.encode({"role": "assistant", "content": content, "stop_reason": "max_tokens"})
+        draft = ANTHROPIC.response(raw)
+        if content[-1].get("text", "").strip():
+            assert json.loads(fragment(draft)) == content
+        else:
+            assert draft == Draft(kind=Kind.RESPONSE, payload=raw)
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    draft = ANTHROPIC.response({"role": "assistant", "content": [thought, call]})
+    assert json.loads(fragment(draft)) == [thought, call]
+    again = user(ANTHROPIC, "again")
+    drafts = ANTHROPIC.transcript([user(ANTHROPIC), {"role": "assistant", "content": [thought]}, again])
+    assert [d.kind for d in drafts] == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT]
+    assert json.loads(joined(ANTHROPIC, drafts)) == [user(ANTHROPIC), again]
+
+
+@pytest.mark.parametrize("thought", THOUGHTS, ids=["thinking", "redacted"])
+def test_o10_thinking_in_a_message_of_its_own_stays_with_what_it_led_to(thought):
+    """A client that logs one block a message keeps the thinking of its tool loop: the provider joins such messages."""
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    ahead = [{"role": "assistant", "content": [block]} for block in (thought, call)]
+    drafts = ANTHROPIC.transcript([user(ANTHROPIC), *ahead, *answers(ANTHROPIC, [("c", "f")])])
+    assert [d.kind for d in drafts] == [Kind.INPUT, Kind.RESPONSE, Kind.RESULT]
+    assert json.loads(fragment(drafts[1])) == [thought, call]
 
 
 def test_c2_a_gemini_answer_without_a_role_goes_back_with_it():
@@ -472,13 +524,24 @@ def test_bad_input_46_other_roles_are_refused_with_their_path(wire):
 
 
 def test_bad_input_45_empty_content_is_refused_where_the_provider_refuses_it():
-    """Anthropic takes no empty message and no empty text; Gemini no empty list of parts."""
-    for bad in ("", {"role": "user", "content": []}, {"role": "user", "content": [{"type": "text", "text": ""}]}):
-        with pytest.raises(InvalidMessage):
-            ANTHROPIC.input(bad)
+    """Anthropic takes no empty message, and no text of nothing or of blanks; Gemini no empty list of parts."""
+    for text in ("", " ", "\n\n", "\t \r\n"):
+        said = [{"role": "user", "content": text}, {"role": "user", "content": [{"type": "text", "text": text}]}]
+        for bad in (text, *said, {"role": "user", "content": said[1]["content"] * 2}):
+            with pytest.raises(InvalidMessage):
+                ANTHROPIC.input(bad)
+        for index, bad in enumerate(said, 1):
+            with pytest.raises(InvalidMessage, match="empty") as caught:
+                ANTHROPIC.transcript([user(ANTHROPIC)] * index + [bad])
+            assert caught.value.path == f"$[{index}].content"
+    with pytest.raises(InvalidMessage):
+        ANTHROPIC.input({"role": "user", "content": []})
+    spaced = {"role": "user", "content": [{"type": "text", "text": " "}, {"type": "text", "text": "hi"}]}
+    assert json.loads(fragment(ANTHROPIC.input(spaced))) == spaced
     with pytest.raises(InvalidMessage):
         GEMINI.input({"role": "user", "parts": []})
-    assert CHAT.input("").messages == RESPONSES.input("").messages == GEMINI.input("").messages == 1
+    for text in ("", " ", "\n\n"):
+        assert CHAT.input(text).messages == RESPONSES.input(text).messages == GEMINI.input(text).messages == 1
 
 
 @each_wire
@@ -752,7 +815,8 @@ def test_c4_a_transcript_may_be_the_bytes_of_an_array(wire):
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip)
+"""Texts that say something: Anthropic takes no others."""
 EXCHANGES = st.lists(st.tuples(TEXTS, st.integers(0, 3), st.booleans()), min_size=1, max_size=5)
 
 

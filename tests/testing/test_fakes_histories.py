@@ -172,7 +172,7 @@ TEXTS = ("yes", "ä€🙂", 'quote " and \\ and \n', "x" * 60, "\u0000nul", "li
 formats = pytest.mark.parametrize("name", list(ENVELOPES))
 
 
-def led(name: str, seed: int, *, exact: bool = True) -> Any:
+def led(name: str, seed: int, *, exact: bool = True, reasoning: Any = "strip") -> Any:
     """Lead a random conversation with a fake, every window the whole of it, and return it with the fake."""
     random = Random(f"{name}-{seed}")
     left = [0]
@@ -186,7 +186,7 @@ def led(name: str, seed: int, *, exact: bool = True) -> Any:
         redacted = name == "anthropic" and random.randrange(5) == 0
         return Answer(text=text, calls=made, thinking=thinking, redacted=redacted)
 
-    conversation = sync.Conversation(sync.MemoryStore(namespace="tests"), f"{seed}", format=name)
+    conversation = sync.Conversation(sync.MemoryStore(namespace="tests"), f"{seed}", format=name, reasoning=reasoning)
     path, envelope = ENVELOPES[name]
     with (
         ProviderFake(name, answer, exact=exact) as fake,
@@ -355,7 +355,7 @@ def moves(name: str, messages: list[Any]) -> Iterator[list[Any]]:
 @pytest.mark.parametrize("name", ["anthropic", "openai-responses"])
 def test_o10_a_cut_window_is_stale_where_reasoning_is_bound(name: str) -> None:
     """The fakes tell what the window alone cannot: after a cut, reasoning that was kept has another prefix."""
-    conversation, fake = led(name, 0)
+    conversation, fake = led(name, 0, reasoning="keep")
     whole = conversation.window()
     cut = conversation.window(WindowLimits(max_messages=len(whole.messages) // 2))
     assert RULES[name](cut.messages) is None
@@ -363,6 +363,9 @@ def test_o10_a_cut_window_is_stale_where_reasoning_is_bound(name: str) -> None:
         problem = sealed(name, cut.messages, fake)
         assert problem is not None
         assert "bound to a different conversation" in problem.message
+        stripping, fake = led(name, 0)
+        stripped = stripping.window(WindowLimits(max_messages=len(whole.messages) // 2))
+        assert sealed(name, stripped.messages, fake) is None
     else:
         assert openai_responses.withheld({"input": whole.messages}, fake.seal) == []
         assert openai_responses.withheld({"input": cut.messages}, fake.seal) != []

@@ -8,6 +8,9 @@ it grants nothing, and the runtime checks each proposed call anew (SPEC D3).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 import msgspec
 
 from minutebook.model.codec import JSON
@@ -38,6 +41,10 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"ProposedCall({self.capability!r}, {self.reference})"
+
+
+Project: TypeAlias = Callable[[tuple[ProposedCall, ...]], Awaitable[tuple[ProposedCall, ...]]]
+"""Keeps what calls give as arguments where the runtime finds it, and returns them with references in its place."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +97,11 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All of this invocation so far, oldest first."""
     resumed: Resumed | None = None
     """Of a run's first request alone: what the runtime knows of the messages before it."""
+    project: Project | None = None
+    """
+    Given in `opaque_refs` mode (SPEC D27). Then the arguments of `observations` are references already, and what this
+    returns of a decision's calls is all that a provider may keep of them, send again, or decide.
+    """
 
     def __repr__(self) -> str:
         return f"DecisionRequest(run={self.run_id!r}, invocation={self.invocation_id!r}, {len(self.observations)} done)"

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import ANTHROPIC as ANTHROPIC_COUNTING
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_object, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_object, text_at, unavailable, violation
 from minutebook.providers.sdk_http import Sdk
 from minutebook.providers.streams import Stream, joined_blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from minutebook.model.decisions import CapabilitySpec
+    from minutebook.model.entries import Call
 
 DROP_BLOCK_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The beta header under which the API takes `thinking.block_binding`."""
@@ -190,6 +193,19 @@ def billed(body: dict[str, JSON]) -> JSON:
     return sum(counts) if "input_tokens" in usage and len(counts) == len(parts) else None
 
 
+def called(calls: Sequence[tuple[Call, dict[str, JSON]]]) -> bytes:
+    """Return the assistant's message that makes these calls."""
+    blocks: list[JSON] = [
+        {"type": "tool_use", **id_of(call, "id"), "name": call.name, "input": arguments} for call, arguments in calls
+    ]
+    return codec.encode({"role": "assistant", "content": blocks})
+
+
+def needs_reasoning(extra: Mapping[str, bytes]) -> bool:
+    """Return whether thinking is on by hand: then an assistant's message in an open tool loop has to begin with it."""
+    return "thinking" in extra and text_at(codec.decode(extra["thinking"]), "type") == "enabled"
+
+
 ANTHROPIC: Final = Api(
     name="anthropic",
     path="/v1/messages",
@@ -198,6 +214,7 @@ ANTHROPIC: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "assistant", "content": text}),
+    called=called,
     stream=Stream(
         fields={"stream": b"true"},
         assembled=lambda events: joined_blocks(events, lambda error: code_of(200, error)),
@@ -212,4 +229,5 @@ ANTHROPIC: Final = Api(
     shared={"output_config": frozenset({"format"})},
     withheld="thinking_dropped",
     needs_output_bound=True,
+    needs_reasoning=needs_reasoning,
 )

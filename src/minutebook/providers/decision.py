@@ -112,6 +112,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """Return what the model says in a response's fragment; `None` when that is nothing."""
     said: Callable[[str], bytes]
     """Return the payload of a response that says this text and nothing else, as the wire format keeps it."""
+    called: Callable[[Sequence[tuple[Call, dict[str, JSON]]]], bytes]
+    """Return the payload of a response that makes these calls and nothing else, as the wire format keeps it."""
     stream: Stream
     """How an answer is streamed."""
     billed: Callable[[dict[str, JSON]], JSON]
@@ -128,6 +130,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
     needs_output_bound: bool = False
     """Whether a request without a bound on what is generated is none."""
+    needs_reasoning: Callable[[Mapping[str, bytes]], bool] = lambda _: False
+    """Return whether, with these extra fields, a call goes back only with the reasoning that it came with."""
 
 
 class Interface(Protocol):
@@ -161,6 +165,10 @@ class Interface(Protocol):
 
     def read(self, request: DecisionRequest, draft: Draft) -> Decision:
         """Return the decision in a response's draft; its calls have no reference yet."""
+        ...
+
+    def restated(self, draft: Draft, decision: Decision) -> Draft:
+        """Return a draft that states the decision and nothing else that stood in the response."""
         ...
 
 
@@ -204,6 +212,20 @@ class Native:
         if not is_object(request.output):
             value = value.get("output") if isinstance(value, dict) and value.keys() == {"output"} else _no_output()
         return finished(request, value)
+
+    def restated(self, draft: Draft, decision: Decision) -> Draft:
+        """Return the calls with the decision's arguments, or the output; without text, reasoning and signatures."""
+        fragment = draft.payload[draft.start : draft.stop]
+        if not decision.calls:
+            return self.wire.response(self._api.said(output_text(self._api, fragment)))
+        named = [call for call, _ in self.wire.calls(fragment)]
+        arguments = [call.arguments for call in decision.calls]
+        return self.wire.response(self._api.called(list(zip(named, arguments, strict=True))))
+
+
+def output_text(api: Api, fragment: bytes) -> str:
+    """Return the JSON value that a response's text states, written anew."""
+    return codec.encode(parsed(api.text(fragment))).decode()
 
 
 def _no_output() -> JSON:
@@ -408,6 +430,11 @@ def read_message(interface: Interface, request: DecisionRequest, payload: bytes)
     if not draft.messages:
         raise violation(Diagnosis.NO_TEXT)
     return draft, interface.read(request, draft)
+
+
+def id_of(call: Call, key: str) -> dict[str, JSON]:
+    """Return a call's id as a member called `key`; none where the provider left it out."""
+    return {key: call.id} if call.id else {}
 
 
 def text_at(holder: JSON, key: str) -> str:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import GEMINI as GEMINI_COUNTING
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, text_at, unavailable, violation
 from minutebook.providers.streams import Stream, joined_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minutebook.model.decisions import CapabilitySpec
+    from minutebook.model.entries import Call
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
@@ -80,6 +83,8 @@ def _function(spec: CapabilitySpec) -> dict[str, JSON]:
     return {"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters}
 
 
+_NO_SIGNATURE: Final = "skip_thought_signature_validator"
+
 # --- the response ----------------------------------------------------------------------------------------------------
 
 _ENDINGS: Final = {
@@ -129,6 +134,23 @@ def _spelled(*names: str) -> frozenset[str]:
     return frozenset(names) | {re.sub("([A-Z])", r"_\1", name).lower() for name in names}
 
 
+def called(calls: Sequence[tuple[Call, dict[str, JSON]]]) -> bytes:
+    """
+    Return the content that makes these calls, which no signature of the provider's is bound to.
+
+    Within a turn the first call of each response has to carry one; this is the value that the provider documents for
+    calls which come without.
+    """
+    parts: list[JSON] = [
+        {
+            "functionCall": {**id_of(call, "id"), "name": call.name, "args": arguments},
+            **({} if position else {"thoughtSignature": _NO_SIGNATURE}),
+        }
+        for position, (call, arguments) in enumerate(calls)
+    ]
+    return codec.encode({"role": "model", "parts": parts})
+
+
 GEMINI: Final = Api(
     name="gemini",
     path="/models/{model}:generateContent",
@@ -137,6 +159,7 @@ GEMINI: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "model", "parts": [{"text": text}]}),
+    called=called,
     stream=Stream(
         fields={},
         path="/models/{model}:streamGenerateContent?alt=sse",

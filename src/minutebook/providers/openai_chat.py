@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import OPENAI_CHAT
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, text_at, unavailable, violation
 from minutebook.providers.openai_http import known_code
 from minutebook.providers.streams import Stream, joined_chunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minutebook.model.decisions import CapabilitySpec
+    from minutebook.model.entries import Call
 
 _ENDINGS: Final = {"length": Diagnosis.LENGTH, "content_filter": Diagnosis.CONTENT_FILTER}
 _USABLE: Final = frozenset({"stop", "tool_calls", "function_call"})
@@ -82,6 +85,20 @@ def billed(body: dict[str, JSON]) -> JSON:
     return usage.get("prompt_tokens") if isinstance(usage, dict) else None
 
 
+def called(calls: Sequence[tuple[Call, dict[str, JSON]]]) -> bytes:
+    """Return the assistant's message that makes these calls."""
+    made: list[JSON] = [
+        {**id_of(call, "id"), "type": "function", "function": {"name": call.name, "arguments": as_json(arguments)}}
+        for call, arguments in calls
+    ]
+    return codec.encode({"role": "assistant", "content": None, "tool_calls": made})
+
+
+def as_json(arguments: dict[str, JSON]) -> str:
+    """Return arguments as the text that this provider's calls hold."""
+    return codec.encode(arguments).decode()
+
+
 CHAT: Final = Api(
     name="openai-chat",
     path="/chat/completions",
@@ -91,6 +108,7 @@ CHAT: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "assistant", "content": text}),
+    called=called,
     stream=Stream(
         fields={"stream": b"true", "stream_options": b'{"include_usage":true}'},
         assembled=lambda events: joined_chunks(events, known_code),

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import OPENAI_RESPONSES
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, is_closed, text_at, unavailable, violation
-from minutebook.providers.openai_chat import function
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, text_at, unavailable, violation
+from minutebook.providers.openai_chat import as_json, function
 from minutebook.providers.openai_http import known_code
 from minutebook.providers.streams import Stream, last_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from minutebook.model.entries import Call
 
 _CUTS: Final = {"max_output_tokens": Diagnosis.LENGTH, "content_filter": Diagnosis.CONTENT_FILTER}
 _TRANSPORT: Final = frozenset(
@@ -98,6 +100,16 @@ def billed(body: dict[str, JSON]) -> JSON:
     return usage.get("input_tokens") if isinstance(usage, dict) else None
 
 
+def called(calls: Sequence[tuple[Call, dict[str, JSON]]]) -> bytes:
+    """Return the items that make these calls. Without an item id none is missed for its reasoning (case O-10)."""
+    return codec.encode(
+        [
+            {"type": "function_call", **id_of(call, "call_id"), "name": call.name, "arguments": as_json(arguments)}
+            for call, arguments in calls
+        ]
+    )
+
+
 RESPONSES: Final = Api(
     name="openai-responses",
     path="/responses",
@@ -106,6 +118,7 @@ RESPONSES: Final = Api(
     check=check,
     text=text,
     said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
+    called=called,
     stream=Stream(fields={"stream": b"true"}, assembled=lambda events: last_response(events, known_code)),
     billed=billed,
     withheld="reasoning",

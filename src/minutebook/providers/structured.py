@@ -18,7 +18,16 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
-from minutebook.providers.decision import Diagnosis, finished, in_object, is_object, parsed, proposed, violation
+from minutebook.providers.decision import (
+    Diagnosis,
+    finished,
+    in_object,
+    is_object,
+    output_text,
+    parsed,
+    proposed,
+    violation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,6 +161,14 @@ class Structured:
         if fields.keys() != {"output"}:
             raise violation(Diagnosis.OUTPUT_MISMATCH)
         return finished(request, fields["output"])
+
+    def restated(self, draft: Draft, decision: Decision) -> Draft:
+        """Return the text that states the call with the decision's arguments, or the finish."""
+        if not decision.calls:
+            return self.wire.response(self._api.said(output_text(self._api, draft.payload[draft.start : draft.stop])))
+        (call,) = decision.calls
+        text = codec.encode({_ROOT: {_ACTION: call.capability, **call.arguments}}).decode()
+        return self.wire.response(self._api.said(text))
 
 
 def _told(message: JSON) -> str | None:

@@ -31,7 +31,7 @@ from minutebook.runtime.execution import Admitted, Refused, checked, executed
 from minutebook.runtime.memory import Resources
 from minutebook.runtime.outcomes import Branch, Host, Outcome
 from minutebook.runtime.program import Program
-from minutebook.runtime.proposals import checked_decision
+from minutebook.runtime.proposals import check_projected, checked_decision
 from minutebook.runtime.records import (
     Asking,
     Began,
@@ -44,9 +44,11 @@ from minutebook.runtime.records import (
     Observed,
     Progress,
     Record,
+    Referred,
     Ruled,
     Waiting,
 )
+from minutebook.runtime.references import Kept, projected, refusal, widened
 
 if TYPE_CHECKING:
     from minutebook.model.decisions import ProposedCall
@@ -101,7 +103,8 @@ class Invocation(Generic[T]):
         before = await self.log.take() if self.log else Progress()
         try:
             if not before.began or before.ended is not None:
-                self._begin(task, before.seen, earlier)
+                # In another mode it has another conversation, of which nothing was received yet.
+                self._begin(task, before.seen if before.projection == self.host.projection else 0, earlier)
             elif before.task == task and list(earlier) in ([], before.observations):
                 await self._go_on(before)
             else:
@@ -116,7 +119,7 @@ class Invocation(Generic[T]):
 
     def _begin(self, task: str, seen: int, earlier: Sequence[Observation] = ()) -> None:
         self.progress = Progress()
-        self._keep(Began(task=task, seen=seen))
+        self._keep(Began(task=task, seen=seen, projection=self.host.projection))
         for each in earlier:
             self._keep(
                 Given(
@@ -154,6 +157,11 @@ class Invocation(Generic[T]):
             raise
 
     async def _go_on(self, before: Progress) -> None:
+        if before.projection != self.host.projection:
+            raise CheckpointRefused(
+                f"the task was begun with projection={before.projection!r}; go on with the same",
+                problem="projection",
+            )
         self.progress = before
         self._open_ledger()
         self.resumed = Resumed(seen=before.seen, worker_stopped=before.recovered)
@@ -276,6 +284,8 @@ class Invocation(Generic[T]):
         decision = await provider.decide(self._request())
         anew = isinstance(decision, Decision) and decision.without_messages  # pyright: ignore[reportUnnecessaryIsInstance]
         decision = checked_decision(decision, set() if anew else self.progress.answered)
+        if self.host.projection == "opaque_refs":
+            check_projected(decision)
         if decision.finish is not None:
             self.program.read_output(decision.finish.output)
         self.resumed = None
@@ -287,24 +297,45 @@ class Invocation(Generic[T]):
         declared = self.program.capabilities
         # Asked once for each: a clock that moves on between two questions could leave a capability out of both lists.
         withheld = tuple(name for name in declared if self._denial(name) is not None)
+        opaque = self.host.projection == "opaque_refs"
+        specs = [each.spec for name, each in declared.items() if name not in withheld]
         return DecisionRequest(
             run_id=self.run_id,
             invocation_id=self.invocation_id,
             agent_ref=self.program.name,
             instructions=self.program.instructions,
             task=self.progress.task,
-            capabilities=tuple(each.spec for name, each in declared.items() if name not in withheld),
+            capabilities=tuple(map(widened, specs) if opaque else specs),
             output=self.program.output,
             withheld=withheld,
-            observations=tuple(self.progress.observations),
+            observations=self.progress.told,
             resumed=self.resumed,
+            project=self._project if opaque else None,
         )
+
+    async def _project(self, calls: tuple[ProposedCall, ...]) -> tuple[ProposedCall, ...]:
+        """Keep what calls give as arguments, durably before a provider records what stands for it."""
+        projected_calls: list[ProposedCall] = []
+        keeping: dict[str, Kept] = {}
+        for call in calls:
+            found = self.program.capabilities.get(call.capability)
+            parameters = found.parameters if found else {}
+            shown, kept = projected(call.arguments, parameters, self.progress.kept, self.host.fresh_id)
+            projected_calls.append(msgspec.structs.replace(call, arguments=shown))
+            keeping |= kept
+        self._note(Referred(kept=keeping))
+        await self._commit()
+        return tuple(projected_calls)
 
     def _denial(self, name: str) -> Denial | None:
         return denial(name, self.program.capabilities, self.grants, self.ledger)
 
-    def _checked(self, call: ProposedCall) -> Admitted | Refused:
-        return checked(call, self.program.capabilities, self._denial(call.capability))
+    def _checked(self, position: int) -> Admitted | Refused:
+        call = self.progress.calls[position]
+        denied = self._denial(call.capability)
+        if denied is None and (dangling := self.progress.dangling.get(position)):
+            return Refused("invalid_reference", refusal(dangling))
+        return checked(call, self.program.capabilities, denied)
 
     # --- the calls of one decision -----------------------------------------------------------------------------------
 
@@ -337,7 +368,7 @@ class Invocation(Generic[T]):
         if position in self.progress.open:
             self._observe(position, observed.interrupted(call))
             return None
-        found = self._checked(call)
+        found = self._checked(position)
         if isinstance(found, Refused):
             self._observe(position, observed.refused(call, *found))
             return None
@@ -363,7 +394,7 @@ class Invocation(Generic[T]):
         now = self.host.clock()
         pending: list[PendingApproval] = []
         for position in self.progress.waiting:
-            found = self._checked(self.progress.calls[position])
+            found = self._checked(position)
             if isinstance(found, Admitted) and found.found.needs_approval and position not in self.progress.open:
                 pending.append(self._shown(position, found.found, now))
         if tuple(pending) != self.progress.pending:

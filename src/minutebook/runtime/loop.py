@@ -20,6 +20,7 @@ from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refu
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
+from minutebook.runtime.references import PROJECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from minutebook.runtime.approvals import Approval, PendingApproval
     from minutebook.runtime.checkpoints import Storage
     from minutebook.runtime.outcomes import Branch, Gather
+    from minutebook.runtime.references import Projection
 
 __all__ = ["Outcome", "Runtime"]
 
@@ -65,6 +67,7 @@ class Runtime(Generic[T]):
         clock: gives Unix milliseconds, for the expiry of approvals.
         approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds.
         gather: runs branches side by side; without it they run one after the other.
+        projection: what providers keep of a model's arguments; see `references`.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Runtime(Generic[T]):
         memory: Storage | None = None,
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
         gather: Gather = one_by_one,
+        projection: Projection = "inline",
     ) -> None:
         """Keep the parts; nothing is called."""
         if not isinstance(program, Program):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
@@ -102,6 +106,7 @@ class Runtime(Generic[T]):
             clock=lambda: read_clock(clock),
             approval_ms=_approval_ms(approval_ttl),
             gather=gather,
+            projection=_checked_projection(projection),
         )
 
     async def run(
@@ -140,6 +145,12 @@ class Runtime(Generic[T]):
         """
         earlier = observed.check_earlier(observations)
         _check_identity(run_id, invocation_id, earlier)
+        if earlier and self._host.projection == "opaque_refs":
+            raise InvalidOption(
+                "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
+                "checkpoints, and go on with resume",
+                option="observations",
+            )
         invocation = self._invocation(
             self._host.fresh_id() if run_id is None else run_id,
             self._host.fresh_id() if invocation_id is None else invocation_id,
@@ -227,6 +238,12 @@ class Runtime(Generic[T]):
                 raise refuse_changed(each.capability)
         for each in checked:
             owners[each.id].rulings[each.id] = each
+
+
+def _checked_projection(projection: object) -> Projection:
+    if projection not in PROJECTIONS:
+        raise InvalidOption("projection is 'inline' or 'opaque_refs'", option="projection")
+    return projection
 
 
 def _approval_ms(approval_ttl: object) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import ProposedCall
 
-Refusal: TypeAlias = Denial | Literal["invalid_arguments", "run_stopped", "denied"]
+Refusal: TypeAlias = Denial | Literal["invalid_arguments", "invalid_reference", "run_stopped", "denied"]
 """Why a proposed call was not executed."""
 
 

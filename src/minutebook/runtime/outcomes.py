@@ -13,6 +13,7 @@ from minutebook.model.decisions import Observation
 from minutebook.runtime.approvals import PendingApproval
 from minutebook.runtime.budgets import Budget
 from minutebook.runtime.checkpoints import Storage
+from minutebook.runtime.references import Projection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,3 +71,5 @@ class Host:
     approval_ms: int
     """How long a call waits for its approval before it has to be shown anew."""
     gather: Gather
+    projection: Projection
+    """What providers keep of a model's arguments."""

@@ -15,6 +15,7 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidValue
 from minutebook.model.bounds import MAX_COUNT
 from minutebook.model.codec import JSON, decode, encode, text
 from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
+from minutebook.runtime.references import is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -41,6 +42,21 @@ def checked_decision(decision: object, answered: Set[CallReference]) -> Decision
         raise _malformed("it has either calls or a finish")
     _check_references(checked, answered)
     return msgspec.structs.replace(decision, calls=checked)
+
+
+def check_projected(decision: Decision) -> None:
+    """
+    Refuse a decision of a provider that keeps arguments to itself where it was given `project` (SPEC D27).
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: an argument that is no reference.
+    """
+    if not all(is_reference(value) for call in decision.calls for value in call.arguments.values()):
+        raise AgentDecisionProviderSchemaViolation(
+            "in opaque_refs mode a provider decides what request.project returned of the calls, and keeps nothing "
+            "else of their arguments; this one gave an argument itself",
+            provider_error_code="not_projected",
+        )
 
 
 def _checked_call(call: object) -> ProposedCall:

@@ -23,6 +23,7 @@ from minutebook.model.entries import Draft, Entry, Kind
 from minutebook.runtime.approvals import Approval, PendingApproval
 from minutebook.runtime.budgets import Budget, Used
 from minutebook.runtime.observations import used_by
+from minutebook.runtime.references import Kept, Projection, restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +43,7 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
 
     task: str
     seen: int = 0
+    projection: Projection = "inline"
 
 
 class Given(_Record, frozen=True, kw_only=True, tag="given"):
@@ -58,8 +60,14 @@ class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
     """A decision is about to be asked for: it is used from now on."""
 
 
+class Referred(_Record, frozen=True, kw_only=True, tag="referred"):
+    """References stand for these values from now on, whatever becomes of the decision that gave them (SPEC D27)."""
+
+    kept: dict[str, Kept]
+
+
 class Call(msgspec.Struct, frozen=True):
-    """A proposed call as it is stored."""
+    """A proposed call as it is stored: in `opaque_refs` mode with references for arguments."""
 
     capability: str
     arguments: dict[str, Any]
@@ -113,7 +121,7 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
     """The program's fault that ended it, as its error said."""
 
 
-Record: TypeAlias = Began | Given | Asking | Decided | Waiting | Ruled | Intended | Observed | Ended
+Record: TypeAlias = Began | Given | Asking | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended
 
 
 def draft_of(record: Record) -> Draft:
@@ -147,7 +155,12 @@ class Progress:
         self.observations: list[Observation] = []
         self.answered: set[CallReference] = set()
         self.calls: tuple[ProposedCall, ...] = ()
-        """The calls of the newest decision; all that are observed are `done`."""
+        """The calls of the newest decision, with real arguments; all that are observed are `done`."""
+        self.dangling: dict[int, tuple[str, ...]] = {}
+        """Positions of calls with references that stand for nothing, and the names of those parameters."""
+        self.projection: Projection = "inline"
+        self.kept: dict[str, Kept] = {}
+        """What references stand for; empty in `inline` mode."""
         self.done: set[int] = set()
         self.open: dict[int, tuple[str, ...]] = {}
         """Positions of calls whose intent is noted and whose outcome is not, with the invocations they delegate to."""
@@ -157,6 +170,10 @@ class Progress:
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
+        self._shown: list[dict[str, Any]] = []
+        """The arguments of the newest decision's calls as the provider gave them."""
+        self._told: list[dict[str, Any]] = []
+        """The arguments of each observation as a provider may see them."""
         self._given: list[Observation] = []
         self._asked = 0
         self._executed: Counter[str] = Counter()
@@ -195,6 +212,16 @@ class Progress:
             wall_ns=self._wall_ns,
         )
 
+    @property
+    def told(self) -> tuple[Observation, ...]:
+        """The observations as a provider may see them: in `opaque_refs` mode with references for arguments."""
+        if self.projection == "inline":
+            return tuple(self.observations)
+        return tuple(
+            msgspec.structs.replace(each, arguments=arguments)
+            for each, arguments in zip(self.observations, self._told, strict=True)
+        )
+
     def apply(self, record: Record) -> None:
         """Go on by one record."""
         self._wall_ns = max(self._wall_ns, record.wall_ns)
@@ -202,6 +229,7 @@ class Progress:
 
     def _began(self, record: Began) -> None:
         self.task, self.began, self.seen = record.task, True, record.seen
+        self.projection = record.projection
 
     def _take_given(self, record: Given) -> None:
         observation = Observation(
@@ -212,24 +240,33 @@ class Progress:
             reference=record.reference,
         )
         self._given.append(observation)
-        self._observe(observation)
+        self._observe(observation, observation.arguments)
 
     def _asking(self, _: Asking) -> None:
         self.ended = None  # a budget had ended it, and was raised since
         self._asked += 1
+
+    def _referred(self, record: Referred) -> None:
+        self.kept.update(record.kept)
 
     def _decided(self, record: Decided) -> None:
         if record.without_messages:
             # The conversation began anew, and its numbers with it: what they named before they name no more.
             self.observations = [msgspec.structs.replace(each, reference=None) for each in self.observations]
             self.answered.clear()
+        self._shown = [each.arguments for each in record.calls]
+        real = [self._restored(each.arguments) for each in record.calls]
+        self.dangling = {at: dangling for at, (_, dangling) in enumerate(real) if dangling}
         self.calls = tuple(
-            ProposedCall(capability=each.capability, arguments=each.arguments, reference=each.reference)
-            for each in record.calls
+            ProposedCall(capability=each.capability, arguments=arguments, reference=each.reference)
+            for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open = set(), {}
         self.seen = record.exchange or 0
         self.recovered = False
+
+    def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        return (arguments, ()) if self.projection == "inline" else restored(arguments, self.kept)
 
     def _waiting(self, record: Waiting) -> None:
         self.pending = record.pending
@@ -256,11 +293,13 @@ class Progress:
                 value=record.value,
                 error=record.error,
                 reference=call.reference,
-            )
+            ),
+            self._shown[record.position],
         )
 
-    def _observe(self, observation: Observation) -> None:
+    def _observe(self, observation: Observation, told: dict[str, Any]) -> None:
         self.observations.append(observation)
+        self._told.append(told)
         if observation.reference is not None:
             self.answered.add(observation.reference)
 
@@ -272,6 +311,7 @@ _APPLY: dict[type[Any], Any] = {
     Began: Progress._began,  # pyright: ignore[reportPrivateUsage]
     Given: Progress._take_given,  # pyright: ignore[reportPrivateUsage]
     Asking: Progress._asking,  # pyright: ignore[reportPrivateUsage]
+    Referred: Progress._referred,  # pyright: ignore[reportPrivateUsage]
     Decided: Progress._decided,  # pyright: ignore[reportPrivateUsage]
     Waiting: Progress._waiting,  # pyright: ignore[reportPrivateUsage]
     Ruled: Progress._ruled,  # pyright: ignore[reportPrivateUsage]

@@ -32,7 +32,7 @@ class BlockFormat(Format):
     grouped = True
     sides: Mapping[str, Side]
     takes_empty_text = False
-    """Whether the provider accepts a user's message that holds a text without a character and nothing else."""
+    """Whether the provider accepts a user's message of nothing but a text that says nothing."""
 
     @abstractmethod
     def call(self, block: dict[str, JSON], path: str) -> tuple[Call, JSON] | None:
@@ -50,6 +50,10 @@ class BlockFormat(Format):
     def is_empty(self, block: JSON) -> bool:
         """Return whether the block holds nothing that a provider would take."""
 
+    def is_thought(self, block: JSON) -> bool:  # noqa: ARG002 - a format with such blocks looks
+        """Return whether the block only leads to another, so that the provider refuses an answer that ends with it."""
+        return False
+
     # -------------------------------------------------------------------------------------------------------------
 
     def side(self, value: JSON, path: str) -> Side:
@@ -61,9 +65,9 @@ class BlockFormat(Format):
         if side is not Side.USER:
             return side
         content = self._content(message, path)
-        if not content or (not self.takes_empty_text and all(self.is_empty(block) for block in content)):
+        if not content or not (self.takes_empty_text or self._filled(content)):
             raise InvalidMessage(
-                f"{self.list_key} is empty; this provider refuses that", path=f"{path}.{self.list_key}"
+                f"{self.list_key} is empty or blank; this provider refuses that", path=f"{path}.{self.list_key}"
             )
         return Side.RESULTS if self.replies(message, path) else Side.USER
 
@@ -118,9 +122,25 @@ class BlockFormat(Format):
         if isinstance(content, list):
             for index, block in enumerate(content):
                 members(block, f"{path}.{self.list_key}[{index}]")
-        if not content or (isinstance(content, list) and all(self.is_empty(block) for block in content)):
+        if not self._is_answer(content, path):
             return Answer()
         return Answer(*_slices.find(payload, *keys, self.list_key), 1, f"{path}.{self.list_key}")
+
+    def _filled(self, content: list[JSON] | str) -> list[JSON]:
+        """Return the blocks that hold something."""
+        blocks: list[JSON] = [self.text_part(content)] if isinstance(content, str) else content
+        return [block for block in blocks if not self.is_empty(block)]
+
+    def _is_answer(self, content: list[JSON] | str, path: str) -> bool:
+        """
+        Return whether the provider takes this back as what the model said.
+
+        An answer that was cut while the model thought has nothing that may end it (case O-10): the record alone has it.
+        """
+        filled = self._filled(content)
+        if not filled or not self.is_thought(filled[-1]):
+            return bool(filled)
+        return any(self.call(members(block, path), path) for block in filled)
 
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls in a list of blocks, with their arguments as JSON values."""
@@ -131,13 +151,14 @@ class BlockFormat(Format):
 
     def pieces(self, messages: Iterable[Piece]) -> Iterator[Piece]:
         """
-        Return the steps of a transcript. The model's messages in a row are one response once an earlier one has calls.
+        Return the steps of a transcript. The model's messages in a row are one response once an earlier one has calls,
+        or while the last ends with thinking.
 
         Both providers join such messages themselves, and the results of all their calls stand in the message after.
         """
         run: list[Piece] = []
         for piece in messages:
-            if run and (piece.side is not Side.ASSISTANT or not any(map(self._has_calls, run))):
+            if run and (piece.side is not Side.ASSISTANT or not self._goes_on(run)):
                 yield self._joined(run)
                 run = []
             if piece.side is Side.ASSISTANT:
@@ -146,6 +167,11 @@ class BlockFormat(Format):
                 yield piece
         if run:
             yield self._joined(run)
+
+    def _goes_on(self, run: list[Piece]) -> bool:
+        content = self._content(members(run[-1].value, run[-1].path), run[-1].path)
+        thinks = isinstance(content, list) and bool(content) and self.is_thought(content[-1])
+        return thinks or any(map(self._has_calls, run))
 
     def _has_calls(self, piece: Piece) -> bool:
         content = self._content(members(piece.value, piece.path), piece.path)

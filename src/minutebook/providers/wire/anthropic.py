@@ -1,8 +1,9 @@
 """
 Anthropic Messages: content is a text or a list of blocks; the results of an exchange are one user message.
 
-Thinking goes back as it came: a block whose `thinking` is empty and whose signature is not is content. Tools that the
-provider runs itself (`server_tool_use`) are not answered here.
+Thinking goes back as it came, with whatever it led to, also where its text is empty and its signature is not. An answer
+that ends with it does not go back: the provider refuses that. Tools that the provider runs itself (`server_tool_use`)
+are not answered here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
 
 _PARTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
-_BOUND: Final = frozenset({"thinking", "redacted_thinking"})
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 """The blocks that are bound to all messages before them."""
 
 
@@ -89,13 +90,17 @@ class Anthropic(BlockFormat):
             names.replace(block, key)
 
     def is_empty(self, block: JSON) -> bool:
-        """Return whether the block is a text without a character, which the provider refuses."""
-        return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
+        """Return whether the block is a text of blanks or of nothing, which the provider refuses."""
+        return kind_of(block) == "text" and isinstance(block, dict) and not str(block.get("text")).strip()
+
+    def is_thought(self, block: JSON) -> bool:
+        """Return whether the block is thinking, readable or not."""
+        return kind_of(block) in _THINKING
 
     def unbound(self, fragment: bytes) -> bytes:
         """Return a response's list without its thinking, every other block byte for byte."""
         blocks = array(codec.decode(fragment), "$") if fragment.startswith(b"[") else []
-        kept = [kind_of(block) not in _BOUND for block in blocks]
+        kept = [not self.is_thought(block) for block in blocks]
         if all(kept):
             return fragment
         left = [raw for raw, stays in zip(_slices.items(fragment), kept, strict=True) if stays]

@@ -23,6 +23,7 @@ from minutebook.providers.wire._values import (
     array,
     as_text,
     identifier,
+    kind_of,
     members,
     only,
     refuse_error,
@@ -95,7 +96,8 @@ class OpenAIChat(Format):
         calls = array(message.get("tool_calls") or [], place)
         found = [_call(members(call, f"{place}[{n}]"), f"{place}[{n}]") for n, call in enumerate(calls)]
         if not found and message.get("function_call") is not None:
-            found.append(_named("", message["function_call"], "arguments", f"{path}.function_call"))
+            named = _named("", message["function_call"], "arguments", f"{path}.function_call")
+            found += [named] if named[0].name else []  # some servers write every field, with nothing in it
         return found
 
     def replies(self, value: JSON, path: str) -> list[Reply]:
@@ -136,12 +138,14 @@ def _check_content(message: dict[str, JSON], path: str) -> None:
 def _says_something(value: JSON) -> bool:
     if isinstance(value, list):
         return any(part != {"type": "text", "text": ""} for part in value)
+    if isinstance(value, dict):
+        return any(value.values())
     return value is not None and value != ""
 
 
 def _call(call: dict[str, JSON], path: str) -> tuple[Call, JSON]:
     id_ = identifier(call, "id", path)
-    if "custom" in call:
+    if "custom" in call and (kind_of(call) == "custom" or "function" not in call):
         return _named(id_, call["custom"], "input", f"{path}.custom")
     return _named(id_, call.get("function"), "arguments", f"{path}.function")
 

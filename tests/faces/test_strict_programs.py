@@ -1,0 +1,297 @@
+"""
+Every decision provider over the strict fakes: one program, unchanged, and one story that is cut at every place.
+
+A fake refuses what its service would: calls without results, roles that meet, signatures that are not byte for byte
+those that it gave, reasoning without its follower, a request over the window. So whatever left is judged by rules that
+know nothing of this package, and the tests here ask that nothing was ever refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from math import ceil, log2
+from typing import Any
+
+import msgspec
+import pytest
+from tests.faces.strict import (
+    KINDS,
+    STEPS,
+    Host,
+    Life,
+    Story,
+    counted,
+    decisions,
+    first_words,
+    generated,
+    messages_of,
+)
+
+from minutebook import ContextWindow, sync
+from minutebook.model.receipts import decode_sent
+from minutebook.policy import projection
+from minutebook.testing import ProviderFake
+
+PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
+every = pytest.mark.parametrize(
+    ("name", "interface"), [(name, interface) for name in KINDS for interface in ("native", "structured")]
+)
+Figure = Callable[[str], None]
+
+
+@pytest.fixture
+def path(tmp_path: Any) -> Any:
+    tmp_path.chmod(0o700)
+    return tmp_path / "book.sqlite"
+
+
+# --- whole programs ---------------------------------------------------------------------------------------------------
+
+TIGHT = {"context": ContextWindow(context_window_tokens=1_000, input_token_multiplier=1, safety_margin_tokens=0)}
+"""No reserve at all: what passes is exactly what the fake, whose window is the same, still takes."""
+
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "whole": ({}, {}, False),
+    "trimmed": ({"max_messages": 11}, {}, False),
+    "guarded": ({}, TIGHT, False),
+    "summarised": ({"max_messages": 11, "max_summary_bytes": 400}, {}, True),
+    "guarded-summarised": ({"max_messages": 14, "max_summary_bytes": 400}, TIGHT, True),
+}
+
+
+LIVES = [(mode, colour) for colour in ("blocking", "async") for mode in MODES]
+"""Each mode in both colours; on the short budget each in one."""
+
+
+@every
+@pytest.mark.parametrize(("mode", "colour"), LIVES if PROVE else [*LIVES[:4], LIVES[-1]])
+def test_d01_i22_o11_o15_o25_one_program_breaks_no_rule_of_any_provider(
+    name: str, interface: str, colour: str, mode: str, path: Any
+) -> None:
+    """D1, D8, D12, D18, D26: two tasks, a restart between them, thinking on, every count equal to what was billed."""
+    history, options, summarises = MODES[mode]
+    host = Host()
+    window = 1_000 if options else None
+    with ProviderFake(name, decisions(interface, 2), exact=True, window_tokens=window) as fake:
+        life = Life(fake, name, interface, colour, path)
+        kept = {**history, "summarize": host} if summarises else history
+        told = [life.work(f"Task {n}.", history=kept, **options).output.answer for n in range(2)]
+        assert told == ["done 0", "done 1"]
+        assert fake.refused == ()
+        made = generated(fake)
+    looked = sum(len(paths) if interface == "structured" else 1 for paths in STEPS) + 1
+    assert len(made) == 2 * looked, "a step was asked for twice, or not at all"
+    shown = [messages_of(request.json) for request in made]
+    lengths = [len(messages) for messages in shown]
+    assert (lengths == sorted(set(lengths))) is (mode == "whole"), "nothing was trimmed, or something was"
+    assert bool(host.given) is summarises
+    assert all(len(messages) <= history.get("max_messages", 128) for messages in shown)
+    billed = [(sent.counted_tokens, sent.billed_tokens) for sent in sent_in(path)]
+    assert len(billed) == len(made)
+    assert all(count == bill and count for count, bill in billed)
+    if options:
+        assert max(count for count, _ in billed) <= 900
+    if summarises:
+        check_covered_once(host, shown[-1])
+
+
+def sent_in(path: Any) -> list[Any]:
+    """What the receipts of every conversation in a file say of the requests that were answered."""
+    with sync.SQLiteStore(path, namespace="n") as store:
+        keys = [
+            listing.key for listing in store.list() if '"native"' in listing.key.id or "structured" in listing.key.id
+        ]
+        receipts = [receipt for key in keys for receipt in store.receipts(key)]
+        return [decode_sent(receipt.sent) for receipt in receipts if receipt.sent]
+
+
+def check_covered_once(host: Host, last: list[Any]) -> None:
+    """Each result reached the callback or stands in the last window, none did twice, and none is missing."""
+    given = json.dumps([turns for _, turns in host.given], ensure_ascii=False)
+    told = given + json.dumps(last, ensure_ascii=False)
+    looked = [path for paths in STEPS for path in paths if path != "gone"]
+    for path in set(looked):
+        assert told.count(f"content of {path} ") == 2 * looked.count(path), path
+    assert [previous for previous, _ in host.given[:1]] == [None]
+    assert all(previous and host.text in previous for previous, _ in host.given[1:])
+
+
+# --- one story, cut at every place ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stories() -> Iterator[dict[tuple[str, str], Story]]:
+    told = {(name, interface): Story(name, interface) for name in KINDS for interface in ("native", "structured")}
+    yield told
+    for story in told.values():
+        story.close()
+
+
+def bytes_sent(story: Story) -> int:
+    """The bytes of the messages in the last request, as they went out: fakes that are exact write them oddly."""
+    body = msgspec.json.decode(generated(story.fake)[-1].body, type=dict[str, msgspec.Raw])
+    raw = next(body[name] for name in ("input", "messages", "contents") if name in body)
+    first = bytes(msgspec.json.decode(raw, type=list[msgspec.Raw])[0])
+    return len(bytes(raw)) - (len(first) + 1 if json.loads(first).get("role") == "system" else 0)
+
+
+def check_window(story: Story, messages: list[Any], host: Host | None) -> int:
+    """Check which results a window shows: the newest; the others reached the host. Return how many."""
+    text = json.dumps(messages, ensure_ascii=False)
+    kept = [path for path in story.paths if f"<{path}>" in text]
+    assert kept == story.paths[len(story.paths) - len(kept) :]
+    assert "Task 2: look." in text
+    assert messages[0]["role"] == "user"
+    words = first_words(messages[0])
+    assert words[-1].startswith("Task ")
+    if host is None or not host.given:
+        assert len(words) == 1
+        return len(kept)
+    told, _ = words
+    fence = told.partition("\n")[0].removeprefix("<summary ").removesuffix(">")
+    assert len(fence) == 32
+    assert text.count(fence) == 2
+    given = json.dumps([turns for _, turns in host.given], ensure_ascii=False)
+    assert [path for path in story.paths if f"<{path}>" in given] == story.paths[: len(story.paths) - len(kept)]
+    return len(kept)
+
+
+@every
+@pytest.mark.parametrize("summarises", [False, True], ids=["trimmed", "summarised"])
+def test_i22_o14_o10_at_every_limit_on_messages_no_rule_is_broken(
+    stories: Any, name: str, interface: str, summarises: bool, figure: Figure
+) -> None:
+    """I-22, D8, D18: each number of messages, with and without a summary before them; every cut there is occurs."""
+    story = stories[name, interface]
+    results: set[int] = set()
+    refusals = asked = 0
+    for limit in range(1, len(story.whole) + 1):
+        host = Host("</summary>") if summarises else None
+        shown = story.ask(story.provider(host=host, max_messages=limit))
+        asked += 1
+        if shown is None:
+            refusals += 1
+            assert not results, "a larger limit refused what a smaller one let through"
+            continue
+        assert len(shown) <= limit
+        results.add(check_window(story, shown, host))
+    assert refusals > 0
+    assert results == set(possible(story))
+    figure(f"{name} {interface}: {asked} limits, {len(results)} cuts, 0 refused by the provider")
+
+
+def possible(story: Story) -> Iterator[int]:
+    """How many results the windows of a story can show: those of its newest steps."""
+    steps = [len(step) for steps in story.plan() for step in steps]
+    yield from itertools.accumulate(reversed(steps))
+
+
+def tokens_of_cuts(story: Story) -> dict[int, int]:
+    """What the fake counts for each cut of a story, known by how many messages it has: the choices that there are."""
+    found: dict[int, int] = {}
+    huge = {"context": ContextWindow(context_window_tokens=10**9), "count": True}
+    for limit in range(1, len(story.whole) + 1):
+        events: list[Any] = []
+        shown = story.ask(story.provider(options=huge, max_messages=limit, on_event=events.append))
+        if shown is not None:
+            (found[len(shown)],) = [event.count for event in events if event.kind == "provider_context_count"]
+    return found
+
+
+@every
+def test_d12_i22_at_every_token_window_the_largest_cut_that_fits_is_sent(
+    stories: Any, name: str, interface: str
+) -> None:
+    """D12, I-22: as if dropped one by one, by an exact count, within the bound on counts; no rule is broken."""
+    story = stories[name, interface]
+    cuts = tokens_of_cuts(story)
+    assert len(cuts) > 8
+    edges = sorted({count + off for count in cuts.values() for off in (-1, 0)})
+    for most in edges if PROVE else edges[:: max(1, len(edges) // 8)]:
+        context = ContextWindow(context_window_tokens=most + 100, input_token_multiplier=1, safety_margin_tokens=0)
+        events: list[Any] = []
+        provider = story.provider(options={"context": context, "count": True}, on_event=events.append)
+        shown = story.ask(provider)
+        fitting = [messages for messages, count in cuts.items() if count <= most]
+        assert (len(shown) if shown else None) == (max(fitting) if fitting else None)
+        counts = sum(event.kind == "provider_context_count" for event in events)
+        assert counts <= 2 * ceil(log2(story.exchanges + 1)) + 2
+
+
+@every
+def test_i22_d12_d18_at_every_token_window_a_summary_breaks_no_rule(stories: Any, name: str, interface: str) -> None:
+    """I-22, D12, D18: what is sent was counted with its summary and fits; the callback is asked at most twice."""
+    story = stories[name, interface]
+    results: set[int] = set()
+    for tokens in range(200, 1_400, 20 if PROVE else 120):
+        host = Host("</summary>")
+        context = ContextWindow(context_window_tokens=tokens, input_token_multiplier=1, safety_margin_tokens=0)
+        events: list[Any] = []
+        before = len(counted(story.fake))
+        options = {"context": context, "count": True}
+        shown = story.ask(story.provider(host=host, options=options, on_event=events.append))
+        told = [event for event in events if event.kind == "provider_context_count"]
+        assert len(told) == len(counted(story.fake)) - before
+        assert len(host.given) <= 2
+        if shown is None:
+            assert not told[-1].fits
+            continue
+        counts = [event for event, made in zip(told, counted(story.fake)[before:], strict=True) if shows(made, shown)]
+        assert counts
+        assert all(event.fits and event.count <= tokens - 100 for event in counts)
+        results.add(check_window(story, shown, host))
+    assert len(results) > 2
+
+
+def shows(request: Any, messages: list[Any]) -> bool:
+    """Whether a request to count has these messages."""
+    body = request.json
+    return messages_of(body.get("generateContentRequest", body)) == messages
+
+
+@every
+def test_i22_d08_at_every_limit_on_bytes_no_rule_is_broken(stories: Any, name: str, interface: str) -> None:
+    """I-22, I-26, D7: the bytes of the messages that left, exact at the place where the next exchange would fit."""
+    story = stories[name, interface]
+    assert story.ask(story.provider()) == story.whole
+    whole = bytes_sent(story)
+    sizes: dict[int, int] = {}
+    for limit in [*range(300, whole, 25 if PROVE else 150), whole - 1, whole]:
+        shown = story.ask(story.provider(max_bytes=limit))
+        if shown is not None:
+            check_window(story, shown, None)
+            sizes[len(shown)] = bytes_sent(story)
+            assert sizes[len(shown)] <= limit
+    assert sizes[len(story.whole)] == whole
+    for messages, size in sizes.items():
+        assert len(story.ask(story.provider(max_bytes=size)) or []) == messages
+        below = story.ask(story.provider(max_bytes=size - 1))
+        assert below is None or len(below) < messages
+
+
+FAULTS = {
+    "a result is left out": lambda fragments: fragments[:-1] if len(fragments) > 1 else fragments,
+    "a seal is altered": lambda fragments: [each.replace(b"+/+/", b"+/+A") for each in fragments],
+}
+
+
+PLANTED = [(name, fault) for name in KINDS for fault in FAULTS if (name, fault) != ("openai-chat", "a seal is altered")]
+"""Chat Completions shows no reasoning, so nothing in it is sealed."""
+
+
+@pytest.mark.parametrize(("name", "fault"), PLANTED)
+def test_i22_control_a_fault_that_is_planted_in_the_window_is_refused(
+    stories: Any, name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The harness sees what it is there for: with one thing wrong in the projection the provider refuses."""
+    story = Story(name, "native")
+    right = projection.unit_fragments
+    monkeypatch.setattr(projection, "unit_fragments", lambda *given: FAULTS[fault](right(*given)))
+    story.store._core.tails.drop(story.provider().key(story.request))
+    with pytest.raises(AssertionError):
+        story.ask(story.provider())
+    assert story.fake.refused
+    story.close()
