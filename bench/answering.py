@@ -1,5 +1,5 @@
 """
-A provider that answers at once, as a process of its own: `python -m bench.answering` prints its base URL and serves.
+A provider that answers at once, as a process of its own, which prints its base URL and serves until its input ends.
 
 Each answer is a Chat Completions body with one call of `look_up_order`, its id and arguments new each time. Nothing of
 a request is looked at, so what a client waits for is the way there and back and as little else as possible.
@@ -55,19 +55,16 @@ class _Answering(asyncio.Protocol):
 async def _serve() -> None:
     server = await asyncio.get_running_loop().create_server(_Answering, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
-    await server.serve_forever()
+    await asyncio.to_thread(sys.stdin.read)  # it ends with whoever started it, however that one ends
 
 
 @contextlib.contextmanager
 def answering() -> Iterator[str]:
     """Run the provider in another process, so that it shares no interpreter lock with what is measured."""
-    process = subprocess.Popen([sys.executable, "-m", "bench.answering"], stdout=subprocess.PIPE, text=True)
-    try:
+    command = [sys.executable, "-m", "bench.answering"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 if __name__ == "__main__":

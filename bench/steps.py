@@ -56,6 +56,8 @@ NOTE = (
     "server that answers at once. A step: a request, an answer with 300 B of arguments, a call with 1.5 KB of result. "
     "Ours: the official client, checks and budgets; on SQLite the conversation and the checkpoints, durable. Bare "
     "loop: the official client and a list that is sent whole, median / minimum; ours sends 128 messages at most."
+    "Ours: the official client, checks, budgets; on SQLite conversation and checkpoints, durable. Bare loop: the "
+    "official client and a list that is sent whole, median / minimum; ours sends 128 messages at most."
 )
 
 
@@ -176,11 +178,11 @@ def _at(lab: Lab, url: str, behind: int) -> list[Row]:
     for loop in loops.values():
         lab.run(loop.start(behind))
     steps: dict[str, Step] = {"post": _post(plain, url, behind), **{name: loop.step for name, loop in loops.items()}}
-    # A short run has twice as many steps behind it after a round, so it begins anew; a long one hardly changes.
+    # A short run would have many more steps behind it after some rounds, so it begins anew; a long one hardly changes.
     anew: dict[str, Step] = {}
     if behind < 100:
         anew = {name: (lambda loop=loop: lab.run(loop.start(behind))) for name, loop in loops.items()}
-    times = interleave(lab.loop, steps, rounds=lab.rounds, each=12, before=anew)
+    times = interleave(lab.loop, steps, rounds=lab.rounds, each=6, before=anew)
     lab.run(_closed(loops, client.close(), plain.aclose(), store.close()))
     bare = " / ".join(f"{1000 * each:.2f}" for each in times.beyond("bare", "post"))
     rows = []
