@@ -25,6 +25,7 @@ from tests.faces.strict import (
     Story,
     counted,
     decisions,
+    finishing,
     first_words,
     generated,
     messages_of,
@@ -34,6 +35,7 @@ from minutebook import ContextWindow, sync
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import projection
 from minutebook.testing import ProviderFake
+from minutebook.testing.fakes import Failure
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 every = pytest.mark.parametrize(
@@ -187,6 +189,42 @@ def possible(story: Story) -> Iterator[int]:
     """How many results the windows of a story can show: those of its newest steps."""
     steps = [len(step) for steps in story.plan() for step in steps]
     yield from itertools.accumulate(reversed(steps))
+
+
+BY_HAND = {
+    "extra_body": {"thinking": {"type": "enabled", "budget_tokens": 1_024}},
+    "reasoning": "strip",
+    "max_output_tokens": 2_000,
+}
+
+
+@pytest.mark.parametrize("interface", ["native", "structured"])
+@pytest.mark.parametrize("summarises", [False, True], ids=["trimmed", "summarised"])
+@pytest.mark.parametrize("asks", [False, True], ids=["in a loop", "at a new task"])
+def test_d26_o10_o11_stale_thinking_is_stripped_or_the_step_refused(
+    interface: str, summarises: bool, asks: bool, figure: Figure
+) -> None:
+    """D26, O-10, O-11: thinking switched on by hand, at every limit; inside an open loop a cut is refused here."""
+    story = Story("anthropic", interface, always_thinks=True, options=BY_HAND)
+    if asks:
+        story.fails = finishing(interface)
+        story.provider(options=BY_HAND).decide(story.request)
+        story.fails = Failure(status=500)
+        story.request = msgspec.structs.replace(story.request, task="Task 3: look.", observations=())
+    taken = refused = stripped = 0
+    for limit in range(1, len(story.whole) + 3):
+        host = Host("</summary>") if summarises else None
+        shown = story.ask(story.provider(host=host, options=BY_HAND, max_messages=limit))
+        taken, refused = taken + (shown is not None), refused + (shown is None)
+        stripped += shown is not None and json.dumps(shown).count('"thinking"') < json.dumps(story.whole).count(
+            '"thinking"'
+        )
+    assert story.fake.refused == ()
+    assert taken > (10 if asks else 0)
+    assert refused > 0
+    assert stripped >= (10 if asks else 0)
+    figure(f"{interface}: {taken} windows taken, {stripped} without stale thinking, {refused} refused here")
+    story.close()
 
 
 def tokens_of_cuts(story: Story) -> dict[int, int]:

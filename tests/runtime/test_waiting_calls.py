@@ -73,6 +73,17 @@ class Shop:
             finally:
                 client["client"].close()
 
+    def process_without_messages(self, work: Callable[[Any], Any], events: list[Any]) -> Any:
+        """The same with a history in RAM, which ends with the process; its checkpoints last."""
+        client = client_of(self.fake, self.name)
+        with sync.SQLiteStore(self.path, namespace="n") as store:
+            history = sync.HistoryOptions(on_event=events.append)
+            provider = provider_of(client, self.name, self.interface, history=history, count=False)
+            try:
+                return work(sync.Runtime(self.program(), provider, checkpoints=store))
+            finally:
+                client["client"].close()
+
     def begin(self) -> Any:
         """Run until the payment waits."""
         outcome = self.process(lambda runs: runs.run("Pay the bill.", **IDS))
@@ -151,6 +162,27 @@ def test_i44_i45_o33_a_call_that_was_cut_off_is_told_as_unknown_and_not_repeated
     last = json.dumps(messages_of(generated(shop.fake)[-1].json))
     assert last.count("outcome unknown") == 1
     assert "paid" not in last
+    shop.close()
+
+
+@every
+def test_d25_where_the_messages_are_gone_observations_go_as_data_and_the_event_says_so(
+    name: str, interface: str, path: Path
+) -> None:
+    """D25: RAM history with durable checkpoints; no call id and no signature is made up for what was done."""
+    shop = Shop(name, interface, path)
+    events: list[Any] = []
+    outcome = shop.process_without_messages(lambda runs: runs.run("Pay the bill.", **IDS), events)
+    approval = outcome.pending[0].approve(by="boss")
+    assert not [event for event in events if event.kind == "decision_history_resumed"]
+    resumed = shop.process_without_messages(lambda runs: runs.resume(*IDS.values(), approvals=[approval]), events)
+    assert (resumed.output, shop.paid) == (Done("done"), [7])
+    (told,) = [event for event in events if event.kind == "decision_history_resumed"]
+    assert told.resumed_without_messages is True
+    (message,) = messages_of(generated(shop.fake)[-1].json)
+    assert message["role"] == "user"
+    assert "paid 7" in json.dumps(message)
+    assert "content of bill" in json.dumps(message)
     shop.close()
 
 
