@@ -56,8 +56,6 @@ NOTE = (
     "server that answers at once. A step: a request, an answer with 300 B of arguments, a call with 1.5 KB of result. "
     "Ours: the official client, checks and budgets; on SQLite the conversation and the checkpoints, durable. Bare "
     "loop: the official client and a list that is sent whole, median / minimum; ours sends 128 messages at most."
-    "Ours: the official client, checks, budgets; on SQLite conversation and checkpoints, durable. Bare loop: the "
-    "official client and a list that is sent whole, median / minimum; ours sends 128 messages at most."
 )
 
 
