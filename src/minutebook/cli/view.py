@@ -177,10 +177,9 @@ async def exchange_text(store: JournalStore, id: str, header: Header, last: int)
     """Return what the newest messages say, one line each, safe for a terminal."""
     wire = next((name for name in FORMATS if header.format.startswith(name)), FORMATS[1])
     conversation = Conversation(store, id, format=wire)
-    lines: list[str] = []
     seq = header.state.summary
-    for entry in await store.journal.oldest(store.key(id), seq - 1, _ONE) if seq else ():
-        lines.append(f"{seq:>6}  summary: {shown(read_summary(entry).text)}")
+    summary = await store.journal.oldest(store.key(id), seq - 1, _ONE) if seq else ()
+    lines = [f"{seq:>6}  summary: {shown(read_summary(entry).text)}" for entry in summary]
     for exchange in await conversation.last(last):
         for message in exchange.messages:
             lines.append(f"{exchange.seq:>6}  {shown(str(message.get('role', message.get('type', ''))))}: ")
