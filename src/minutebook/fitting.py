@@ -94,9 +94,11 @@ class Fitting:
         """
         plan, json = self._planned()
         if not plan.uncovered:
-            fitted = await self._counted(plan, json)
-            if not fitted.plan.uncovered:
-                return fitted
+            if not self._scan.removable(plan):
+                return await self._counted(plan, json)
+            # One count tells whether anything leaves. How much is found out with room for the summary of it.
+            if await self._fits(json):
+                return self._fitted(plan, json)
         return await self._in_rounds(summarising, await uncovered())
 
     async def _in_rounds(self, summarising: Summarising, removed: Removed) -> Fitted:

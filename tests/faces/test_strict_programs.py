@@ -274,6 +274,8 @@ def test_i22_d12_d18_at_every_token_window_a_summary_breaks_no_rule(stories: Any
         told = [event for event in events if event.kind == "provider_context_count"]
         assert len(told) == len(counted(story.fake)) - before
         assert len(host.given) <= 2
+        # One count that it does not fit, one search with room for a summary, one count of what came.
+        assert len(told) <= 2 * ceil(log2(story.exchanges + 1)) + 2 + 2 * len(host.given)
         if shown is None:
             assert not told[-1].fits
             continue
