@@ -192,6 +192,37 @@ def test_b10_delete_at_a_terminal(database: Path, reply: bytes, deleted: bool) -
     assert asked(database, "show", "one").returncode == deleted
 
 
+def test_bad_input_117_a_store_without_a_namespace_is_refused(database: Path) -> None:
+    """Nothing is guessed and nothing is shown: the message names the option and the variable (117)."""
+    converse(database, "c")
+    for command in (["list"], ["show", "c"], ["delete", "c", "--yes"], ["stats"]):
+        told = run(*command, "--store", f"sqlite:///{database}")
+        assert told.returncode == 2
+        assert "--namespace" in told.stderr
+        assert "Question" not in told.stdout + told.stderr
+    assert asked(database, "list", "--json").stdout.count('"id"') == 1
+
+
+@pytest.mark.parametrize("flag", ["--recurse", "--namespaces", "-x", "--api-key"])
+def test_bad_input_118_an_unknown_flag_is_refused_by_name(database: Path, flag: str) -> None:
+    """Before the store is opened (118)."""
+    converse(database, "c")
+    told = asked(database, "list", flag)
+    assert told.returncode == 2
+    assert flag in told.stderr
+
+
+def test_bad_input_119_no_secret_is_taken_from_the_command_line(database: Path) -> None:
+    """Keys come from the environment alone; a password in a store's address is refused, and not said again (119)."""
+    for command in ("chat", "demo", "list", "show", "doctor"):
+        told = run(command, "--help").stdout.lower()
+        assert "--api-key" not in told
+        assert "--password" not in told
+    told = run("list", "--store", f"sqlite://user:hunter2@/{database}", "--namespace", NAMESPACE)
+    assert told.returncode != 0
+    assert "hunter2" not in told.stdout + told.stderr
+
+
 def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
     """`show` tells which requests had a summary; `drop-summary` takes it out of every window, once."""
     limits = WindowLimits(max_messages=8, max_bytes=4_000)
