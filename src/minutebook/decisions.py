@@ -451,7 +451,7 @@ class Steps:
         if self.stream is None:
             return await self._post(self._path(self.api.path), joined(fields))
         body = await self._post(self._path(self.stream.path or self.api.path), joined(fields))
-        return assembled(self.stream, body)
+        return assembled(self.api, body)
 
     def _path(self, path: str) -> str:
         return path.replace("{model}", quote(self.model, safe=""))

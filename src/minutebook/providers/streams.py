@@ -15,13 +15,14 @@ import msgspec
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
-from minutebook.providers.decision import unavailable
+from minutebook.providers.decision import reported, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from minutebook.errors import AgentDecisionProviderUnavailable
     from minutebook.model.codec import JSON
+    from minutebook.providers.decision import Api, Code
 
 Raw = dict[str, msgspec.Raw]
 """An object of which each member is kept as its bytes."""
@@ -38,11 +39,11 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says to have its answer streamed."""
     path: str = ""
     """Where such a request is posted, if elsewhere; `{model}` in it stands for the model's name."""
-    assembled: Callable[[Iterable[bytes]], bytes]
-    """Return the body that the events' data add up to."""
+    assembled: Callable[[Iterable[bytes], Code], bytes]
+    """Return the body that the events' data add up to; an error among them is called by its code."""
 
 
-def assembled(stream: Stream, body: bytes) -> bytes:
+def assembled(api: Api, body: bytes) -> bytes:
     """
     Return the body of a streamed answer. One that came whole after all, as many an error does, is returned as it is.
 
@@ -52,7 +53,7 @@ def assembled(stream: Stream, body: bytes) -> bytes:
     if body.lstrip()[:1] in (b"{", b"["):
         return body
     try:
-        return stream.assembled(_data(body))
+        return api.stream.assembled(_data(body), api.code)
     except (msgspec.DecodeError, InvalidValue, UnicodeDecodeError):
         raise unavailable("not_json", 200) from None
 
@@ -93,14 +94,15 @@ def _written(value: object) -> bytes:
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-def last_response(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+def last_response(events: Iterable[bytes], code: Code) -> bytes:
     """Return the bytes of the response that the last event holds, with all the items that were streamed."""
     streamed = 0
     for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
-            raise unavailable(code(codec.decode(data)) or "error_event", 200)
+            told = codec.decode(bytes(event.get("error", b"null")))
+            raise reported(code, codec.decode(data) if told is None else told, "error_event")
         streamed += kind == "response.output_item.done"
         if kind in _ENDS and "response" in event:
             response = event["response"]
@@ -171,7 +173,7 @@ def _place_of(items: list[JSON], piece: JSON) -> int | None:
 # --- Chat Completions: each chunk holds what is new ---
 
 
-def joined_chunks(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+def joined_chunks(events: Iterable[bytes], code: Code) -> bytes:
     """Return the completion that the chunks add up to; of what stands beside their choices the newest counts."""
     whole: dict[str, JSON] = {}
     choice: dict[str, JSON] = {"delta": {"role": "assistant", "content": None}}
@@ -180,7 +182,7 @@ def joined_chunks(events: Iterable[bytes], code: Callable[[JSON], str | None]) -
             break
         chunk = codec.decode(data)
         if not isinstance(chunk, dict) or chunk.get("error") is not None:
-            raise unavailable(code(chunk.get("error") if isinstance(chunk, dict) else None) or "error_event", 200)
+            raise reported(code, chunk.get("error") if isinstance(chunk, dict) else None, "error_event")
         choices = chunk.pop("choices", None)
         for each in choices if isinstance(choices, list) else []:
             if not isinstance(each, dict):
@@ -273,14 +275,14 @@ def _restated(before: Raw, newer: Raw) -> Raw:
     return before | {key: raw for key, raw in newer.items() if key not in before or bytes(raw) != b"null"}
 
 
-def joined_blocks(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+def joined_blocks(events: Iterable[bytes], code: Code) -> bytes:
     """Return the message that the events add up to, its thinking with signature and its calls with their input."""
     message: _Message | None = None
     for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
-            raise unavailable(code(codec.decode(bytes(event.get("error", b"null")))) or "error_event", 200)
+            raise reported(code, codec.decode(bytes(event.get("error", b"null"))), "error_event")
         try:
             if kind == "message_start" and message is None:
                 message = _Message(event)
@@ -309,7 +311,7 @@ def _take(message: _Message, kind: str, event: Raw) -> None:
 # --- Gemini: each event is a response with the parts that are new ---
 
 
-def joined_parts(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+def joined_parts(events: Iterable[bytes], code: Code) -> bytes:
     """Return the response with all parts, each with its own bytes: an empty one may carry the signature."""
     whole: Raw = {}
     candidate: Raw = {}
@@ -318,7 +320,7 @@ def joined_parts(events: Iterable[bytes], code: Callable[[JSON], str | None]) ->
     for data in events:
         event = _members(data)
         if "error" in event:
-            raise unavailable(code(codec.decode(bytes(event["error"]))) or "error_event", 200)
+            raise reported(code, codec.decode(bytes(event["error"])), "error_event")
         for raw in _items(event.pop("candidates", b"[]")):
             piece = _members(raw)
             if bytes(piece.get("index", b"0")) != b"0":
