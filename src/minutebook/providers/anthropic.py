@@ -73,6 +73,7 @@ ANTHROPIC_SDK: Final = Sdk(
     base_error="AnthropicError",
     key="ANTHROPIC_API_KEY",
     sender="_attempt_request",
+    versions="2.10 to 2.14",
     sends_tuples=True,
     authenticates=lambda client: any((client.api_key, client.auth_token, client.credentials)),
     code=code_of,
