@@ -56,6 +56,12 @@ class Times:
         middle = statistics.median(statistics.median(own) / statistics.median(raw) for own, raw in pairs)
         return middle, self.least(name) / self.least(limit)
 
+    def beyond(self, name: str, limit: str) -> tuple[float, float]:
+        """Return the median of the seconds that a subject takes longer than the limit, and the same of their minima."""
+        pairs = zip(self.rounds[name], self.rounds[limit], strict=True)
+        middle = statistics.median(statistics.median(own) - statistics.median(raw) for own, raw in pairs)
+        return middle, self.least(name) - self.least(limit)
+
 
 async def _timed(step: Callable[[], Awaitable[object]], count: int) -> list[float]:
     seconds: list[float] = []
@@ -76,15 +82,28 @@ def _timed_here(step: Step, count: int) -> list[float]:
 
 
 def interleave(
-    loop: asyncio.AbstractEventLoop, subjects: dict[str, Step], *, rounds: int, each: int, warm: int = 3
+    loop: asyncio.AbstractEventLoop,
+    subjects: dict[str, Step],
+    *,
+    rounds: int,
+    each: int,
+    warm: int = 3,
+    before: dict[str, Step] | None = None,
 ) -> Times:
-    """Take turns: in each round `each` pieces of every subject's work, in an order that moves on by one."""
+    """
+    Take turns: in each round `each` pieces of every subject's work, in an order that moves on by one.
+
+    What `before` has for a subject is done ahead of each of its rounds, and is not timed.
+    """
     times = Times()
+    before = before or {}
     names = list(subjects)
     for nth in range(-1, rounds):
         gc.collect()
         for name in names[nth % len(names) :] + names[: nth % len(names)]:
             step, count = subjects[name], each if nth >= 0 else warm
+            if name in before:
+                before[name]()
             if asyncio.iscoroutinefunction(step):
                 seconds = loop.run_until_complete(_timed(step, count))
             else:

@@ -3,7 +3,8 @@
 
 A test belongs to a promise by its name: `test_i13_…` to promise I-13, `test_d08_…` to row D8 of the specification,
 `test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_a05_…` to advisory A5. A name may carry
-several (`test_i22_i23_…`, `test_bad_input_01_to_06_and_14_…`); such a test stands under each of them.
+several (`test_i22_i23_…`, `test_bad_input_01_to_06_and_14_…`, `test_d14_bad_input_109_…`); such a test stands under
+each of them.
 """
 
 import json
@@ -19,8 +20,7 @@ from tests.conftest import FIGURES
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "reliability.md"
-NAME = re.compile(r"test_((?:[icdeoab]\d+_)+)")
-BAD_INPUT = re.compile(r"test_bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_")
+NAME = re.compile(r"test_((?:[icdeoab]\d+_)*)(?:bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_)?((?:[icdeoab]\d+_)*)")
 FAMILIES = {
     "i": ("Promises", "I-"),
     "c": ("Conversations", "C"),
@@ -67,14 +67,15 @@ def function_of(nodeid: str) -> str:
 
 def promises_of(nodeid: str) -> set[tuple[str, int]]:
     """Return every promise that a test's name carries."""
-    name = nodeid.rpartition("::")[2] + "_"
-    if found := BAD_INPUT.match(name):
-        numbers = set(map(int, re.findall(r"\d+", found.group(1))))
-        for first, last in re.findall(r"(\d+)_to_(\d+)", found.group(1)):
-            numbers.update(range(int(first), int(last)))
-        return {("bad_input", number) for number in numbers}
-    found = NAME.match(name)
-    return {(part[0], int(part[1:])) for part in found.group(1).rstrip("_").split("_")} if found else set()
+    found = NAME.match(nodeid.rpartition("::")[2] + "_")
+    if found is None:
+        return set()
+    before, inputs, behind = found.groups(default="")
+    numbers = set(map(int, re.findall(r"\d+", inputs)))
+    for first, last in re.findall(r"(\d+)_to_(\d+)", inputs):
+        numbers.update(range(int(first), int(last)))
+    named = {(part[0], int(part[1:])) for part in (before + behind).rstrip("_").split("_") if part}
+    return named | {("bad_input", number) for number in numbers}
 
 
 def table(collector: Collector, *, short: bool) -> str:

@@ -13,20 +13,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+from inspect import signature
 from itertools import takewhile
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 
 from minutebook import Conversation, MemoryStore
+from minutebook.cli.app import app
+from minutebook.testing import Answer, FunctionCall, ProviderFake
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TYPED_ONLY = re.compile(r"^```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVICE = re.compile(r"^```python service\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(pattern: re.Pattern[str]) -> list[object]:
@@ -45,13 +49,28 @@ def test_documented_code_runs(code: str, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("code", blocks(TYPED_ONLY))
-def test_documented_code_that_needs_a_key_compiles_and_finds_its_names(code: str) -> None:
-    """A block that needs a provider is at least Python whose imports exist."""
-    names = "\n".join(line for line in code.splitlines() if line.startswith(("from ", "import ")))
-    run = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    compile(f"async def block():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", "block", "exec")
+@pytest.mark.parametrize("code", blocks(SERVICE))
+def test_d01_d28_the_documented_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that asks a provider runs as it stands, with a key and a strict fake where the service would be."""
+    (tmp_path / ".private-state").mkdir(mode=0o700)
+    monkeypatch.chdir(tmp_path)
+    answers = [
+        Answer(calls=(FunctionCall("look_up_order", {"order_number": "ORD-42445"}),)),
+        Answer(text='{"output": "It was shipped."}'),
+    ]
+    scope: dict[str, Any] = {}
+    exec(f"async def block():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}\n    return outcome, store", scope)
+
+    async def run() -> Any:
+        outcome, store = await scope["block"]()
+        await store.close()
+        return outcome
+
+    with ProviderFake("openai-chat", answers) as service:
+        monkeypatch.setenv("OPENAI_BASE_URL", service.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "of-the-test")
+        outcome = asyncio.run(run())
+    assert (outcome.output, outcome.calls, service.refused) == ("It was shipped.", 1, ())
 
 
 LOOP = re.compile(r"^```python async\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -168,10 +187,20 @@ def test_a_console_that_shows_something_else_is_noticed(shown: str, noticed: boo
 
 def test_named_files_exist() -> None:
     """Each guarantee names the test that proves it; a name that leads nowhere is a claim without a proof."""
-    text = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"`(tests/[a-z_/.]+)`", text)) | set(re.findall(r"\]\(([A-Za-z/.]+\.md)\)", text))
-    assert named
-    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    for path in [*DOCUMENTS, *ROOT.glob("examples/*.md")]:
+        text = path.read_text()
+        named = {ROOT / name for name in re.findall(r"`((?:tests|examples|docs)/[a-z_/.]*)`", text)}
+        named |= {path.parent / name for name in re.findall(r"\]\(([A-Za-z_/.]+)(?:#[a-z-]+)?\)", text)}
+        assert sorted(name for name in named if not name.exists()) == [], path.name
+
+
+def test_b10_the_readme_names_every_command() -> None:
+    """What an operator can do is found where one looks first, and nothing is named that is not there."""
+    _, _, section = (ROOT / "README.md").read_text().partition("## The command line")
+    commands = {command.name or command.callback.__name__: command.callback for command in app.registered_commands}
+    shown = " ".join(re.findall(r"minutebook ((?:[a-z-]+ \| )*[a-z-]+)", section)).replace(" | ", " ").split()
+    assert set(shown) == commands.keys()
+    assert [name for name, command in commands.items() if "json" not in signature(command).parameters] == ["chat"]
 
 
 if __name__ == "__main__":

@@ -383,10 +383,14 @@ class Turn:
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
         """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
         hold = self._held()
-        kept = self._answer
+        # Taken before the first await: of two commits under way together only one records it.
+        kept, self._answer = self._answer, ()
         if kept or drafts or parks:
-            self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt
-            self._answer = ()  # only now: a refusal that the caller catches must not cost the model's answer
+            try:
+                self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt
+            except BaseException:
+                self._answer = kept  # a refusal that the caller catches must not cost the model's answer
+                raise
         return hold.header
 
     def _held(self) -> Hold:

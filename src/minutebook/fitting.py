@@ -100,14 +100,20 @@ class Fitting:
         return await self._in_rounds(summarising, await uncovered())
 
     async def _in_rounds(self, summarising: Summarising, removed: Removed) -> Fitted:
-        made, room = self._summary, summarising.stand_in()
+        made, stand_in = self._summary, summarising.stand_in()
+        room = made if made and summary_size(made) > summary_size(stand_in) else stand_in
         covered: list[int] = []
-        for _ in range(ROUNDS):
+        asked = 0
+        while asked < ROUNDS:
             self._summary = room
             plan = (await self.cut()).plan
             new = newly_removed(removed, plan.start, covered)
+            if not new.units and made is not None and room is not made:
+                room = made  # it weighs more than a stand-in of its length: by the tokens of another language, say
+                continue
             if not new.units:
                 break
+            asked += 1
             room = made = self._summary = await summarising.make(made, new, self._wire)
             covered += [unit.key for unit in new.units]
             json = self._joined(plan)

@@ -550,9 +550,10 @@ class Hold:
         """
         history = self.history
         plan, sent = self._plan, self._sent
-        pending, self._summary = () if self._summary is None else (self._summary,), None
+        # Taken before the first await: of two commits under way together only one records it.
+        pending, self._summary = self._summary, None
         delta = history.delta(
-            (*pending, *drafts),
+            drafts if pending is None else (pending, *drafts),
             idempotency,
             opens=opens,
             settles=settles,
@@ -563,7 +564,11 @@ class Hold:
             prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
-        committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
+        try:
+            committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
+        except BaseException:
+            self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
+            raise
         self._take(committed)
         self._plan = self._sent = None
         if release:

@@ -298,7 +298,7 @@ class DecisionProvider(Protocol):
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """
-        Return the next decision.
+        Return the next decision: with `request.project`, what that returned of its calls.
 
         Raises:
             AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.

@@ -205,6 +205,7 @@ def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
                 turn.respond(chat_response("yes"))
         assert b"poison" in conversation.window().json
     assert "older exchanges, summary" in asked(database, "show", "c", "--json").stdout
+    assert "summary: poison" in asked(database, "show", "c", "--messages").stdout
     assert asked(database, "drop-summary", "absent").returncode != 0
     outcomes = [documents(asked(database, "drop-summary", "c", "--json").stdout)[0]["dropped"] for _ in range(2)]
     assert outcomes == [True, False]

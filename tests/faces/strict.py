@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -216,12 +216,12 @@ REQUEST = DecisionRequest(
 class Story:
     """An invocation of three tasks whose last results wait to be shown; every result is told apart by its path."""
 
-    def __init__(self, name: str, interface: str, *, counts: Iterable[Any] = (), **history: Any) -> None:
-        self.name, self.interface = name, interface
+    def __init__(self, name: str, interface: str, *, always_thinks: bool = False, **history: Any) -> None:
+        self.name, self.interface, self.always_thinks = name, interface, always_thinks
         self.fails: Any = None
         self.status: int | None = None
         self.lines = iter(self._answers())
-        self.fake = ProviderFake(name, self._line, counts=counts, exact=True)
+        self.fake = ProviderFake(name, self._line, exact=True)
         self.client = client_of(self.fake, name)
         self.store = sync.MemoryStore(namespace="n")
         self.request = REQUEST
@@ -266,7 +266,8 @@ class Story:
     def _answers(self) -> Iterator[Any]:
         for task, steps in enumerate(self.plan()):
             for number, paths in enumerate(steps):
-                yield calling(self.interface, *paths, thinking=f"Hm {task}{number}" if number != 1 else None)
+                thinking = f"Hm {task}{number}" if number != 1 or self.always_thinks else None
+                yield calling(self.interface, *paths, thinking=thinking)
             yield finishing(self.interface, f"done {task}")
 
     @property

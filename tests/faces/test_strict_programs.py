@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from math import ceil, log2
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tests.faces.strict import (
     Story,
     counted,
     decisions,
+    finishing,
     first_words,
     generated,
     messages_of,
@@ -33,6 +35,7 @@ from minutebook import ContextWindow, sync
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import projection
 from minutebook.testing import ProviderFake
+from minutebook.testing.fakes import Failure
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 every = pytest.mark.parametrize(
@@ -188,36 +191,103 @@ def possible(story: Story) -> Iterator[int]:
     yield from itertools.accumulate(reversed(steps))
 
 
-@every
+BY_HAND = {
+    "extra_body": {"thinking": {"type": "enabled", "budget_tokens": 1_024}},
+    "reasoning": "strip",
+    "max_output_tokens": 2_000,
+}
+
+
+@pytest.mark.parametrize("interface", ["native", "structured"])
 @pytest.mark.parametrize("summarises", [False, True], ids=["trimmed", "summarised"])
-def test_i22_d12_at_every_token_window_no_rule_is_broken(
-    stories: Any, name: str, interface: str, summarises: bool
+@pytest.mark.parametrize("asks", [False, True], ids=["in a loop", "at a new task"])
+def test_d26_o10_o11_stale_thinking_is_stripped_or_the_step_refused(
+    interface: str, summarises: bool, asks: bool, figure: Figure
 ) -> None:
-    """I-22, D12, D18: what is sent is what was counted last and fits, whether a summary stands before it or not."""
+    """D26, O-10, O-11: thinking switched on by hand, at every limit; inside an open loop a cut is refused here."""
+    story = Story("anthropic", interface, always_thinks=True, options=BY_HAND)
+    if asks:
+        story.fails = finishing(interface)
+        story.provider(options=BY_HAND).decide(story.request)
+        story.fails = Failure(status=500)
+        story.request = msgspec.structs.replace(story.request, task="Task 3: look.", observations=())
+    taken = refused = stripped = 0
+    for limit in range(1, len(story.whole) + 3):
+        host = Host("</summary>") if summarises else None
+        shown = story.ask(story.provider(host=host, options=BY_HAND, max_messages=limit))
+        taken, refused = taken + (shown is not None), refused + (shown is None)
+        stripped += shown is not None and json.dumps(shown).count('"thinking"') < json.dumps(story.whole).count(
+            '"thinking"'
+        )
+    assert story.fake.refused == ()
+    assert taken > (10 if asks else 0)
+    assert refused > 0
+    assert stripped >= (10 if asks else 0)
+    figure(f"{interface}: {taken} windows taken, {stripped} without stale thinking, {refused} refused here")
+    story.close()
+
+
+def tokens_of_cuts(story: Story) -> dict[int, int]:
+    """What the fake counts for each cut of a story, known by how many messages it has: the choices that there are."""
+    found: dict[int, int] = {}
+    huge = {"context": ContextWindow(context_window_tokens=10**9), "count": True}
+    for limit in range(1, len(story.whole) + 1):
+        events: list[Any] = []
+        shown = story.ask(story.provider(options=huge, max_messages=limit, on_event=events.append))
+        if shown is not None:
+            (found[len(shown)],) = [event.count for event in events if event.kind == "provider_context_count"]
+    return found
+
+
+@every
+def test_d12_i22_at_every_token_window_the_largest_cut_that_fits_is_sent(
+    stories: Any, name: str, interface: str
+) -> None:
+    """D12, I-22: as if dropped one by one, by an exact count, within the bound on counts; no rule is broken."""
+    story = stories[name, interface]
+    cuts = tokens_of_cuts(story)
+    assert len(cuts) > 8
+    edges = sorted({count + off for count in cuts.values() for off in (-1, 0)})
+    for most in edges if PROVE else edges[:: max(1, len(edges) // 8)]:
+        context = ContextWindow(context_window_tokens=most + 100, input_token_multiplier=1, safety_margin_tokens=0)
+        events: list[Any] = []
+        provider = story.provider(options={"context": context, "count": True}, on_event=events.append)
+        shown = story.ask(provider)
+        fitting = [messages for messages, count in cuts.items() if count <= most]
+        assert (len(shown) if shown else None) == (max(fitting) if fitting else None)
+        counts = sum(event.kind == "provider_context_count" for event in events)
+        assert counts <= 2 * ceil(log2(story.exchanges + 1)) + 2
+
+
+@every
+def test_i22_d12_d18_at_every_token_window_a_summary_breaks_no_rule(stories: Any, name: str, interface: str) -> None:
+    """I-22, D12, D18: what is sent was counted with its summary and fits; the callback is asked at most twice."""
     story = stories[name, interface]
     results: set[int] = set()
     for tokens in range(200, 1_400, 20 if PROVE else 120):
-        host = Host("</summary>") if summarises else None
+        host = Host("</summary>")
         context = ContextWindow(context_window_tokens=tokens, input_token_multiplier=1, safety_margin_tokens=0)
         events: list[Any] = []
-        counts = len(counted(story.fake))
-        shown = story.ask(
-            story.provider(host=host, options={"context": context, "count": True}, on_event=events.append)
-        )
+        before = len(counted(story.fake))
+        options = {"context": context, "count": True}
+        shown = story.ask(story.provider(host=host, options=options, on_event=events.append))
         told = [event for event in events if event.kind == "provider_context_count"]
-        assert len(told) == len(counted(story.fake)) - counts
+        assert len(told) == len(counted(story.fake)) - before
+        assert len(host.given) <= 2
         if shown is None:
             assert not told[-1].fits
             continue
-        assert any(event.fits and event.count <= tokens - 100 for event in told)
-        assert any(messages_of_count(request) == shown for request in counted(story.fake)[counts:])
+        counts = [event for event, made in zip(told, counted(story.fake)[before:], strict=True) if shows(made, shown)]
+        assert counts
+        assert all(event.fits and event.count <= tokens - 100 for event in counts)
         results.add(check_window(story, shown, host))
     assert len(results) > 2
 
 
-def messages_of_count(request: Any) -> list[Any]:
+def shows(request: Any, messages: list[Any]) -> bool:
+    """Whether a request to count has these messages."""
     body = request.json
-    return messages_of(body.get("generateContentRequest", body))
+    return messages_of(body.get("generateContentRequest", body)) == messages
 
 
 @every

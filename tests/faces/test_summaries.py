@@ -24,6 +24,7 @@ from minutebook.errors import (
     DecisionHistoryLimitExceeded,
     DecisionHistorySummaryInvalid,
     InvalidOption,
+    PairingViolation,
 )
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
@@ -451,6 +452,131 @@ def test_d17_options_are_refused_where_they_are_given(option, value, tmp_path):
     with pytest.raises(InvalidOption) as caught:
         Conversation(Place("ram", tmp_path).open(), "c", format="openai-chat", limits=LIMITS, **options)
     assert caught.value.option == option
+
+
+GROWING = {
+    "quotes": lambda previous, turns: ('x "quoted"\n' * 100)[:ROOM],
+    "another language": lambda previous, turns: "語" * (ROOM // 3),
+    "by turns": lambda previous, turns: "\x01" * ROOM if len(turns) % 2 else "short",
+}
+
+
+@pytest.mark.parametrize("low", [1.0, 0.65])
+@pytest.mark.parametrize("text", GROWING)
+@lasting
+async def test_d18_o21_a_summary_that_is_longer_on_the_wire_stops_no_conversation(place, text, low):
+    """However its JSON or its tokens compare with a stand-in of its length, every later turn finds its window."""
+    host = Host(GROWING[text])
+    conversation = talk(place.open(), host=host, limits=WindowLimits(max_messages=99, max_bytes=4_500, low_water=low))
+    for number in range(120):
+        before = len(host.calls)
+        window = await take_turn(conversation, number)
+        assert len(window.json) <= 4_500
+        assert len(host.calls) - before <= 2
+    assert len(host.calls) > 3
+
+
+@lasting
+async def test_d18_a_lower_bound_on_summaries_stops_no_conversation(place):
+    """The summary that stands may be longer than a new one may be."""
+    store, host = place.open(), Host(lambda previous, turns: "x" * ROOM)
+    conversation = talk(store, host=host)
+    for number in range(20):
+        await take_turn(conversation, number)
+    assert host.calls
+    lower = Conversation(
+        store,
+        "talk openai-chat",
+        format="openai-chat",
+        limits=LIMITS,
+        summarize=lambda **given: "y",
+        max_summary_bytes=9,
+    )
+    for number in range(20, 50):
+        window = await take_turn(lower, number)
+    assert "\ny\n" in window[0]["content"][0]["text"]
+
+
+@lasting
+async def test_d18_i27_a_refused_commit_costs_no_summary(place):
+    """What the caller catches leaves the summary to the next commit, and the receipt names where it stands."""
+    host = Host()
+    conversation = talk(place.open(), host=host)
+    shape = SHAPES["openai-chat"]
+    number = 0
+    while not host.calls:
+        await take_turn(conversation, number)
+        number += 1
+    asked = len(host.calls)
+    while len(host.calls) == asked:
+        async with conversation.turn(f"question {number}") as turn:
+            (call,) = await turn.respond(shape.response("", [(f"c{number}", "look")])[0])
+            await turn.result(call, "seen")
+            await turn.window()
+            with pytest.raises(PairingViolation):
+                await turn.result(call, "twice")
+            await turn.respond(shape.response("done", [])[0])
+        number += 1
+    entries = await entries_of(conversation)
+    assert sum(entry.kind is Kind.SUMMARY for entry in entries) == len(host.calls)
+    sent = turn.receipt.request
+    assert entries[sent.summary - 1].kind is Kind.SUMMARY
+    given = [texts_of(turn) for _, turns in host.calls for turn in turns]
+    assert len(given) == len(set(given))
+
+
+@lasting
+async def test_c4_d17_a_late_result_behind_a_summary_is_in_the_next_one_at_once(place):
+    """The next turn's window tells of it; nobody has to wait for another cut."""
+    host = Host()
+    conversation = talk(place.open(), host=host, limits=WindowLimits(max_messages=30, max_bytes=8_000, low_water=0.65))
+    shape = SHAPES["openai-chat"]
+    async with conversation.turn(shape.user("pay 100")) as turn:
+        (call,) = await turn.respond(shape.response("", [("pay-1", "pay")])[0])
+        await turn.park(call)
+    for number in range(40):
+        await take_turn(conversation, number)
+    assert host.calls
+    await conversation.complete(call, "PAID")
+    before = len(host.calls)
+    await take_turn(conversation, 40)
+    (given,) = host.calls[before:]
+    assert "PAID" in texts_of(given[1])
+    await take_turn(conversation, 41)
+    assert "PAID" not in texts_of(host.calls[before + 1 :])
+
+
+@lasting
+async def test_o18_what_is_said_by_two_tasks_after_an_answer_records_the_answer_once(place):
+    """Two commits of one turn that are under way together: the answer that was kept back goes with one of them."""
+    conversation = talk(place.open())
+    async with conversation.turn("question") as turn:
+        await turn.window()
+        await turn.respond(SHAPES["openai-chat"].response("answer", [])[0])
+        await asyncio.gather(turn.say("one"), turn.say("two"))
+    kinds = [entry.kind for entry in await entries_of(conversation)]
+    assert kinds.count(Kind.RESPONSE) == 1
+    assert kinds.count(Kind.INJECTION) == 2
+
+
+@lasting
+async def test_d26_an_import_knows_what_its_last_request_said_before_the_window(place):
+    """A summary dropped after an import makes the thinking behind it stale, as it does without one."""
+    host = Host()
+    conversation = talk(place.open(), "anthropic", host=host)
+    for number in range(30):
+        await take_turn(conversation, number)
+    assert host.calls
+    path = place.path.parent / "talk.jsonl"
+    await conversation.export(path)
+    copy = talk(place.open("other"), "anthropic", host=host)
+    await copy.import_(path)
+    sent = []
+    for each in (conversation, copy):
+        await each.drop_summary()
+        sent.append((await each.window()).json)
+    assert sent[0] == sent[1]
+    assert b'"thinking"' not in sent[0]
 
 
 # --- the decision providers ------------------------------------------------------------------------------------------

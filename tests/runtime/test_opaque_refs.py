@@ -310,20 +310,15 @@ def test_d27_i37_what_fails_keeps_no_argument_either(api: str, interface: str, f
 # --- references that stand for nothing -------------------------------------------------------------------------------
 
 
-class Projecting:
-    """A provider of a host's own without a history: it does what the mode asks of it, and keeps what it was asked."""
+def scripted(*script: Decision | Callable[[DecisionRequest], Decision]) -> ScriptedProvider:
+    """Return a provider by script, of which a line may be made of the request that it answers."""
+    lines = iter(script)
 
-    def __init__(self, *script: Decision | Callable[[DecisionRequest], Decision]) -> None:
-        self.script = iter(script)
-        self.requests: list[DecisionRequest] = []
+    def answer(request: DecisionRequest) -> Decision:
+        line = next(lines)
+        return line(request) if callable(line) else line
 
-    async def decide(self, request: DecisionRequest) -> Decision:
-        self.requests.append(request)
-        line = next(self.script)
-        decision = line(request) if callable(line) else line
-        if request.project is None:
-            return decision
-        return msgspec.structs.replace(decision, calls=await request.project(decision.calls))
+    return ScriptedProvider.answering(answer)
 
 
 def opaque_over(declared: Program[Any], provider: Any, **options: Any) -> Runtime[Any]:
@@ -345,7 +340,7 @@ def test_d27_of_forged_references_none_is_executed(figure: Callable[[str], None]
         guesses = [*near(known), *(forged() for _ in range(FORGED - 32))]
         return calls(*(call("send", note=guess, to="x") for guess in guesses), call("send", note=known, to="last"))
 
-    provider = Projecting(calls(call("save", **saving("own"))), forging, finish())
+    provider = scripted(calls(call("save", **saving("own"))), forging, finish())
     outcome = drive(opaque_over(desk.program(), provider).run("Go."))
     refused = [each for each in outcome.observations if each.error]
     assert {each.value["refused"] for each in refused} == {"invalid_reference"}
@@ -363,7 +358,7 @@ Made = tuple[str, str]
 
 def kept_by(store: minutebook.MemoryStore, run_id: str, invocation_id: str, task: str = "Go.") -> Made:
     """Return references to a note and to a count that another run has kept in a store."""
-    provider = Projecting(calls(call("save", **saving("theirs"))), finish())
+    provider = scripted(calls(call("save", **saving("theirs"))), finish())
     drive(
         opaque_over(Desk().program(), provider, checkpoints=store).run(task, run_id=run_id, invocation_id=invocation_id)
     )
@@ -391,7 +386,7 @@ def test_d27_a_reference_is_for_its_run_invocation_namespace_task_and_parameter(
         note = made[whose][0] if whose in made else reference_from(request, "count" if whose == "kind" else "note")
         return calls(call("send", note=note, to="x"))
 
-    provider = Projecting(calls(call("save", **saving("own"))), give, finish())
+    provider = scripted(calls(call("save", **saving("own"))), give, finish())
     opaque = opaque_over(desk.program(), provider, checkpoints=store)
     outcome = drive(opaque.run("Go.", run_id="r", invocation_id="i"))
     if whose == "own":
@@ -411,7 +406,7 @@ def test_d27_a_reference_inside_a_value_is_no_value() -> None:
         return calls(call("save", **{**saving("x"), "deep": [{"k": [note]}]}))
 
     outcome = drive(
-        opaque_over(desk.program(), Projecting(calls(call("save", **saving("own"))), nest, finish())).run("Go.")
+        opaque_over(desk.program(), scripted(calls(call("save", **saving("own"))), nest, finish())).run("Go.")
     )
     assert desk.got == [saved("own")]
     assert outcome.observations[1].value["message"].startswith("deep: no reference")
@@ -421,7 +416,7 @@ def test_d27_a_reference_that_was_refused_does_not_come_to_stand_for_one() -> No
     """What stands for a made-up reference can be given again, and is refused again."""
     desk = Desk()
     again = lambda request: calls(call("send", note=reference_from(request), to="x"))  # noqa: E731
-    provider = Projecting(calls(call("send", note=forged(), to="x")), again, finish())
+    provider = scripted(calls(call("send", note=forged(), to="x")), again, finish())
     outcome = drive(opaque_over(desk.program(), provider).run("Go."))
     assert desk.got == []
     assert [each.value["refused"] for each in outcome.observations] == ["invalid_reference"] * 2
@@ -444,7 +439,7 @@ def test_d27_what_a_reference_stands_for_is_held_to_the_parameter_s_own_rules() 
 
     give = lambda request: calls(call("short", note=reference_from(request)))  # noqa: E731
     outcome = drive(
-        opaque_over(program(wide, short), Projecting(calls(call("wide", note="much too long")), give, finish())).run(
+        opaque_over(program(wide, short), scripted(calls(call("wide", note="much too long")), give, finish())).run(
             "Go."
         )
     )
@@ -455,7 +450,7 @@ def test_d27_what_a_reference_stands_for_is_held_to_the_parameter_s_own_rules() 
 def test_d27_a_name_that_a_model_chose_is_not_shown_either() -> None:
     """A parameter that the capability does not have is content in the place of a name: it is refused, and hidden."""
     desk = Desk()
-    provider = Projecting(calls(call("send", note="n", to="x", canary="c")), finish())
+    provider = scripted(calls(call("send", note="n", to="x", canary="c")), finish())
     drive(opaque_over(desk.program(), provider).run("Go."))
     assert desk.got == []
     assert "canary" not in str([msgspec.structs.asdict(each) for each in provider.requests[1].observations])
@@ -572,7 +567,7 @@ def test_d25_d27_a_decision_that_was_recorded_and_not_delivered_still_has_its_va
 def test_d27_a_task_goes_on_in_the_mode_in_which_it_began(modes: Any) -> None:
     """What was recorded inline would be shown in the other mode, and references would stand for nothing in the one."""
     store = minutebook.MemoryStore(namespace="n")
-    provider = Projecting(calls(call("save", **saving("x"))))
+    provider = scripted(calls(call("save", **saving("x"))))
     with pytest.raises(RuntimeError, match="StopIteration"):
         drive(
             Runtime(Desk().program(), provider, checkpoints=store, projection=modes[0]).run(
@@ -700,9 +695,13 @@ def test_d27_control_values_that_are_not_kept_first_are_found_missing(monkeypatc
 def test_d27_a_provider_that_does_not_project_is_refused_before_anything_is_executed() -> None:
     """One that decides arguments may have kept them too; the runtime sees it at the first decision."""
     desk = Desk()
-    provider = ScriptedProvider([calls(call("send", note="raw", to="x"))])
+
+    class Keeping:
+        async def decide(self, request: DecisionRequest) -> Decision:
+            return calls(call("send", note="raw", to="x"))
+
     with pytest.raises(AgentDecisionProviderSchemaViolation) as refused:
-        drive(opaque_over(desk.program(), provider).run("Go."))
+        drive(opaque_over(desk.program(), Keeping()).run("Go."))
     assert refused.value.facts["provider_error_code"] == "not_projected"
     assert desk.got == []
 
@@ -734,10 +733,8 @@ def test_d27_a_projection_of_a_host_returns_the_calls_that_it_was_given(interfac
         return ()
 
     request = msgspec.structs.replace(REQUEST, project=none_of_them)
-    with (
-        ProviderFake("openai-chat", [said(interface, "x", ("look", {"path": "x"}))]) as fake,
-        pytest.raises(InvalidOption, match="in their order"),
-    ):
+    line = said(interface, "x", ("look", {"path": "x"}))
+    with ProviderFake("openai-chat", [line]) as fake, pytest.raises(InvalidOption, match="in their order"):
         provider_of(sync, "openai-chat", interface, fake).decide(request)
 
 
@@ -752,9 +749,7 @@ def test_d27_observations_of_an_earlier_run_have_no_references() -> None:
     """They are refused, not shown: a host that wants to go on keeps checkpoints."""
     seen = Observation(capability="send", arguments={"note": "raw", "to": "x"}, value="sent")
     with pytest.raises(InvalidOption, match="checkpoints"):
-        drive(
-            opaque_over(Desk().program(), Projecting()).run("Go.", run_id="r", invocation_id="i", observations=[seen])
-        )
+        drive(opaque_over(Desk().program(), scripted()).run("Go.", run_id="r", invocation_id="i", observations=[seen]))
 
 
 def test_d27_anthropic_s_thinking_by_hand_is_refused_before_anything_is_sent() -> None:
@@ -774,9 +769,9 @@ def test_d27_anthropic_s_thinking_by_hand_is_refused_before_anything_is_sent() -
 
 def test_d27_an_agent_that_is_called_gets_its_task_as_a_capability_gets_its_values() -> None:
     """Its caller is shown a reference from then on, and neither can use the other's."""
-    below = Projecting(finish("read"))
+    below = scripted(finish("read"))
     reader = Program(name="reader", instructions="You read.")
-    above = Projecting(calls(call("reader", task="Read marker-0815.")), finish())
+    above = scripted(calls(call("reader", task="Read marker-0815.")), finish())
     clerk = program(delegate(reader), budgets=Budgets(max_depth=1))
     outcome = drive(opaque_over(clerk, above, providers={"reader": below}).run("Go."))
     assert outcome.output == "done"

@@ -102,6 +102,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The newest `seq` when the window's start last moved; 0 before that. Reasoning up to it may be stale."""
     prelude: str = ""
     """Digest of what the last request said before its window, where reasoning is bound to that; else empty."""
+    late: int = 0
+    """The `seq` of the oldest exchange that the newest summary passed over and that is complete since; 0 for none."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -421,7 +423,7 @@ class _Growth:
                 option="call",
             )
         self._append(draft, content, exchange=0)
-        self._set(summary=self.seq if draft.call else 0, summarised=draft.call)
+        self._set(summary=self.seq if draft.call else 0, summarised=draft.call, late=0)
 
     def _add_result(self, draft: Draft, content: bytes) -> None:
         exchange = draft.exchange or self.state.exchange
@@ -437,7 +439,10 @@ class _Growth:
             )
         answered = msgspec.structs.replace(found, answered=(*found.answered, draft.call))
         rest = tuple(open_ for open_ in self.state.open if open_ is not found)
-        self._set(open=rest if len(answered.answered) == len(found.calls) else (*rest, answered))
+        complete = len(answered.answered) == len(found.calls)
+        self._set(open=rest if complete else (*rest, answered))
+        if complete and exchange <= self.state.summarised:
+            self._set(late=min(self.state.late or exchange, exchange))
         self._append(draft, content, exchange=exchange)
 
     def _refuse_open(self, what: str) -> None:

@@ -56,6 +56,7 @@ MAX_IMPORT_BYTES: Final = 512 * 1024 * 1024
 """The most payload bytes of one import: all of them are in memory at once."""
 
 _MAX_TEXT_BYTES = 8 * 1024 * 1024  # as a JSON string a byte takes six at most
+_LONGEST_MARK = 128
 _LARGEST = 2**62
 _CHECK = b',"check":"%s"}\n'
 _CHECK_BYTES = len(_CHECK % (b"0" * 64))
@@ -112,6 +113,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     window_from: int
     window_limits: tuple[int, int]
     cut_at: int = 0
+    prelude: str = ""
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +197,7 @@ def end_of(header: Header) -> End:
         window_from=state.window_from,
         window_limits=state.window_limits,
         cut_at=state.cut_at,
+        prelude=state.prelude,
     )
 
 
@@ -403,7 +406,7 @@ class Reading:
         places = (end.window_from, end.cut_at)
         if end.digest != self._digests[-1].hex() or not all(0 <= place <= entries for place in places):
             raise self.refusal("altered", "its digest or window is not that of the entries")
-        if min(end.window_limits) < 0 or max(end.window_limits) > _LARGEST:
+        if min(end.window_limits) < 0 or max(end.window_limits) > _LARGEST or len(end.prelude) > _LONGEST_MARK:
             raise self.refusal("foreign", "a field is out of its range")
         self.end = end
 
@@ -457,6 +460,7 @@ class Reading:
             window_from=end.window_from if end else 0,
             window_limits=end.window_limits if end else (0, 0),
             cut_at=end.cut_at if end else 0,
+            prelude=end.prelude if end else "",
         )
 
 

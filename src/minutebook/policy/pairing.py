@@ -44,7 +44,7 @@ def repeated_ids(units: Iterable[Unit]) -> Renaming:
     """
     Return new ids for calls whose id stands earlier in the same window; empty when all differ.
 
-    The new id names the exchange and the position, so that the same exchange gets the same id in every window. It has
+    The new id names the exchange and the position, so it is the same in every window that needs one. It has
     only letters, digits and underscores, and at most 40 characters: all providers take it.
     """
     responses = [unit.entries[0] for unit in units if unit.entries and unit.entries[0].calls]

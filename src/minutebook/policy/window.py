@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     trimmed: bool
     """Whether the record holds older units that this window leaves out."""
     uncovered: bool
-    """Whether it leaves out a unit that no summary covers."""
+    """Whether a unit that no summary covers is left out of it, or was passed over while it waited."""
     left: tuple[int, int] = (0, 0)
     """Where the last window began (1 before the first), and the key of the newest unit left out since; else zeros."""
     cut_at: int = 0
@@ -403,7 +403,7 @@ class Scan:
             start=units[0].key if units else 0,
             window_from=self._window_from(kept),
             trimmed=newest_left is not None,
-            uncovered=newest_left is not None and newest_left.key > self._covered,
+            uncovered=bool(self._state.late) or (newest_left is not None and newest_left.key > self._covered),
             left=(max(self._state.window_from, 1), left) if left else (0, 0),
         )
 

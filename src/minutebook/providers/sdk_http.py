@@ -76,6 +76,13 @@ class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     """Return the enumerated code for a status and the `error` of its body; `None` for one not in its table."""
 
 
+class Unshown(bytes):
+    """A body whose `repr` is its length: at DEBUG, Anthropic's client logs its options, what it posts among them."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} bytes>"
+
+
 class SdkPost:
     """
     The one request that leaves: bytes to a path, bytes back.
@@ -153,7 +160,7 @@ class SdkPost:
         failure: MinutebookError
         try:
             options = {"headers": self._headers(), "follow_redirects": False}
-            posted = self._client.post(path, content=body, cast_to=response_type, options=options, stream=True)
+            posted = self._client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
             received = await read_body(await result_of(posted), MAX_RESPONSE_BYTES, blocking=self._blocking)
             if received is not None:
                 return received

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from minutebook.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ class ScriptedProvider:
     """
     Answers each request with the next line of its script; a line that is an exception is raised.
 
-    `requests` holds every request in order, those that were answered by an exception included.
+    `requests` holds every request in order, those that were answered by an exception included. In `opaque_refs` mode it
+    decides references, as that asks of every provider; the script gives the values.
     """
 
     def __init__(self, script: Iterable[Decision | BaseException]) -> None:
@@ -46,7 +49,9 @@ class ScriptedProvider:
         answer = self._answer(request)
         if isinstance(answer, BaseException):
             raise answer
-        return answer
+        if request.project is None or not answer.calls:
+            return answer
+        return msgspec.structs.replace(answer, calls=await request.project(answer.calls))
 
     def _next(self, lines: list[Decision | BaseException]) -> Decision | BaseException:
         if len(self.requests) > len(lines):

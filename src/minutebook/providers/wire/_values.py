@@ -122,6 +122,27 @@ def unknown_role(value: dict[str, JSON], roles: str, path: str) -> InvalidMessag
     return InvalidMessage(f"the role is {state}; this format has {roles}", path=f"{path}.role")
 
 
+_FOREIGN = frozenset({"tool_use", "tool_result"})
+
+
+def check_content(message: dict[str, JSON], path: str) -> None:
+    """
+    Refuse content that is neither a text nor a list of parts, and Anthropic's calls and results among the parts.
+
+    Parts of other unknown types pass (bad input 47). But a call that stands where nobody looks for one is never paired,
+    and OpenAI's APIs would refuse every request with it from then on (case O-12).
+    """
+    content = message.get("content")
+    if not isinstance(content, (str, list)):
+        raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        if kind_of(part) in _FOREIGN:
+            raise InvalidMessage(
+                f"a {kind_of(part)} block is of the format anthropic; convert the message before it is recorded here",
+                path=f"{path}.content[{index}]",
+            )
+
+
 def kind_of(value: JSON) -> str:
     """Return the `type` of an item, block or part; empty where it has none."""
     return _text(value.get("type")) if isinstance(value, dict) else ""

@@ -22,6 +22,7 @@ from minutebook.providers.wire._values import (
     are_parts,
     array,
     as_text,
+    check_content,
     identifier,
     kind_of,
     members,
@@ -67,8 +68,8 @@ class OpenAIChat(Format):
         side = _SIDES.get(str(message.get("role")))
         if side is None:
             raise unknown_role(message, ", ".join(_SIDES), path)
-        if side is not Side.ASSISTANT:
-            _check_content(message, path)
+        if side is not Side.ASSISTANT or isinstance(message.get("content"), list):
+            check_content(message, path)
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
@@ -114,7 +115,7 @@ class OpenAIChat(Format):
         """Return what a tool's message answers."""
         if not isinstance(output, dict) or _SIDES.get(str(output.get("role"))) is not Side.RESULTS:
             return None
-        _check_content(output, "$")
+        check_content(output, "$")
         return self.replies(output, "$")[0]
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
@@ -128,11 +129,6 @@ class OpenAIChat(Format):
         for call in array(message.get("tool_calls") or [], "$.tool_calls"):
             left.replace(members(call, "$.tool_calls"), "id")
         return codec.encode(message)
-
-
-def _check_content(message: dict[str, JSON], path: str) -> None:
-    if not isinstance(message.get("content"), (str, list)):
-        raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
 
 
 def _says_something(value: JSON) -> bool:

@@ -25,6 +25,7 @@ from minutebook.providers.wire._values import (
     are_parts,
     array,
     as_text,
+    check_content,
     identifier,
     kind_of,
     members,
@@ -81,8 +82,7 @@ class OpenAIResponses(Format):
         side = _SIDES.get(str(item.get("role")))
         if side is None:
             raise unknown_role(item, ", ".join(_SIDES), path)
-        if not isinstance(item.get("content"), (str, list)):
-            raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
+        check_content(item, path)
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:

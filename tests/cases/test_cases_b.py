@@ -1,0 +1,131 @@
+"""Field case O-12: the same invocation with another model, provider or interface, and never a silent mixture."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.faces.strict import KINDS, REQUEST, client_of, generated, messages_of, provider_of
+from tests.policy.histories import SHAPES
+
+from minutebook import sync
+from minutebook.errors import DecisionHistoryConflict, InvalidMessage, MinutebookError, PairingViolation
+from minutebook.model.decisions import Observation
+from minutebook.testing import Answer, FunctionCall, ProviderFake
+
+ODD = "functions.search:0|a"
+"""A call id that one provider made and another would refuse."""
+
+PAIRS = list(itertools.permutations(KINDS, 2))
+
+
+def first_step(name: str, store: Any, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Take the first step of the invocation, which calls under an odd id; the decision, and what was shown."""
+    id_ = ODD if name.startswith("openai") else ""
+    answer = Answer(text="I look.", calls=(FunctionCall("look", {"path": "a"}, id_),), thinking="Hm")
+    with ProviderFake(name, [answer]) as fake:
+        client = client_of(fake, name)
+        history = sync.HistoryOptions(store=store)
+        decision = provider_of(client, name, "native", history=history, count=False, **options).decide(REQUEST)
+        client["client"].close()
+        assert fake.refused == ()
+        return decision, messages_of(generated(fake)[-1].json)
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_o12_d05_another_provider_has_a_conversation_of_its_own(one: str, other: str, tmp_path: Path) -> None:
+    """O-12, D5: nothing of the first provider's ids and opaque data reaches the second; its record stays as it was."""
+    tmp_path.chmod(0o700)
+    with sync.SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+        decision, _ = first_step(one, store)
+        (listing,) = store.list()
+        before = list(store.entries(listing.key))
+        _, shown = first_step(other, store)
+        assert len(shown) == 1
+        assert REQUEST.task in json.dumps(shown)
+        assert ODD not in json.dumps(shown)
+        assert list(store.entries(listing.key)) == before
+        assert len(store.list()) == 2
+        assert decision.calls[0].reference is not None
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.parametrize("changed", [{"model": "m2"}, {"decision_interface": "structured"}], ids=["model", "interface"])
+def test_o12_d05_another_model_or_interface_starts_anew_and_says_so(name: str, changed: dict[str, str]) -> None:
+    """O-12, D25: an observation of another conversation is not passed off as one of this; the refusal says why."""
+    store = sync.MemoryStore(namespace="n")
+    decision, _ = first_step(name, store)
+    seen = Observation(capability="look", arguments={"path": "a"}, value="x", reference=decision.calls[0].reference)
+    with ProviderFake(name, []) as fake:
+        client = client_of(fake, name)
+        history = sync.HistoryOptions(store=store)
+        options = {"interface": changed.get("decision_interface", "native"), "model": changed.get("model", "m")}
+        provider = provider_of(client, name, history=history, count=False, **options)
+        with pytest.raises(MinutebookError, match="does not exist or has expired"):
+            provider.decide(msgspec.structs.replace(REQUEST, observations=(seen,)))
+        assert fake.requests == ()
+        client["client"].close()
+    assert len(store.list()) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_o12_a_conversation_is_never_read_written_or_imported_in_another_format(
+    one: str, other: str, tmp_path: Path
+) -> None:
+    """O-12, C2: opened in another format it is refused by name, and the record is not touched."""
+    tmp_path.chmod(0o700)
+    store = sync.MemoryStore(namespace="n")
+    right = sync.Conversation(store, "c", format=one)
+    with right.turn(SHAPES[one].user("hello")) as turn:
+        turn.respond(SHAPES[one].response("hi", [])[0])
+    before = list(store.entries(right.key))
+    wrong = sync.Conversation(store, "c", format=other)
+    for use in (wrong.window, wrong.last, wrong.open_calls, lambda: wrong.append([SHAPES[other].user("x")])):
+        with pytest.raises(DecisionHistoryConflict):
+            use()
+    with pytest.raises(DecisionHistoryConflict), wrong.turn(SHAPES[other].user("x")):
+        pass
+    file = tmp_path / "talk.jsonl"
+    right.export(file)
+    with pytest.raises(MinutebookError):
+        sync.Conversation(store, "copy", format=other).import_(file)
+    assert list(store.entries(right.key)) == before
+    assert [listing.key.id for listing in store.list()] == ["c"]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_o12_messages_of_another_format_are_refused_and_not_reinterpreted(one: str, other: str) -> None:
+    """O-12: a transcript with a call and its result is of its own format alone, whatever the two have in common."""
+    shape = SHAPES[one]
+    calls = [(ODD, "look")]
+    asked = [shape.user("q"), *shape.response("", calls)[1]]
+    messages = [*asked, *shape.results(calls, ["x"]), *shape.response("a", [])[1]]
+    store = sync.MemoryStore(namespace="n")
+    sync.Conversation(store, "right", format=one).append(messages)
+    wrong = sync.Conversation(store, "wrong", format=other)
+    with pytest.raises((InvalidMessage, PairingViolation)):
+        wrong.append(messages)
+    assert [listing.key.id for listing in store.list()] == ["right"]
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("block", ["tool_use", "tool_result"])
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_o12_a_call_hidden_in_a_foreign_block_is_refused_with_its_place(name: str, block: str, role: str) -> None:
+    """O-12: no pairing would find it there, and the provider would refuse each later request; other parts pass."""
+    kind = {("openai-responses", "user"): "input_text", ("openai-responses", "assistant"): "output_text"}
+    text = {"type": kind.get((name, role), "text"), "text": "x"}
+    message = {"role": role, "content": [text, {"type": block, "id": "toolu_1", "name": "look", "input": {}}]}
+    store = sync.MemoryStore(namespace="n")
+    conversation = sync.Conversation(store, "c", format=name)
+    with pytest.raises(InvalidMessage) as caught:
+        conversation.append([{"role": "user", "content": "q"}, message])
+    assert caught.value.path == "$[1].content[1]"
+    assert store.list() == ()
+    message["content"] = [text, {"type": "brand_new", "value": 1}]
+    conversation.append([{"role": "user", "content": "q"}, message])
+    assert conversation.window().messages[-1] == message
