@@ -594,11 +594,13 @@ class ContextGuardTransport(BaseTransport):
         return drive(self._guard.send(request, self._inner.handle_request))
 
     def surface(self, request: Any, call_next: Callable[[Any], Any]) -> Any:
-        """Raise a refusal of this guard as it is: for the `middleware` of an `anthropic.Anthropic`."""
+        """Raise a refusal as it is, and guard nothing by itself: see `minutebook.ContextGuardTransport.surface`."""
         try:
-            return call_next(request)
+            returned = call_next(request)
         except Exception as error:
             refusal = refusal_in(error)
+        else:
+            return drive(self._guard.carried(returned))
         raise refusal
 
     def close(self) -> None:

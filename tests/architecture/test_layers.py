@@ -32,6 +32,8 @@ FACES = {
     "sync",
     "cli",
     "local",
+    "options",
+    "steps",
     "__init__",
     "__main__",
     "_version",

@@ -271,6 +271,55 @@ def test_d14_anthropics_client_wraps_a_refusal_and_the_middleware_does_not(serve
     assert server.generated == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_d14_the_middleware_without_the_transport_is_found_out(
+    server: CountingServer, colour: str, *, stream: bool
+) -> None:
+    """D14: nothing came through the guard, so the first response is refused, and its connection is closed."""
+    if stream:
+        data = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+        server.generate = lambda body: (200, {"Content-Type": "text/event-stream"}, data)
+    body: dict[str, Any] = {**BODIES["anthropic"], "stream": stream}
+    closed: list[bool] = []
+
+    async def asynchronous() -> None:
+        guard = ContextGuardTransport(provider="anthropic", context=WINDOW)
+
+        async def after(request: Any, call_next: Any) -> Any:
+            answered.append(await call_next(request))
+            return answered[-1]
+
+        async with httpx2.AsyncClient() as http:
+            client = anthropic.AsyncAnthropic(
+                base_url=server.url, api_key=KEY, http_client=http, middleware=[guard.surface, after]
+            )
+            with pytest.raises(InvalidOption, match=r"httpx2\.AsyncClient\(transport=guard\)"):
+                await client.messages.create(**body)
+            closed.append(answered[0].http_response.is_closed)
+
+    def blocking() -> None:
+        guard = sync.ContextGuardTransport(provider="anthropic", context=WINDOW)
+
+        def after(request: Any, call_next: Any) -> Any:
+            answered.append(call_next(request))
+            return answered[-1]
+
+        with httpx2.Client() as http:
+            client = anthropic.Anthropic(
+                base_url=server.url, api_key=KEY, http_client=http, middleware=[guard.surface, after]
+            )
+            with pytest.raises(InvalidOption, match=r"httpx2\.Client\(transport=guard\)"):
+                client.messages.create(**body)
+            closed.append(answered[0].http_response.is_closed)
+
+    answered: list[Any] = []
+    blocking() if colour == "blocking" else asyncio.run(asynchronous())
+    assert closed == [True]
+    assert server.counted == []
+    assert len(server.generated) == 1
+
+
 def test_d14_the_middleware_leaves_other_errors_alone(server: CountingServer) -> None:
     """D14: what the provider answers is the SDK's to tell."""
     guard = guard_of(server, "anthropic")

@@ -16,11 +16,11 @@ import httpx2
 import openai
 import pytest
 
-from minutebook.errors import AgentDecisionProviderUnavailable
+from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
 from minutebook.providers.anthropic import ANTHROPIC_SDK
 from minutebook.providers.gemini_http import Httpx2Post
 from minutebook.providers.openai_http import OPENAI
-from minutebook.providers.sdk_http import MAX_REFUSAL_BYTES, MAX_RESPONSE_BYTES, SdkPost
+from minutebook.providers.sdk_http import MAX_REFUSAL_BYTES, MAX_RESPONSE_BYTES, Sdk, SdkPost
 from minutebook.testing import drive
 
 MIB = 1024 * 1024
@@ -205,6 +205,63 @@ def test_d09_the_code_of_a_packed_refusal_is_read(flood: Flood, post: Callable[[
 
     flood.status, flood.write = 429, write
     assert refused(post, flood)[0] in ("rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED")
+
+
+CLIENTS: dict[str, tuple[Any, Sdk, bool]] = {
+    "openai": (openai.OpenAI, OPENAI, True),
+    "openai-asynchronous": (openai.AsyncOpenAI, OPENAI, False),
+    "anthropic": (anthropic.Anthropic, ANTHROPIC_SDK, True),
+    "anthropic-asynchronous": (anthropic.AsyncAnthropic, ANTHROPIC_SDK, False),
+}
+
+
+def installed(sdk: Sdk) -> str:
+    return str(openai.__version__ if sdk is OPENAI else anthropic.__version__)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_d09_a_client_that_sends_in_another_way_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a newer SDK with another name for its private method. Nothing is sent without the bound."""
+    kind, sdk, blocking = CLIENTS[name]
+    client = kind(api_key="k")
+    SdkPost(sdk, client, blocking=blocking)
+    for owner in [each for each in kind.__mro__ if sdk.sender in vars(each)]:
+        monkeypatch.setattr(owner, "_renamed", vars(owner)[sdk.sender], raising=False)
+        monkeypatch.delattr(owner, sdk.sender)
+    monkeypatch.setenv(sdk.key, "k")
+    for construct in (
+        lambda: SdkPost(sdk, client, blocking=blocking),
+        lambda: SdkPost(sdk, None, blocking=blocking).connect(),
+    ):
+        with pytest.raises(InvalidOption, match=f"^{sdk.package} {installed(sdk)} .* {sdk.sender}, .* {sdk.versions}"):
+            construct()
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_d09_a_client_that_returns_something_else_is_refused_by_name(
+    flood: Flood, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the method is there, but what it returns is no response; that is no failed connection."""
+    kind, sdk, blocking = CLIENTS[name]
+    owner = next(each for each in kind.__mro__ if sdk.sender in vars(each))
+    monkeypatch.setattr(owner, sdk.sender, lambda *_, **__: object())
+    post = SdkPost(sdk, kind(base_url=flood.base_url, api_key="k"), blocking=blocking)
+
+    async def within() -> None:
+        with pytest.raises(InvalidOption, match=f"^{sdk.package} {installed(sdk)} .* {sdk.versions}"):
+            await post("/x", b"{}")
+
+    if blocking:
+        drive(within())
+    else:
+        asyncio.run(within())
+
+
+def test_d09_the_installed_clients_are_of_versions_known_to_work() -> None:
+    """A newer version is tried here before it is named; the oldest one is what the extra asks for."""
+    for sdk in (OPENAI, ANTHROPIC_SDK):
+        first, last = (tuple(map(int, version.split("."))) for version in sdk.versions.split(" to "))
+        assert first <= tuple(map(int, installed(sdk).split(".")[:2])) <= last
 
 
 def test_d09_control_the_client_alone_has_no_bound(flood: Flood) -> None:

@@ -226,7 +226,7 @@ each = pytest.mark.parametrize(("api", "stream", "body"), STREAMS, ids=[api.name
 @each
 def test_d26_a_stream_adds_up_to_the_body_of_the_same_answer(api: Api, stream: bytes, body: dict[str, Any]) -> None:
     """D26: signatures, calls, unknown fields and empty parts included, as equal JSON."""
-    assert json.loads(assembled(api.stream, stream)) == body
+    assert json.loads(assembled(api, stream)) == body
 
 
 @each
@@ -235,7 +235,7 @@ def test_d09_a_stream_that_is_cut_at_any_byte_is_no_answer(api: Api, stream: byt
     codes: set[str] = set()
     for length in range(len(stream)):
         try:
-            made = json.loads(assembled(api.stream, stream[:length]))
+            made = json.loads(assembled(api, stream[:length]))
         except AgentDecisionProviderUnavailable as unavailable:
             codes.add(unavailable.provider_error_code)
         else:
@@ -255,7 +255,7 @@ def test_d26_pieces_with_bytes_of_their_own_keep_them(api: Api, stream: bytes, b
     if odd is None:
         return  # Chat Completions gives nothing whole
     assert odd[0] in stream
-    assert odd[1] in assembled(api.stream, stream.replace(odd[0], odd[1]))
+    assert odd[1] in assembled(api, stream.replace(odd[0], odd[1]))
 
 
 @each
@@ -264,16 +264,17 @@ def test_d09_an_answer_that_is_not_streamed_after_all_is_taken_as_it_is(
 ) -> None:
     """D9: an error under 200, or a server that streams nothing."""
     for given in (json.dumps(body).encode(), b'\n [{"error":1}]'):
-        assert assembled(api.stream, given) is given
+        assert assembled(api, given) is given
     for given in (b"", b"<html>", b"data: {\n\n", b"data: [1]\n\n", b"data: NaN\n\n", b"data: \xff\n\n"):
         with pytest.raises(AgentDecisionProviderUnavailable):
-            assembled(api.stream, given)
+            assembled(api, given)
 
 
 ERRORS: list[tuple[Api, dict[str, Any], str]] = [
     (ANTHROPIC, {"type": "error", "error": {"type": "overloaded_error", "message": SECRET}}, "overloaded_error"),
     (ANTHROPIC, {"type": "error", "error": {"type": SECRET}}, "error_event"),
     (RESPONSES, {"type": "error", "code": "server_error", "message": SECRET}, "server_error"),
+    (RESPONSES, {"type": "error", "error": {"code": "rate_limit_exceeded"}}, "rate_limit_exceeded"),
     (RESPONSES, {"type": "error", "code": SECRET}, "error_event"),
     (CHAT, {"error": {"code": "server_error", "message": SECRET}}, "server_error"),
     (CHAT, {"error": SECRET}, "error_event"),
@@ -288,16 +289,43 @@ def test_d09_an_error_among_the_events_is_unavailable(api: Api, error: dict[str,
     events = {ANTHROPIC.name: CLAUDE_EVENTS[:4], CHAT.name: CHAT_EVENTS[:3], GEMINI.name: GEMINI_EVENTS[:2]}
     stream = sse([*events.get(api.name, RESPONSES_EVENTS[:2]), error], named=False)
     with pytest.raises(AgentDecisionProviderUnavailable) as caught:
-        assembled(api.stream, stream)
+        assembled(api, stream)
     assert (caught.value.provider_error_code, caught.value.status) == (code, 200)
     assert SECRET not in str(caught.value)
+
+
+BODIES: list[tuple[Api, dict[str, Any], str]] = [
+    (ANTHROPIC, {"type": "error", "error": {"type": "rate_limit_error"}}, "rate_limit_error"),
+    (ANTHROPIC, {"error": {"type": "api_error", "details": {"error_code": "conflict_error"}}}, "conflict_error"),
+    (ANTHROPIC, {"type": "error"}, "error_body"),
+    (RESPONSES, {"error": {"code": "rate_limit_exceeded"}}, "rate_limit_exceeded"),
+    (RESPONSES, {"error": {"code": "invalid_api_key", "type": "invalid_request_error"}}, "invalid_api_key"),
+    (CHAT, {"error": {"code": "rate_limit_exceeded"}}, "rate_limit_exceeded"),
+    (CHAT, {"error": {"code": 400, "type": "exceed_context_size_error"}}, "context_length_exceeded"),
+    (GEMINI, {"error": {"status": "RESOURCE_EXHAUSTED"}}, "RESOURCE_EXHAUSTED"),
+    *((api, {"error": {"code": SECRET, "type": SECRET, "status": SECRET}}, "error_body") for api, _, _ in STREAMS),
+    *((api, {"error": SECRET}, "error_body") for api, _, _ in STREAMS),
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "code"), BODIES, ids=[f"{a.name}-{n}-{c}" for n, (a, _, c) in enumerate(BODIES)]
+)
+def test_d09_an_error_as_the_body_is_unavailable_by_its_code(api: Api, body: dict[str, Any], code: str) -> None:
+    """D9: under 200, whether a stream was asked for or not; a code that is in no table is not passed on."""
+    payload = json.dumps({**body, "message": SECRET}).encode()
+    for given in (payload, assembled(api, payload)):
+        with pytest.raises(AgentDecisionProviderUnavailable) as caught:
+            read(api, Native(wire_format(api.name), api), REQUEST, given)
+        assert (caught.value.provider_error_code, caught.value.status) == (code, 200)
+        assert SECRET not in str(caught.value)
 
 
 def test_d09_a_failed_response_is_judged_like_one_that_was_not_streamed() -> None:
     """D9: `response.failed` and `response.incomplete` hold the response, which says the rest."""
     for kind, status in (("response.failed", "failed"), ("response.incomplete", "incomplete")):
         response = {"status": status, "error": {"code": "rate_limit_exceeded"} if status == "failed" else None}
-        body = assembled(RESPONSES.stream, sse([*RESPONSES_EVENTS[:2], {"type": kind, "response": response}]))
+        body = assembled(RESPONSES, sse([*RESPONSES_EVENTS[:2], {"type": kind, "response": response}]))
         assert json.loads(body) == response
 
 
@@ -305,9 +333,197 @@ def test_d26_a_piece_of_unknown_kind_is_refused_and_an_unknown_event_passed_over
     """D26: what cannot be added up would be lost; an event beside the message's own changes nothing in it."""
     novel = {"type": "content_block_delta", "index": 0, "delta": {"type": "novel_delta", "x": 1}}
     with pytest.raises(AgentDecisionProviderUnavailable, match="stream_unknown"):
-        assembled(ANTHROPIC.stream, sse([*CLAUDE_EVENTS[:3], novel, *CLAUDE_EVENTS[3:]]))
-    beside = assembled(ANTHROPIC.stream, sse([*CLAUDE_EVENTS[:3], {"type": "novel"}, *CLAUDE_EVENTS[3:]]))
+        assembled(ANTHROPIC, sse([*CLAUDE_EVENTS[:3], novel, *CLAUDE_EVENTS[3:]]))
+    beside = assembled(ANTHROPIC, sse([*CLAUDE_EVENTS[:3], {"type": "novel"}, *CLAUDE_EVENTS[3:]]))
     assert json.loads(beside) == CLAUDE_BODY
+
+
+# --- nothing that was streamed is lost ---
+
+
+def novel_in_chat(*novel: dict[str, Any]) -> bytes:
+    """Chunks whose deltas have members of their own; the end in a chunk with none."""
+    told = [chunk({"content": "x", **each}) for each in novel]
+    return sse([*told, chunk({}, "stop")], named=False, done=True)
+
+
+def novel_beside_a_delta(*novel: dict[str, Any]) -> bytes:
+    told = [chunk({"content": "x"}) for _ in novel]
+    for one, each in zip(told, novel, strict=True):
+        one["choices"][0] |= each
+    return sse([*told, chunk({}, "stop")], named=False, done=True)
+
+
+def novel_in_claude_deltas(*novel: dict[str, Any]) -> bytes:
+    deltas = [{"type": "text_delta", "text": "x", **each} for each in novel]
+    told = [{"type": "content_block_delta", "index": 2, "delta": delta} for delta in deltas]
+    return sse([*CLAUDE_EVENTS[:10], *told, *CLAUDE_EVENTS[13:]])
+
+
+def novel_in_claude_blocks(*novel: dict[str, Any]) -> bytes:
+    told: Events = []
+    for place, each in enumerate(novel, 10):
+        told.append({"type": "content_block_start", "index": place, "content_block": {"type": "novel", **each}})
+        told.append({"type": "content_block_stop", "index": place})
+    return sse([*CLAUDE_EVENTS[:-2], *told, *CLAUDE_EVENTS[-2:]])
+
+
+def novel_items(*novel: dict[str, Any]) -> bytes:
+    items = [{"type": "novel", **each} for each in novel]
+    done = [{"type": "response.output_item.done", "output_index": n, "item": each} for n, each in enumerate(items)]
+    end = {"type": "response.completed", "response": {**RESPONSES_BODY, "output": items}}
+    return sse([*RESPONSES_EVENTS[:1], *done, end])
+
+
+def novel_in_gemini_parts(*novel: dict[str, Any]) -> bytes:
+    return sse([*(event({"text": "x", **each}) for each in novel), event(finishReason="STOP")], named=False)
+
+
+def novel_in_gemini_contents(*novel: dict[str, Any]) -> bytes:
+    told = [event({"text": "x"}) for _ in novel]
+    for one, each in zip(told, novel, strict=True):
+        one["candidates"][0]["content"] |= each
+    return sse([*told, event(finishReason="STOP")], named=False)
+
+
+def novel_in_gemini_candidates(*novel: dict[str, Any]) -> bytes:
+    return sse([*(event({"text": "x"}, **each) for each in novel), event(finishReason="STOP")], named=False)
+
+
+PLACES: dict[str, tuple[Api, Any, bool]] = {
+    "chat delta": (CHAT, novel_in_chat, True),
+    "chat choice": (CHAT, novel_beside_a_delta, True),
+    "anthropic delta": (ANTHROPIC, novel_in_claude_deltas, False),
+    "anthropic block": (ANTHROPIC, novel_in_claude_blocks, True),
+    "responses item": (RESPONSES, novel_items, True),
+    "gemini part": (GEMINI, novel_in_gemini_parts, True),
+    "gemini content": (GEMINI, novel_in_gemini_contents, True),
+    "gemini candidate": (GEMINI, novel_in_gemini_candidates, True),
+}
+"""Where a member may stand that nobody knows, and whether it can be added up there."""
+NOVEL: dict[str, Any] = {
+    "texts": lambda n: f"<{n}>",
+    "texts in an object": lambda n: {"transcript": f"<{n}>", "deep": {"text": f"<{n}>"}},
+    "items": lambda n: [f"<{n}>"],
+    "items by index": lambda n: [{"index": 0, "text": f"<{n}>"}, {"index": n, "type": "t", "text": f"<{n}>"}],
+    "items without an index": lambda n: [{"type": "t", "text": f"<{n}>"}],
+    "a text, then items": lambda n: [f"<{n}>"] if n else f"<{n}>",
+    "items, then a text": lambda n: f"<{n}>" if n else [f"<{n}>"],
+    "an object, then a text": lambda n: f"<{n}>" if n else {"a": f"<{n}>"},
+}
+
+
+def lost(body: bytes, pieces: int) -> list[str]:
+    """The pieces that a body does not hold."""
+    return [f"<{n}>" for n in range(pieces) if f"<{n}>".encode() not in body]
+
+
+@pytest.mark.parametrize("kind", NOVEL)
+@pytest.mark.parametrize("place", PLACES)
+def test_d26_no_piece_of_a_member_that_nobody_knows_is_lost(place: str, kind: str) -> None:
+    """D26: it is added up, or there is no answer; what is recorded never holds less than what was streamed."""
+    api, stream, known = PLACES[place]
+    changes = "then" in kind and place in ("chat delta", "chat choice", "gemini content", "gemini candidate")
+    given = stream(*({"novel": NOVEL[kind](n)} for n in range(3)))
+    if known and not changes:
+        assert lost(assembled(api, given), 3) == []
+        return
+    with pytest.raises(AgentDecisionProviderUnavailable, match="stream_unknown"):
+        assembled(api, given)
+
+
+def test_d26_control_a_body_of_the_newest_pieces_is_seen_to_have_lost_some() -> None:
+    """The control: pieces of which the last one alone was kept, as a plain update of members would do."""
+    assert lost(json.dumps({"thinking": "<2>"}).encode(), 3) == ["<0>", "<1>"]
+
+
+def test_d26_texts_of_a_delta_are_joined_whatever_they_are_called() -> None:
+    """D26: reasoning under another name, a transcript, a name in pieces; what is repeated stands once."""
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "thinking": "ab", "audio": {"id": "a", "transcript": "one", "n": 5}},
+        {"role": "assistant", "thinking": "cd", "audio": {"id": "a", "transcript": " two", "n": 5}},
+        call_piece("", id="c1", type="function", name="lo"),
+        call_piece("{}", id="c1", type="function", name="ok"),
+        {"content": None, "thinking": ""},
+    ]
+    body = json.loads(assembled(CHAT, sse([*map(chunk, deltas), chunk({}, "stop")], named=False, done=True)))
+    assert body["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "",
+        "thinking": "abcd",
+        "audio": {"id": "a", "transcript": "one two", "n": 5},
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    }
+
+
+def chats(*deltas: dict[str, Any], **choice: Any) -> bytes:
+    told = [chunk(delta) for delta in deltas]
+    told[-1]["choices"][0] |= choice
+    return sse([*told, chunk({}, "stop")], named=False, done=True)
+
+
+def claude(at: int, *events: dict[str, Any], skip: int = 0) -> bytes:
+    return sse([*CLAUDE_EVENTS[:at], *events, *CLAUDE_EVENTS[at + skip :]])
+
+
+UNKNOWN: dict[str, tuple[Api, bytes]] = {
+    "chat-a number that changes": (CHAT, chats({"novel": 1}, {"novel": 2})),
+    "chat-a truth that changes": (CHAT, chats({"novel": True}, {"novel": 1})),
+    "chat-another role": (CHAT, chats({"content": "a"}, {"role": "tool", "content": "b"})),
+    "chat-another kind of call": (CHAT, chats(call_piece("", type="function"), call_piece("", type="custom"))),
+    "chat-another choice": (CHAT, chats({"content": "a"}, {"content": "b"}, index=1)),
+    "anthropic-a second message": (ANTHROPIC, claude(3, CLAUDE_EVENTS[0])),
+    "anthropic-a second block in one place": (ANTHROPIC, claude(3, CLAUDE_EVENTS[1])),
+    "anthropic-a message that begins with content": (
+        ANTHROPIC,
+        claude(0, {"type": "message_start", "message": {**START, "content": [{"type": "text", "text": "a"}]}}, skip=1),
+    ),
+    "anthropic-a piece that is no text": (
+        ANTHROPIC,
+        claude(3, {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": 5}}),
+    ),
+    "anthropic-an input that has no end": (ANTHROPIC, claude(18, skip=1)),
+    "anthropic-pieces of an input that was whole": (
+        ANTHROPIC,
+        claude(14, {**CLAUDE_EVENTS[14], "content_block": {"type": "tool_use", "input": {"a": 1}}}, skip=1),
+    ),
+    "responses-fewer items than were streamed": (
+        RESPONSES,
+        sse(
+            [
+                *({"type": "response.output_item.done", "item": {}} for _ in range(3)),
+                {"type": "response.completed", "response": RESPONSES_BODY},
+            ]
+        ),
+    ),
+    "gemini-another role": (
+        GEMINI,
+        sse([GEMINI_EVENTS[0], {"candidates": [{"content": {"role": "user", "parts": []}}]}], named=False),
+    ),
+    "gemini-another candidate": (GEMINI, sse([GEMINI_EVENTS[0], event({"text": "b"}, index=1)], named=False)),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_d26_what_cannot_be_added_up_is_no_answer(case: str) -> None:
+    """D9, D26: one of two values would be lost, and nothing tells which."""
+    api, stream = UNKNOWN[case]
+    with pytest.raises(AgentDecisionProviderUnavailable, match="stream_unknown"):
+        assembled(api, stream)
+
+
+def test_d26_what_is_said_anew_counts_as_it_was_said_last_and_a_null_says_nothing() -> None:
+    """D26: usage, ratings and endings are no pieces; a container that was told is still known at the end."""
+    begun = {**CLAUDE_EVENTS[0], "message": {**START, "container": {"id": "k"}, "usage": USAGE}}
+    ended = {**CLAUDE_EVENTS[-2], "delta": {"stop_reason": "tool_use", "stop_sequence": None, "container": None}}
+    body = json.loads(assembled(ANTHROPIC, sse([begun, *CLAUDE_EVENTS[1:-2], ended, CLAUDE_EVENTS[-1]])))
+    assert body == {**CLAUDE_BODY, "container": {"id": "k"}}
+    rated = [event({"text": str(n)}, safetyRatings=[{"n": n}], tokenCount=n) for n in (1, 2)]
+    rated[1]["candidates"][0]["finishReason"] = "STOP"
+    (candidate,) = json.loads(assembled(GEMINI, sse(rated, named=False)))["candidates"]
+    assert (candidate["safetyRatings"], candidate["tokenCount"]) == ([{"n": 2}], 2)
+    counted = [chunk({"content": "a"}, usage={"prompt_tokens": 1}), chunk({}, "stop", usage={"prompt_tokens": 2})]
+    assert json.loads(assembled(CHAT, sse(counted, named=False)))["usage"] == {"prompt_tokens": 2}
 
 
 def variants(value: Any) -> Iterator[Any]:
@@ -339,7 +555,7 @@ def test_d09_no_value_of_an_event_is_believed_to_have_a_type(api: Api, events: E
                 continue
             stream = sse([*events[:place], changed, *events[place + 1 :]], named=False)
             try:
-                read(api, interface, REQUEST, assembled(api.stream, stream))
+                read(api, interface, REQUEST, assembled(api, stream))
                 seen_.add("decision")
             except (AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation) as refused:
                 seen_.add(type(refused).__name__)
@@ -367,20 +583,25 @@ def test_d26_anthropics_own_client_adds_up_the_same(server: Server) -> None:
     client = anthropic.Anthropic(base_url=server.url, api_key=KEY)
     with client.messages.stream(model="m", max_tokens=5, messages=[{"role": "user", "content": "x"}]) as stream:
         theirs = stream.get_final_message().to_dict(mode="json", warnings=False)
-    ours = json.loads(assembled(ANTHROPIC.stream, sse(CLAUDE_EVENTS)))
+    ours = json.loads(assembled(ANTHROPIC, sse(CLAUDE_EVENTS)))
     for key in ("content", "stop_reason", "usage", "id"):
         assert theirs[key] == ours[key]
 
 
 def test_d26_openais_own_client_adds_up_the_same(server: Server) -> None:
-    """An independent reading of the same chunks: texts, calls and arguments are equal."""
+    """An independent reading of the same chunks: texts, calls, arguments and unknown members are equal."""
     server._fault = lambda *_: ""
-    server.replies = [(200, SSE, sse(CHAT_EVENTS, named=False, done=True))]
+    novel = [chunk({"thinking": text, "novel": {"transcript": text}}) for text in ("ab", "cd")]
+    given = sse([*CHAT_EVENTS[:3], *novel, *CHAT_EVENTS[3:]], named=False, done=True)
+    server.replies = [(200, SSE, given)]
     client = openai.OpenAI(base_url=server.url, api_key=KEY)
     with client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "x"}]) as stream:
         theirs = stream.get_final_completion().choices[0].message
-    (ours,) = json.loads(assembled(CHAT.stream, sse(CHAT_EVENTS, named=False, done=True)))["choices"]
+    (ours,) = json.loads(assembled(CHAT, given))["choices"]
     assert theirs.content == ours["message"]["content"]
+    for key in ("thinking", "novel", "reasoning_content"):
+        assert theirs.to_dict(mode="json", warnings=False)[key] == ours["message"][key]
+    assert (ours["message"]["thinking"], ours["message"]["novel"]) == ("abcd", {"transcript": "abcd"})
     assert theirs.tool_calls is not None
     assert [(call.id, call.function.name, call.function.arguments) for call in theirs.tool_calls] == [
         (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in ours["message"]["tool_calls"]

@@ -12,7 +12,7 @@ from tests.faces.test_decisions import calls as proposing
 from tests.runtime.programs import IDS, call, calls, finish, kept, program
 
 from minutebook import sync
-from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, Steps
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     CheckpointRefused,
@@ -30,6 +30,7 @@ from minutebook.model.entries import Draft, Kind
 from minutebook.model.record import Record, new_header
 from minutebook.programs import Runtime
 from minutebook.runtime import Budgets, Program, capability, checkpoints, records
+from minutebook.steps import Steps
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import MemoryStore, SQLiteStore

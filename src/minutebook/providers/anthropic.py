@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import ANTHROPIC as ANTHROPIC_COUNTING
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_object, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_object, text_at, violation
 from minutebook.providers.sdk_http import Sdk
 from minutebook.providers.streams import Stream, joined_blocks
 
@@ -73,6 +73,7 @@ ANTHROPIC_SDK: Final = Sdk(
     base_error="AnthropicError",
     key="ANTHROPIC_API_KEY",
     sender="_attempt_request",
+    versions="2.10 to 2.14",
     sends_tuples=True,
     authenticates=lambda client: any((client.api_key, client.auth_token, client.credentials)),
     code=code_of,
@@ -163,10 +164,14 @@ _ENDINGS: Final = {
 _USABLE: Final = frozenset({"end_turn", "tool_use", "stop_sequence"})
 
 
+def error_of(body: dict[str, JSON]) -> JSON:
+    """Return the error object of a body that is an error by its type, or has one; `None` for any other."""
+    error = body.get("error")
+    return {} if error is None and body.get("type") == "error" else error
+
+
 def check(body: dict[str, JSON]) -> None:
-    """Refuse a body that reports an error, or an answer that was refused, cut or paused."""
-    if body.get("type") == "error" or body.get("error") is not None:
-        raise unavailable(code_of(200, body.get("error")) or "error_body", 200)
+    """Refuse a body without content, or with an answer that was refused, cut or paused."""
     if not isinstance(body.get("content"), list):
         raise violation(Diagnosis.MALFORMED)
     ending = text_at(body, "stop_reason")
@@ -211,13 +216,15 @@ ANTHROPIC: Final = Api(
     path="/v1/messages",
     count_path="/v1/messages/count_tokens",
     fields=request_fields,
+    code=lambda error: code_of(200, error),
+    error=error_of,
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "assistant", "content": text}),
     called=called,
     stream=Stream(
         fields={"stream": b"true"},
-        assembled=lambda events: joined_blocks(events, lambda error: code_of(200, error)),
+        assembled=joined_blocks,
     ),
     billed=billed,
     own=frozenset(

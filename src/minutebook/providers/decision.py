@@ -9,7 +9,7 @@ of the history or of HTTP, so each can be read, and tested, by itself.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Fields = dict[str, bytes]
 """A request body: the JSON of each top-level field, in the order in which they are sent."""
+Code: TypeAlias = "Callable[[JSON], str | None]"
+"""What returns the enumerated code of a provider's error object; `None` for one that is not in its table."""
 
 
 class Diagnosis(enum.StrEnum):
@@ -83,6 +85,11 @@ def unavailable(code: str, status: int | None = None) -> AgentDecisionProviderUn
     )
 
 
+def reported(code: Code, error: JSON, otherwise: str) -> AgentDecisionProviderUnavailable:
+    """Return the error for a failure that is reported under the status 200: by its code, where that is a known one."""
+    return unavailable(code(error) or otherwise, 200)
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request before it takes a provider's form."""
 
@@ -106,6 +113,10 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     count_path: str
     fields: Callable[[Ask], Fields]
     """Return the fields of the request body."""
+    code: Code
+    """Return what an error object under the status 200 is called."""
+    error: Callable[[dict[str, JSON]], JSON] = lambda body: body.get("error")
+    """Return the error object of a body that is an error and nothing else; `None` for any other body."""
     check: Callable[[dict[str, JSON]], None]
     """Refuse a body that is no usable response: `AgentDecisionProviderUnavailable` or a schema violation."""
     text: Callable[[bytes], str | None]
@@ -399,6 +410,9 @@ def opened(api: Api, payload: bytes) -> dict[str, JSON]:
         body = None
     if not isinstance(body, dict):
         raise unavailable("not_json", 200)
+    error = api.error(body)
+    if error is not None:
+        raise reported(api.code, error, "error_body")
     api.check(body)
     return body
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import GEMINI as GEMINI_COUNTING
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, text_at, violation
 from minutebook.providers.streams import Stream, joined_parts
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ _ENDINGS: Final = {
 
 
 def check(body: dict[str, JSON]) -> None:
-    """Refuse a body that reports an error, a prompt that was blocked, or an answer that was cut, filtered or broken."""
-    if body.get("error") is not None:
-        raise unavailable(code_of(200, body["error"]) or "error_body", 200)
+    """Refuse a body of a prompt that was blocked, or with an answer that was cut, filtered or broken."""
     candidates = body.get("candidates")
     if not candidates and text_at(body.get("promptFeedback"), "blockReason"):
         raise violation(Diagnosis.CONTENT_FILTER)
@@ -156,6 +154,7 @@ GEMINI: Final = Api(
     path="/models/{model}:generateContent",
     count_path="/models/{model}:countTokens",
     fields=request_fields,
+    code=lambda error: code_of(200, error),
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "model", "parts": [{"text": text}]}),
@@ -163,7 +162,7 @@ GEMINI: Final = Api(
     stream=Stream(
         fields={},
         path="/models/{model}:streamGenerateContent?alt=sse",
-        assembled=lambda events: joined_parts(events, lambda error: code_of(200, error)),
+        assembled=joined_parts,
     ),
     billed=billed,
     own=_spelled("model", "contents", "systemInstruction", "tools", "cachedContent", "continuationToken", "store")

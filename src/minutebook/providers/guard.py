@@ -56,6 +56,9 @@ Provider = Literal["anthropic", "google", "openai"]
 MAX_COUNT_BYTES: Final = 65_536
 """The longest body of a counting endpoint that is read."""
 
+_CARRIED: Final = "minutebook.guard"
+"""The extension of each response that came through a guard."""
+
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -99,7 +102,26 @@ class Guard:
         if 300 <= response.status_code < 400:
             await self._close(response)
             raise unavailable("redirect_refused", response.status_code)
+        response.extensions[_CARRIED] = True
         return response
+
+    async def carried(self, returned: Any) -> Any:
+        """
+        Return what a client's middleware was given, unless it is a response that no guard carried.
+
+        Raises:
+            InvalidOption: it is one: this guard is in the client's middleware, and not under the client.
+        """
+        response = getattr(returned, "http_response", None)
+        if response is None or _CARRIED in response.extensions:
+            return returned
+        await self._close(response)
+        kind = "Client" if self._blocking else "AsyncClient"
+        raise InvalidOption(
+            "this client sent a request past the guard, uncounted, and its response is withheld: guard.surface guards "
+            f"nothing by itself; give the client http_client=httpx2.{kind}(transport=guard) beside it",
+            option="http_client",
+        )
 
     async def _counted(self, request: Request, way: Entrance, forward: Forward) -> Request:
         """Return the request to send, made of the bytes that were counted."""
@@ -173,8 +195,10 @@ class ContextGuardTransport(AsyncBaseTransport):
 
     Put it under the official client: `AsyncAnthropic(http_client=httpx2.AsyncClient(transport=guard))`. That client's
     own errors may wrap a refusal, as anthropic's do after two retries that count again: with
-    `middleware=[guard.surface]` the refusal itself comes out at once; else give `max_retries=0` and look at
-    `__cause__`. Requests that read (GET, HEAD) and that count pass; every path that is not known is refused.
+    `middleware=[guard.surface]` beside it the refusal itself comes out at once; else give `max_retries=0` and look at
+    `__cause__`. The transport alone guards: a client that has only the middleware is not held to anything before its
+    first response comes, which is then refused. Requests that read (GET, HEAD) and that count pass; every path that is
+    not known is refused.
 
     Args:
         provider: `anthropic` (Messages), `google` (generateContent) or `openai` (Responses).
@@ -215,11 +239,21 @@ class ContextGuardTransport(AsyncBaseTransport):
         return await self._guard.send(request, self._inner.handle_async_request)
 
     async def surface(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Raise a refusal of this guard as it is: for the `middleware` of an `anthropic.AsyncAnthropic`."""
+        """
+        Raise a refusal of this guard as it is: for the `middleware` of an `anthropic.AsyncAnthropic`.
+
+        It counts and holds back nothing: that is for this transport, which has to be under the client as well. A
+        client without it is found out by its first response, when that request has already been sent.
+
+        Raises:
+            InvalidOption: a response that came through no guard.
+        """
         try:
-            return await call_next(request)
+            returned = await call_next(request)
         except Exception as error:
             refusal = refusal_in(error)
+        else:
+            return await self._guard.carried(returned)
         raise refusal
 
     async def aclose(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import OPENAI_CHAT
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, text_at, violation
 from minutebook.providers.openai_http import known_code
 from minutebook.providers.streams import Stream, joined_chunks
 
@@ -54,9 +54,7 @@ def function(spec: CapabilitySpec) -> dict[str, JSON]:
 
 
 def check(body: dict[str, JSON]) -> None:
-    """Refuse a body that reports an error, a refusal, or an answer that was cut or filtered."""
-    if body.get("error") is not None:
-        raise unavailable("error_body", 200)
+    """Refuse a body without an answer, or with one that is a refusal, or was cut or filtered."""
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -105,13 +103,14 @@ CHAT: Final = Api(
     # OpenAI has no counting endpoint for this API; llama.cpp's server has this one.
     count_path="/chat/completions/input_tokens",
     fields=request_fields,
+    code=known_code,
     check=check,
     text=text,
     said=lambda text: codec.encode({"role": "assistant", "content": text}),
     called=called,
     stream=Stream(
         fields={"stream": b"true", "stream_options": b'{"include_usage":true}'},
-        assembled=lambda events: joined_chunks(events, known_code),
+        assembled=joined_chunks,
     ),
     billed=billed,
     own=frozenset(

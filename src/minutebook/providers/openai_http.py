@@ -54,5 +54,6 @@ OPENAI: Final = Sdk(
     base_error="OpenAIError",
     key="OPENAI_API_KEY",
     sender="_send_request",
+    versions="3.50 to 3.57",
     code=lambda _, error: known_code(error),
 )

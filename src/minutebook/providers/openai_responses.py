@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.providers.counting import OPENAI_RESPONSES
-from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, text_at, unavailable, violation
+from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_closed, reported, text_at, violation
 from minutebook.providers.openai_chat import as_json, function
 from minutebook.providers.openai_http import known_code
 from minutebook.providers.streams import Stream, last_response
@@ -46,6 +46,11 @@ def request_fields(ask: Ask) -> Fields:
     return fields
 
 
+def error_of(body: dict[str, JSON]) -> JSON:
+    """Return the error object of a body that is no response, since it has no status; a response judges its own."""
+    return None if "status" in body else body.get("error")
+
+
 def check(body: dict[str, JSON]) -> None:
     """Refuse a response that failed, was cut or filtered, or that refuses to answer."""
     error, status = body.get("error"), body.get("status")
@@ -63,7 +68,7 @@ def check(body: dict[str, JSON]) -> None:
 def _failure(error: JSON) -> Exception:
     told = isinstance(error, dict) and error.get("code") is not None
     if not told or text_at(error, "code") in _TRANSPORT:
-        return unavailable(known_code(error) or "response_failed", 200)
+        return reported(known_code, error, "response_failed")
     return violation(Diagnosis.FAILED)
 
 
@@ -115,11 +120,13 @@ RESPONSES: Final = Api(
     path="/responses",
     count_path="/responses/input_tokens",
     fields=request_fields,
+    code=known_code,
+    error=error_of,
     check=check,
     text=text,
     said=lambda text: codec.encode([{"role": "assistant", "content": text}]),
     called=called,
-    stream=Stream(fields={"stream": b"true"}, assembled=lambda events: last_response(events, known_code)),
+    stream=Stream(fields={"stream": b"true"}, assembled=last_response),
     billed=billed,
     withheld="reasoning",
     own=frozenset(

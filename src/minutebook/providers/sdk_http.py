@@ -65,7 +65,9 @@ class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     """Headers of every request; `anthropic-beta` joins what the client sends there by itself."""
     sender: str
-    """The method of a client that sends one request and returns the response."""
+    """The method of a client that sends one request and returns the response. It is no public one: see `versions`."""
+    versions: str
+    """The versions of the package whose clients were seen to send by it."""
     sends_tuples: bool = False
     """Whether that method returns a tuple which begins with the response."""
     authenticates: Callable[[Any], bool] = bool
@@ -93,7 +95,7 @@ class SdkPost:
         blocking: whether no event loop runs this.
 
     Raises:
-        InvalidOption: a client that is none, or options of a client beside one.
+        InvalidOption: a client that is none or of an unknown version, or options of a client beside one.
         BlockingMismatch: a client of the other colour.
     """
 
@@ -125,7 +127,7 @@ class SdkPost:
         Have a client, so that a missing package or key is told before anything is recorded.
 
         Raises:
-            InvalidOption: the package is absent, or neither options nor environment name a key.
+            InvalidOption: the package is absent or of an unknown version, or nothing names a key.
         """
         if self._client is None:
             sdk, module = self._sdk, imported(self._sdk.package, self._sdk.package)
@@ -287,12 +289,18 @@ def _bound_refusals(client: Any, sdk: Sdk, *, blocking: bool) -> None:
 
     The client reads those bodies itself, whole, before it raises. What it sends with is the one place to come before.
     """
-    send = getattr(client, sdk.sender)
+    send = getattr(client, sdk.sender, None)
+    if not callable(send):
+        raise _unknown_sender(sdk)
     in_tuple = sdk.sends_tuples
 
     async def sent(*given: Any, **options: Any) -> Any:
         made = await result_of(send(*given, **options))
-        response = made[0] if in_tuple else made
+        if in_tuple is not isinstance(made, tuple):
+            raise _unknown_sender(sdk)
+        response: Any = made[0] if in_tuple else made
+        if not hasattr(response, "is_success"):
+            raise _unknown_sender(sdk)
         if response.is_success:
             return made
         body = await read_body(response, MAX_REFUSAL_BYTES, blocking=blocking)
@@ -305,6 +313,16 @@ def _bound_refusals(client: Any, sdk: Sdk, *, blocking: bool) -> None:
         return drive(sent(*given, **options))
 
     setattr(client, sdk.sender, sent_at_once if blocking else sent)
+
+
+def _unknown_sender(sdk: Sdk) -> InvalidOption:
+    """Return the error for a version of the package that sends in another way: its refusals would have no bound."""
+    version = getattr(imported(sdk.package, sdk.package), "__version__", "of an unknown version")
+    return InvalidOption(
+        f"{sdk.package} {version} does not send by {sdk.sender}, where the length of what a server refuses with is "
+        f"bounded; versions known to work are {sdk.versions}: install one of them, or a newer minutebook",
+        option="client",
+    )
 
 
 _OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})

@@ -2,8 +2,9 @@
 Answers that come as a stream of server-sent events, put together to the one body that the same answer has without.
 
 Only that body is recorded: a fragment is no history. What a provider gives whole is taken as its bytes, and of what it
-gives in pieces the values are what the pieces add up to. A stream that ends early, or holds a piece of unknown kind,
-is no answer at all.
+gives in pieces the values are what the pieces add up to. A stream that ends early, or holds a piece of which it is not
+known how it adds up, is no answer at all: the body never holds less than was streamed (SPEC D26). What is said anew of
+the whole answer with each event, such as its usage, is no piece; there the newest counts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import msgspec
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
-from minutebook.providers.decision import unavailable
+from minutebook.providers.decision import reported, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from minutebook.errors import AgentDecisionProviderUnavailable
     from minutebook.model.codec import JSON
+    from minutebook.providers.decision import Api, Code
 
 Raw = dict[str, msgspec.Raw]
 """An object of which each member is kept as its bytes."""
@@ -37,11 +39,11 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says to have its answer streamed."""
     path: str = ""
     """Where such a request is posted, if elsewhere; `{model}` in it stands for the model's name."""
-    assembled: Callable[[Iterable[bytes]], bytes]
-    """Return the body that the events' data add up to."""
+    assembled: Callable[[Iterable[bytes], Code], bytes]
+    """Return the body that the events' data add up to; an error among them is called by its code."""
 
 
-def assembled(stream: Stream, body: bytes) -> bytes:
+def assembled(api: Api, body: bytes) -> bytes:
     """
     Return the body of a streamed answer. One that came whole after all, as many an error does, is returned as it is.
 
@@ -51,7 +53,7 @@ def assembled(stream: Stream, body: bytes) -> bytes:
     if body.lstrip()[:1] in (b"{", b"["):
         return body
     try:
-        return stream.assembled(_data(body))
+        return api.stream.assembled(_data(body), api.code)
     except (msgspec.DecodeError, InvalidValue, UnicodeDecodeError):
         raise unavailable("not_json", 200) from None
 
@@ -59,6 +61,11 @@ def assembled(stream: Stream, body: bytes) -> bytes:
 def cut() -> AgentDecisionProviderUnavailable:
     """Return the error for a stream that ended before its answer did."""
     return unavailable("stream_cut", 200)
+
+
+def _unknown() -> AgentDecisionProviderUnavailable:
+    """Return the error for a piece that cannot be added to the others without losing something."""
+    return unavailable("stream_unknown", 200)
 
 
 def _data(body: bytes) -> Iterator[bytes]:
@@ -87,84 +94,117 @@ def _written(value: object) -> bytes:
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-def last_response(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
-    """Return the bytes of the response that the last event holds."""
+def last_response(events: Iterable[bytes], code: Code) -> bytes:
+    """Return the bytes of the response that the last event holds, with all the items that were streamed."""
+    streamed = 0
     for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
-            raise unavailable(code(codec.decode(data)) or "error_event", 200)
+            told = codec.decode(bytes(event.get("error", b"null")))
+            raise reported(code, codec.decode(data) if told is None else told, "error_event")
+        streamed += kind == "response.output_item.done"
         if kind in _ENDS and "response" in event:
-            return bytes(event["response"])
+            response = event["response"]
+            if kind == "response.completed" and streamed and len(_items(_members(response)["output"])) < streamed:
+                raise _unknown()
+            return bytes(response)
     raise cut()
+
+
+# --- Pieces of JSON: how OpenAI's client adds up deltas, but for what it would drop ---
+
+_EMPTY: Final[tuple[JSON, ...]] = (None, "", [], {})
+"""What adds nothing to a value, and takes nothing from it."""
+_KINDS: Final = frozenset({"role", "type"})
+"""Texts that say what their pieces are pieces of."""
+_LABELS: Final = _KINDS | {"id", "name", "format"}
+"""Texts that some servers repeat with each piece."""
+_STATED: Final = frozenset(
+    {"finish_reason", "content_filter_results", "content_filter_offsets"}
+    | {"finishReason", "finishMessage", "safetyRatings", "tokenCount", "avgLogprobs", "logProbabilitySum"}
+)
+"""What is said anew, of the choice or candidate so far."""
+
+
+def _joined(key: str, before: JSON, piece: JSON) -> JSON:
+    """Return a member's value with a further piece: texts and lists grow, objects by member; all else only repeats."""
+    if piece in _EMPTY:
+        return piece if before is None else before
+    if before in _EMPTY:
+        before = {} if isinstance(piece, dict) else [] if isinstance(piece, list) else None
+    if before is None or key in _STATED:
+        return piece
+    if isinstance(before, dict) and isinstance(piece, dict):
+        return _joined_members(before, piece)
+    if isinstance(before, list) and isinstance(piece, list):
+        return _joined_items(before, piece)
+    if type(before) is type(piece) and before == piece and (key in _LABELS or not isinstance(piece, str)):
+        return before
+    if isinstance(before, str) and isinstance(piece, str) and key not in _KINDS:
+        return before + piece
+    raise _unknown()
+
+
+def _joined_members(whole: dict[str, JSON], pieces: dict[str, JSON]) -> dict[str, JSON]:
+    for key, piece in pieces.items():
+        whole[key] = _joined(key, whole.get(key), piece)
+    return whole
+
+
+def _joined_items(whole: list[JSON], pieces: list[JSON]) -> list[JSON]:
+    """Return a list with further pieces: a piece of an item has its `index`, any other is an item of its own."""
+    for piece in pieces:
+        place = _place_of(whole, piece)
+        if place is None:
+            whole.append(_joined("", None, piece))
+        else:
+            whole[place] = _joined("", whole[place], piece)
+    return whole
+
+
+def _place_of(items: list[JSON], piece: JSON) -> int | None:
+    index = piece.get("index") if isinstance(piece, dict) else None
+    if index is None:
+        return None
+    return next((n for n, item in enumerate(items) if isinstance(item, dict) and item.get("index") == index), None)
 
 
 # --- Chat Completions: each chunk holds what is new ---
 
-_JOINED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "arguments", "input"})
-"""Texts that come in pieces; of any other member the newest value counts."""
 
-
-def joined_chunks(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
-    """Return the completion that the chunks add up to."""
+def joined_chunks(events: Iterable[bytes], code: Code) -> bytes:
+    """Return the completion that the chunks add up to; of what stands beside their choices the newest counts."""
     whole: dict[str, JSON] = {}
-    choice: dict[str, JSON] = {}
+    choice: dict[str, JSON] = {"delta": {"role": "assistant", "content": None}}
     for data in events:
         if data == _DONE:
             break
         chunk = codec.decode(data)
         if not isinstance(chunk, dict) or chunk.get("error") is not None:
-            raise unavailable(code(chunk.get("error") if isinstance(chunk, dict) else None) or "error_event", 200)
+            raise reported(code, chunk.get("error") if isinstance(chunk, dict) else None, "error_event")
         choices = chunk.pop("choices", None)
         for each in choices if isinstance(choices, list) else []:
-            _merge(choice, each)
-        _merge(whole, chunk)
-    if choice.get("finish_reason") is None:
+            if not isinstance(each, dict):
+                raise _unknown()
+            _joined_members(choice, each)
+        whole |= {key: value for key, value in chunk.items() if value is not None or key not in whole}
+    if not choice.get("finish_reason"):
         raise cut()
-    delta = choice.pop("delta", None)
-    message: dict[str, JSON] = {"role": "assistant", "content": None, **(delta if isinstance(delta, dict) else {})}
-    calls = message.get("tool_calls")
+    message = choice.pop("delta")
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, dict):
             call.pop("index", None)
     return codec.encode({**whole, "object": "chat.completion", "choices": [{**choice, "message": message}]})
 
 
-def _merge(whole: dict[str, JSON], piece: JSON) -> None:
-    if not isinstance(piece, dict):
-        raise unavailable("stream_unknown", 200)
-    for key, value in piece.items():
-        before = whole.get(key)
-        if isinstance(value, str) and isinstance(before, str) and (key in _JOINED or not value):
-            whole[key] = before + value
-        elif isinstance(value, list):
-            whole[key] = _merged_list(before if isinstance(before, list) else [], value)
-        elif isinstance(value, dict) and isinstance(before, dict):
-            _merge(before, value)
-        elif value is not None or key not in whole:
-            whole[key] = value
-
-
-def _merged_list(whole: list[JSON], pieces: list[JSON]) -> list[JSON]:
-    """Return a list with further pieces: a piece of an item has its `index`, any other is an item of its own."""
-    for piece in pieces:
-        found = next((item for item in whole if _is_same_item(item, piece)), None)
-        if isinstance(found, dict):
-            _merge(found, piece)
-        else:
-            whole.append(piece)
-    return whole
-
-
-def _is_same_item(item: JSON, piece: JSON) -> bool:
-    if not isinstance(item, dict) or not isinstance(piece, dict) or piece.get("index") is None:
-        return False
-    return item.get("index") == piece["index"]
-
-
 # --- Anthropic: a message, its blocks, and pieces of blocks ---
 
 _APPENDED: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_PIECES: Final = {**_APPENDED, "input_json_delta": "partial_json", "citations_delta": "citation"}
+_HINTS: Final = frozenset({"type", "estimated_tokens"})
+"""Members of a delta that are no part of the block: its kind, and a rough count for a progress bar."""
 
 
 class _Message:
@@ -174,58 +214,86 @@ class _Message:
         self.fields = _members(event["message"])
         self.blocks: dict[bytes, Raw] = {}
         self.inputs: dict[bytes, str] = {}
+        if _items(self.fields.get("content", msgspec.Raw(b"[]"))):
+            raise _unknown()
 
     def begin(self, event: Raw) -> None:
-        self.blocks[bytes(event["index"])] = _members(event["content_block"])
+        place = bytes(event["index"])
+        if place in self.blocks:
+            raise _unknown()
+        self.blocks[place] = _members(event["content_block"])
 
     def extend(self, event: Raw) -> None:
         place = bytes(event["index"])
         block, delta = self.blocks[place], _members(event["delta"])
         kind = _text(delta, "type")
-        if kind in _APPENDED:
-            key = _APPENDED[kind]
-            block[key] = msgspec.Raw(_written(_text(block, key) + _text(delta, key)))
-        elif kind == "input_json_delta":
-            self.inputs[place] = self.inputs.get(place, "") + _text(delta, "partial_json")
-        elif kind == "citations_delta":
+        key = _PIECES.get(kind)
+        if key is None or delta.keys() - _HINTS != {key}:
+            raise _unknown()
+        if kind == "citations_delta":
             before = _items(block["citations"]) if bytes(block.get("citations", b"null")) != b"null" else []
             block["citations"] = msgspec.Raw(_written([*before, delta["citation"]]))
+        elif kind == "input_json_delta":
+            self.inputs[place] = self.inputs.get(place, "") + _piece(delta[key])
         else:
-            raise unavailable("stream_unknown", 200)
+            block[key] = msgspec.Raw(_written(_piece(block.get(key, _NULL)) + _piece(delta[key])))
 
     def end(self, event: Raw) -> None:
-        text = self.inputs.pop(bytes(event["index"]), "").encode()
+        place = bytes(event["index"])
+        text = self.inputs.pop(place, "").encode()
         if text:
             codec.decode(text)
-            self.blocks[bytes(event["index"])]["input"] = msgspec.Raw(text)
+            if codec.decode(bytes(self.blocks[place].get("input", _NULL))) not in _EMPTY:
+                raise _unknown()
+            self.blocks[place]["input"] = msgspec.Raw(text)
 
     def change(self, event: Raw) -> None:
-        usage = {**_members(self.fields.get("usage", b"{}"))}
-        usage |= {key: value for key, value in _members(event.get("usage", b"{}")).items() if bytes(value) != b"null"}
         rest = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
-        self.fields |= {**_members(event["delta"]), **rest, "usage": msgspec.Raw(_written(usage))}
+        usage = _restated(_members(self.fields.get("usage", b"{}")), _members(event.get("usage", b"{}")))
+        self.fields = _restated(self.fields, {**_members(event["delta"]), **rest})
+        self.fields["usage"] = msgspec.Raw(_written(usage))
 
     def written(self) -> bytes:
+        if any(self.inputs.values()):
+            raise _unknown()
         return _written({**self.fields, "content": list(self.blocks.values())})
 
 
-def joined_blocks(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def _piece(raw: msgspec.Raw) -> str:
+    """Return the text that a piece is; a `null` stands for an empty one."""
+    value = codec.decode(bytes(raw))
+    if not isinstance(value, str | None):
+        raise _unknown()
+    return value or ""
+
+
+def _restated(before: Raw, newer: Raw) -> Raw:
+    """Return members with those that were said anew; a `null` says nothing of one that was known."""
+    return before | {key: raw for key, raw in newer.items() if key not in before or bytes(raw) != b"null"}
+
+
+def joined_blocks(events: Iterable[bytes], code: Code) -> bytes:
     """Return the message that the events add up to, its thinking with signature and its calls with their input."""
     message: _Message | None = None
     for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
-            raise unavailable(code(codec.decode(bytes(event.get("error", b"null")))) or "error_event", 200)
+            raise reported(code, codec.decode(bytes(event.get("error", b"null"))), "error_event")
         try:
-            if kind == "message_start":
+            if kind == "message_start" and message is None:
                 message = _Message(event)
+            elif kind == "message_start":
+                raise _unknown()
             elif kind == "message_stop" and message is not None:
                 return message.written()
             elif message is not None:
                 _take(message, kind, event)
         except KeyError:
-            raise unavailable("stream_unknown", 200) from None
+            raise _unknown() from None
     raise cut()
 
 
@@ -243,7 +311,7 @@ def _take(message: _Message, kind: str, event: Raw) -> None:
 # --- Gemini: each event is a response with the parts that are new ---
 
 
-def joined_parts(events: Iterable[bytes], code: Callable[[JSON], str | None]) -> bytes:
+def joined_parts(events: Iterable[bytes], code: Code) -> bytes:
     """Return the response with all parts, each with its own bytes: an empty one may carry the signature."""
     whole: Raw = {}
     candidate: Raw = {}
@@ -252,13 +320,15 @@ def joined_parts(events: Iterable[bytes], code: Callable[[JSON], str | None]) ->
     for data in events:
         event = _members(data)
         if "error" in event:
-            raise unavailable(code(codec.decode(bytes(event["error"]))) or "error_event", 200)
+            raise reported(code, codec.decode(bytes(event["error"])), "error_event")
         for raw in _items(event.pop("candidates", b"[]")):
             piece = _members(raw)
+            if bytes(piece.get("index", b"0")) != b"0":
+                raise _unknown()  # of another candidate; one is asked for
             told = _members(piece.pop("content", b"{}"))
             parts += _items(told.pop("parts", b"[]"))
-            content |= told
-            candidate |= piece
+            _add(content, told)
+            _add(candidate, piece)
         whole |= event
     if "finishReason" not in candidate and "promptFeedback" not in whole:
         raise cut()
@@ -267,3 +337,13 @@ def joined_parts(events: Iterable[bytes], code: Callable[[JSON], str | None]) ->
         candidate["content"] = msgspec.Raw(_written(content))
         whole["candidates"] = msgspec.Raw(_written([candidate]))
     return _written(whole)
+
+
+def _add(whole: Raw, pieces: Raw) -> None:
+    """Add members to others: one that came before is joined as JSON, and loses the spelling of its bytes."""
+    for key, raw in pieces.items():
+        if key in whole and key not in _STATED:
+            value = _joined(key, codec.decode(bytes(whole[key])), codec.decode(bytes(raw)))
+            whole[key] = msgspec.Raw(codec.encode(value))
+        else:
+            whole[key] = raw
