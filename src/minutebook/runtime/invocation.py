@@ -88,38 +88,51 @@ class Invocation(Generic[T]):
         """The agents' invocations of calls that are under way, by the call's position."""
         self.resumed: Resumed | None = None
         self.offered_nothing = False
+        self.settled = False
+        """Whether what came of the task stands, whatever budgets there are now."""
         storage = host.checkpoints
         self.log = Log(storage, storage.checkpoint(run_id, invocation_id, program.name)) if storage else None
 
     # --- beginning and going on --------------------------------------------------------------------------------------
 
-    async def begin(self, task: str, earlier: Sequence[Observation] = ()) -> None:
+    async def begin(self, task: str, task_id: str = "", earlier: Sequence[Observation] = ()) -> None:
         """
-        Begin a task of which `earlier` is observed already; go on with it where it is begun and unfinished.
+        Begin a task of which `earlier` is observed already, if the one before it has finished.
+
+        The same task again is gone on with, to its recorded outcome where it has ended. After a task that ended without
+        finishing no other begins, or its budgets would be there anew: what it came to is what the invocation came to.
 
         Raises:
-            CheckpointRefused: another task is unfinished, or this one with other observations.
+            CheckpointRefused: another task is unfinished, or this one has other observations or another text.
         """
         before = await self.log.take() if self.log else Progress()
         try:
-            if not before.began or before.ended is not None:
-                # In another mode it has another conversation, of which nothing was received yet.
-                self._begin(task, before.seen if before.projection == self.host.projection else 0, earlier)
-            elif before.task == task and list(earlier) in ([], before.observations):
-                await self._go_on(before)
-            else:
-                raise CheckpointRefused(
-                    "this invocation has an unfinished task, of another text or with other observations: go on with "
-                    "it by `resume`, or take a new invocation_id",
-                    problem="unfinished",
-                )
+            await self._begin_after(before, task, task_id, earlier)
         except BaseException as error:
             await self.release(error)
             raise
 
-    def _begin(self, task: str, seen: int, earlier: Sequence[Observation] = ()) -> None:
+    async def _begin_after(self, before: Progress, task: str, task_id: str, earlier: Sequence[Observation]) -> None:
+        again = before.began and before.task_id == task_id and (before.task == task or task_id != "")
+        if again and before.task == task and list(earlier) in ([], before.observations):
+            await self._go_on(before)
+        elif again or (before.began and before.ended is None):
+            raise CheckpointRefused(
+                "the newest task of this invocation is unfinished, or is this one with another text or other "
+                "observations: go on with it by `resume`, or take a new task_id or invocation_id",
+                problem="unfinished" if before.ended is None else "repeated",
+            )
+        elif before.ended is None or before.ended.kind == "finished":
+            # In another mode it has another conversation, of which nothing was received yet.
+            seen = before.seen if before.projection == self.host.projection else 0
+            self._begin(task, task_id, seen, earlier)
+        else:
+            self.progress, self.settled = before, True
+            self._open_ledger()
+
+    def _begin(self, task: str, task_id: str = "", seen: int = 0, earlier: Sequence[Observation] = ()) -> None:
         self.progress = Progress()
-        self._keep(Began(task=task, seen=seen, projection=self.host.projection))
+        self._keep(Began(task=task, task_id=task_id, seen=seen, projection=self.host.projection))
         for each in earlier:
             self._keep(
                 Given(
@@ -180,7 +193,7 @@ class Invocation(Generic[T]):
         if before.began:
             await self._go_on(before)
         else:
-            self._begin(task, 0)
+            self._begin(task)
 
     def _open_ledger(self) -> None:
         limits = {name: each.max_calls for name, each in self.program.capabilities.items() if each.max_calls}
@@ -265,7 +278,7 @@ class Invocation(Generic[T]):
 
     def _raised(self, ended: Ended) -> bool:
         """Return whether a budget that ended the task has been raised since."""
-        if ended.kind != "budget_exhausted":
+        if self.settled or ended.kind != "budget_exhausted":
             return False
         return self._spent() is None and (ended.budget != "calls" or self.ledger.calls_left > 0)
 

@@ -42,6 +42,8 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     """A task begins. `seen` is the newest exchange that the invocation received before it."""
 
     task: str
+    task_id: str = ""
+    """What the host names it by; empty for by its text alone."""
     seen: int = 0
     projection: Projection = "inline"
 
@@ -149,7 +151,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.task = ""
+        self.task = self.task_id = ""
         self.began = False
         self.ended: Ended | None = None
         self.observations: list[Observation] = []
@@ -228,7 +230,8 @@ class Progress:
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
-        self.task, self.began, self.seen = record.task, True, record.seen
+        self.task, self.task_id = record.task, record.task_id
+        self.began, self.seen = True, record.seen
         self.projection = record.projection
 
     def _take_given(self, record: Given) -> None:
