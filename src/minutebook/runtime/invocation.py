@@ -82,8 +82,6 @@ class Invocation(Generic[T]):
         self.report = report
         self.progress = Progress()
         self.ledger: Ledger
-        self.rulings: dict[str, Approval] = {}
-        """Answers to calls that wait, by the id of the waiting; checked, and not used yet."""
         self.children: dict[int, list[Invocation[Any]]] = {}
         """The agents' invocations of calls that are under way, by the call's position."""
         self.resumed: Resumed | None = None
@@ -116,11 +114,17 @@ class Invocation(Generic[T]):
         again = before.began and before.task_id == task_id and (before.task == task or task_id != "")
         if again and before.task == task and list(earlier) in ([], before.observations):
             await self._go_on(before)
-        elif again or (before.began and before.ended is None):
+        elif before.began and before.ended is None:
             raise CheckpointRefused(
-                "the newest task of this invocation is unfinished, or is this one with another text or other "
-                "observations: go on with it by `resume`, or take a new task_id or invocation_id",
-                problem="unfinished" if before.ended is None else "repeated",
+                "this invocation has an unfinished task, of another text or with other observations: go on with "
+                "it by `resume`, or take a new invocation_id",
+                problem="unfinished",
+            )
+        elif again:
+            raise CheckpointRefused(
+                "this task has ended, and had another text or other observations: give both as they were, or take a "
+                "new task_id or invocation_id",
+                problem="repeated",
             )
         elif before.ended is None or before.ended.kind == "finished":
             # In another mode it has another conversation, of which nothing was received yet.
@@ -239,15 +243,20 @@ class Invocation(Generic[T]):
         """The calls that wait for a human, here and below."""
         return tuple(pending for each in self.tree() for pending in each.progress.pending)
 
-    def holds_for(self, pending: PendingApproval) -> bool:
-        """Return whether what was shown of a waiting call is still what would be executed."""
-        found = self.program.capabilities.get(pending.capability)
-        call = self.progress.calls[pending.position]
+    def holds_for(self, shown: PendingApproval | Approval) -> bool:
+        """Return whether what was shown of a waiting call, or approved, is still what would be executed."""
+        found = self.program.capabilities.get(shown.capability)
+        call = self.progress.calls[shown.position]
         return (
             found is not None
-            and (found.name, found.digest) == (call.capability, pending.capability_version)
-            and arguments_digest(call.arguments) == pending.arguments_digest
+            and (found.name, found.digest) == (call.capability, shown.capability_version)
+            and arguments_digest(call.arguments) == shown.arguments_digest
         )
+
+    async def keep_answer(self, approval: Approval) -> None:
+        """Keep a human's checked answer, durably: however far this run comes, it is not asked for again."""
+        self._note(Ruled(approval=approval))
+        await self._commit()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -385,19 +394,18 @@ class Invocation(Generic[T]):
         if isinstance(found, Refused):
             self._observe(position, observed.refused(call, *found))
             return None
-        return self._ruled(position, found) if found.found.needs_approval else found
+        answer = self.progress.answers.get(position)
+        if answer is not None and not answer.approved:
+            self._observe(position, observed.refused(call, "denied", answer.message))
+            return None
+        return "waits" if self._needs_answer(position, found.found) else found
 
-    def _ruled(self, position: int, admitted: Admitted) -> Admitted | Literal["waits"] | None:
-        """Use a human's answer to a call, if there is one."""
-        pending = self._waiting_at(position)
-        approval = self.rulings.pop(pending.id, None) if pending else None
-        if approval is None:
-            return "waits"
-        self._note(Ruled(approval=approval))
-        if approval.approved:
-            return admitted
-        self._observe(position, observed.refused(self.progress.calls[position], "denied", approval.message))
-        return None
+    def _needs_answer(self, position: int, found: Capability[..., Any]) -> bool:
+        """Return whether a call must be seen by a human, and no answer that still holds is kept for it."""
+        answer = self.progress.answers.get(position)
+        if not found.needs_approval or answer is None:
+            return found.needs_approval
+        return answer.approved and not (self.host.clock() < answer.expires_ms and self.holds_for(answer))
 
     def _waiting_at(self, position: int) -> PendingApproval | None:
         return next((each for each in self.progress.pending if each.position == position), None)
@@ -408,7 +416,9 @@ class Invocation(Generic[T]):
         pending: list[PendingApproval] = []
         for position in self.progress.waiting:
             found = self._checked(position)
-            if isinstance(found, Admitted) and found.found.needs_approval and position not in self.progress.open:
+            if position in self.progress.open or not isinstance(found, Admitted):
+                continue
+            if self._needs_answer(position, found.found):
                 pending.append(self._shown(position, found.found, now))
         if tuple(pending) != self.progress.pending:
             self._note(Waiting(pending=tuple(pending)))

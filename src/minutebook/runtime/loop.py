@@ -184,7 +184,9 @@ class Runtime(Generic[T]):
 
         What was executed is not executed again. A call that was under way when its worker was stopped is observed as
         interrupted, its outcome unknown, and not repeated. Budgets go on from what was used. A call that waits for an
-        approval is executed or refused as `approvals` say; without an answer the run stops for it again. Of a run that
+        approval is executed or refused as `approvals` say; without an answer the run stops for it again. An accepted
+        answer is durable before anything else is done, and used when its call's turn comes, in this run or a later one:
+        an approval until it ends, and while the call is what was shown. Of a run that
         has ended the recorded outcome comes back, and nothing is asked, unless a budget ended it of which the program
         has more now: then it goes on with the difference.
 
@@ -198,7 +200,7 @@ class Runtime(Generic[T]):
         invocation = self._invocation(run_id, invocation_id, on_observation)
         await invocation.go_on()
         try:
-            self._rule(invocation, approvals)
+            await self._rule(invocation, approvals)
         except BaseException as error:
             await invocation.release(error)
             raise
@@ -246,9 +248,15 @@ class Runtime(Generic[T]):
             report=_checked_report(report),
         )
 
-    def _rule(self, root: Invocation[T], approvals: Sequence[Approval]) -> None:
-        """Hand each answer to the invocation whose call waits for it, once all of them are found to be for one."""
+    async def _rule(self, root: Invocation[T], approvals: Sequence[Approval]) -> None:
+        """
+        Have each answer kept by the invocation whose call waits for it, once all of them are found to be for one.
+
+        One that is kept already, and was not used, is the same answer again: whoever lost the reply may give it.
+        """
         tree = root.tree()
+        kept = [answer for each in tree for answer in each.progress.answers.values()]
+        approvals = [each for each in approvals if each not in kept]
         owners = {pending.id: each for each in tree for pending in each.progress.pending}
         waiting: dict[str, PendingApproval] = {pending.id: pending for pending in root.pending}
         used = [id_ for each in tree for id_ in each.progress.ruled]
@@ -257,7 +265,7 @@ class Runtime(Generic[T]):
             if not owners[each.id].holds_for(waiting[each.id]):
                 raise refuse_changed(each.capability)
         for each in checked:
-            owners[each.id].rulings[each.id] = each
+            await owners[each.id].keep_answer(each)
 
 
 def _checked_projection(projection: object) -> Projection:

@@ -91,7 +91,7 @@ class Waiting(_Record, frozen=True, kw_only=True, tag="waiting"):
 
 
 class Ruled(_Record, frozen=True, kw_only=True, tag="ruled"):
-    """A human's answer is used."""
+    """A human's answer is accepted; it is for the call at its position, and for no other."""
 
     approval: Approval
 
@@ -168,7 +168,9 @@ class Progress:
         """Positions of calls whose intent is noted and whose outcome is not, with the invocations they delegate to."""
         self.pending: tuple[PendingApproval, ...] = ()
         self.ruled: list[str] = []
-        """The ids of approvals that were used."""
+        """The ids of approvals that were accepted."""
+        self.answers: dict[int, Approval] = {}
+        """What humans answered to calls of the newest decision that have no observation yet, by position."""
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
@@ -264,7 +266,7 @@ class Progress:
             ProposedCall(capability=each.capability, arguments=arguments, reference=each.reference)
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
-        self.done, self.open = set(), {}
+        self.done, self.open, self.answers = set(), {}, {}
         self.seen = record.exchange or 0
         self.recovered = False
 
@@ -276,6 +278,7 @@ class Progress:
 
     def _ruled(self, record: Ruled) -> None:
         self.ruled.append(record.approval.id)
+        self.answers[record.approval.position] = record.approval
         self.pending = tuple(each for each in self.pending if each.id != record.approval.id)
 
     def _intended(self, record: Intended) -> None:
@@ -285,6 +288,7 @@ class Progress:
     def _observed(self, record: Observed) -> None:
         call = self.calls[record.position]
         self.open.pop(record.position, None)
+        self.answers.pop(record.position, None)
         self.done.add(record.position)
         self.pending = tuple(each for each in self.pending if each.position != record.position)
         self._below[0] += record.decisions
