@@ -185,7 +185,10 @@ class ApprovalRefused(RuntimeRefusal):
 
 
 class CheckpointRefused(RuntimeRefusal):
-    """A run that cannot begin or go on: its checkpoint is `absent`, `unfinished`, or of another `projection`."""
+    """
+    A run that cannot begin or go on: its checkpoint is `absent`, `unfinished`, or of another `projection`; or its task
+    has ended and is `repeated` with another text or other observations.
+    """
 
 
 class MemoryRefused(RuntimeRefusal):

@@ -700,6 +700,7 @@ class Runtime(Generic[T]):
         *,
         run_id: str | None = None,
         invocation_id: str | None = None,
+        task_id: str | None = None,
         observations: Sequence[Observation] = (),
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
@@ -709,6 +710,7 @@ class Runtime(Generic[T]):
                 task,
                 run_id=run_id,
                 invocation_id=invocation_id,
+                task_id=task_id,
                 observations=observations,
                 on_observation=on_observation,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,18 +11,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
 from tests.stores.labs import KINDS, open_journal
 
-from minutebook.errors import ApprovalRefused, InvalidOption
+from minutebook.errors import AgentDecisionProviderUnavailable, ApprovalRefused, InvalidOption
 from minutebook.model.decisions import CallReference
 from minutebook.ports import Page
-from minutebook.runtime import Approval, Budgets, PendingApproval, approvals, capability
+from minutebook.runtime import Approval, Budgets, PendingApproval, Program, approvals, capability, delegate
 from minutebook.runtime.approvals import APPROVAL_SECONDS, arguments_digest, canonical
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import MemoryStore
-from minutebook.testing import FrozenClock, drive
+from minutebook.testing import Cut, FrozenClock, ScriptedProvider, SuspendingJournal, cancel_at, drive
 
 APPROVAL_MS = APPROVAL_SECONDS * 1000
 PAID: list[tuple[int, str]] = []
@@ -131,6 +134,194 @@ def test_d28_an_answer_to_one_of_two_stops_the_run_for_the_other() -> None:
     assert provider.requests == []
     drive(kept(program(pay, look), store, finish())[0].resume("r", "i", approvals=[second.approve(by="bo")]))
     assert PAID == [(3, "shop"), (9, "shop")]
+
+
+# --- answers that are accepted ---------------------------------------------------------------------------------------
+
+WAITING = [call("pay", amount=amount) for amount in (1, 2, 3)]
+
+
+def answered(waits: PendingApproval, approved: bool) -> Approval:
+    return waits.approve(by="ann") if approved else waits.deny(by="ann", message="no")
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    batches=st.permutations(range(3)).flatmap(
+        lambda order: st.lists(st.booleans(), min_size=3, max_size=3).map(lambda ends: batched(order, ends))
+    ),
+    approved=st.lists(st.booleans(), min_size=3, max_size=3),
+    down=st.booleans(),
+)
+def test_i42_every_accepted_answer_is_kept_and_used_in_whatever_order_they_come(
+    batches: list[list[int]], approved: list[bool], down: bool
+) -> None:
+    """I-42, D28: answered one by one, in any order, over resumptions: none is asked for again, each is used once."""
+    PAID.clear()
+    store = MemoryStore()
+    waiting = stopped(store, *WAITING)
+    accepted: set[int] = set()
+    for batch in batches:
+        answers = [answered(waiting[at], approved[at]) for at in batch]
+        accepted |= {*batch}
+        script = [AgentDecisionProviderUnavailable("down")] if down else [finish()]
+        made, _ = kept(program(pay, look), store, *script, clock=FrozenClock(0))
+        try:
+            outcome = drive(made.resume("r", "i", approvals=answers))
+        except AgentDecisionProviderUnavailable:
+            outcome = drive(kept(program(pay, look), store, finish(), clock=FrozenClock(0))[0].resume("r", "i"))
+        assert outcome.pending == tuple(waiting[at] for at in range(3) if at not in accepted)
+    assert outcome.kind == "finished"
+    assert [amount for amount, _ in PAID] == [at + 1 for at in range(3) if approved[at]]
+    assert [seen.error for seen in outcome.observations] == [not each for each in approved]
+
+
+def batched(order: list[int], ends: list[bool]) -> list[list[int]]:
+    """Return an order in batches: one ends after each position where `ends` says so, and after the last."""
+    batches: list[list[int]] = [[]]
+    for at, end in zip(order, ends, strict=True):
+        batches[-1].append(at)
+        if end:
+            batches.append([])
+    return [each for each in batches if each]
+
+
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.CLOSED])
+@pytest.mark.parametrize("approved", [True, False])
+def test_i42_an_answer_may_be_given_again_until_it_was_used(approved: bool, cut: Cut) -> None:
+    """I-42: whoever was stopped at any await may give the answer again; it is the same one, and used once."""
+    kept_steps = 0
+    for step in itertools.count(1):
+        PAID.clear()
+        journal = MemoryJournal()
+        store = JournalStore(SuspendingJournal(journal), namespace="t")
+        first, second = stopped(store, *WAITING[:2])
+        answers = [answered(second, approved)]
+
+        def resumed(store: JournalStore = store, answers: Any = answers) -> Any:
+            made, _ = kept(program(pay, look), store, finish(), clock=FrozenClock(0))
+            return made.resume("r", "i", approvals=answers)
+
+        ended = drive(cancel_at(resumed, step, cut))
+        if ended.struck:
+            key = store.key('["checkpoint","r","i","clerk"]')
+            kept_steps += any(b'"ruled"' in each.payload for each in drive(newest(journal, key)))
+            outcome = drive(resumed())
+        else:
+            assert ended.result is not None
+            outcome = ended.result
+        assert (outcome.kind, outcome.pending, PAID) == ("approval_required", (first,), [])
+        drive(resumed(answers=[first.approve(by="bo")]))
+        assert [amount for amount, _ in PAID] == ([1, 2] if approved else [1])
+        if not ended.struck:
+            assert 0 < kept_steps < step - 1
+            return
+
+
+def test_i42_every_answer_is_durable_before_anything_else_is_done() -> None:
+    """I-42, I-44: a worker that is killed in the effect of the first call loses no answer to the others."""
+
+    killed = [True, False]
+
+    @capability(needs_approval=True)
+    def pay(amount: int) -> None:
+        PAID.append((amount, "shop"))
+        if killed.pop(0):
+            raise KeyboardInterrupt
+
+    journal = MemoryJournal()
+    store = JournalStore(journal, namespace="t")
+    made, _ = kept(program(pay), store, calls(*WAITING, exchange=2), clock=FrozenClock(0))
+    one, two, three = drive(made.run("go", **IDS)).pending
+    answers = [three.deny(by="ann"), two.approve(by="ann"), one.approve(by="ann")]
+    with pytest.raises(KeyboardInterrupt):
+        drive(kept(program(pay), store, clock=FrozenClock(0))[0].resume("r", "i", approvals=answers))
+    noted = drive(newest(journal, store.key('["checkpoint","r","i","clerk"]')))
+    kinds = [msgspec.json.decode(each.payload)["is"] for each in noted]
+    assert kinds == ["began", "asking", "decided", "waiting", "ruled", "ruled", "ruled", "intended"]
+    outcome = drive(kept(program(pay), store, finish(), clock=FrozenClock(0))[0].resume("r", "i"))
+    assert [seen.value for seen in outcome.observations] == [
+        {"interrupted": "outcome unknown"},
+        None,
+        {"refused": "denied"},
+    ]
+    assert PAID == [(1, "shop"), (2, "shop")]
+
+
+async def newest(journal: Any, key: Any) -> Any:
+    return await journal.oldest(key, 0, Page(rows=100, messages=100, size=2**30))
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_i42_answers_to_agents_calls_are_kept_too(approved: bool) -> None:
+    """I-42, D28: an answer for one agent, and one for its caller, wait for the turn of their calls."""
+    store = MemoryStore()
+    below = Program(name="buyer", instructions="Buy.", capabilities=[pay])
+    providers = {"buyer": ScriptedProvider.answering(lambda request: buying(request))}
+    declared = program(pay, delegate(below, max_branches=2))
+
+    def buying(request: Any) -> Any:
+        return finish("done") if request.observations else calls(*WAITING[:2], exchange=2)
+
+    def resumed(*answers: Approval) -> Any:
+        made, _ = kept(declared, store, finish(), providers=providers, clock=FrozenClock(0))
+        return drive(made.resume("r", "i", approvals=answers))
+
+    proposed = calls(call("pay", amount=9), call("buyer", tasks=["t", "u"]), exchange=2)
+    made, _ = kept(declared, store, proposed, providers=providers, clock=FrozenClock(0))
+    (own,) = drive(made.run("go", **IDS)).pending
+    outcome = resumed(answered(own, True))
+    first, second, third, fourth = outcome.pending
+    assert PAID == [(9, "shop")]
+    outcome = resumed(answered(fourth, approved), answered(second, True))
+    assert (outcome.pending, PAID) == ((first, third), [(9, "shop")])
+    outcome = resumed(answered(third, True))
+    assert outcome.pending == (first,)
+    outcome = resumed(answered(first, True))
+    assert (outcome.kind, outcome.pending) == ("finished", ())
+    assert sorted(amount for amount, _ in PAID) == ([1, 1, 2, 2, 9] if approved else [1, 1, 2, 9])
+
+
+@pytest.mark.parametrize("what", ["expired", "changed"])
+def test_i42_a_kept_approval_that_holds_no_more_is_asked_for_anew(what: str) -> None:
+    """I-42: an approval ends, and is for what was shown, also when its call's turn comes later."""
+    store = MemoryStore()
+    first, second = stopped(store, *WAITING[:2])
+    made, _ = kept(program(pay, look), store, clock=FrozenClock(0))
+    assert drive(made.resume("r", "i", approvals=[second.approve(by="ann")])).pending == (first,)
+    now = FrozenClock(APPROVAL_MS if what == "expired" else 0)
+    declared = program(capability(needs_approval=True, version="2")(pay.function) if what == "changed" else pay, look)
+    again = drive(kept(declared, store, clock=now)[0].resume("r", "i")).pending
+    assert [each.position for each in again] == [0, 1]
+    assert {each.id for each in again}.isdisjoint({first.id, second.id})
+    outcome = drive(kept(declared, store, clock=now)[0].resume("r", "i", approvals=[again[0].approve(by="bo")]))
+    assert (outcome.pending, PAID) == (again[1:], [(1, "shop")])
+
+
+def test_i42_a_kept_denial_stands_whatever_becomes_of_the_capability() -> None:
+    """D28: what a human denied is not executed, though later it expires, and needs no approval any more."""
+    store = MemoryStore()
+    _, second = stopped(store, *WAITING[:2])
+    made, _ = kept(program(pay, look), store, clock=FrozenClock(0))
+    drive(made.resume("r", "i", approvals=[second.deny(by="ann")]))
+    free = program(capability(pay.function), look)
+    outcome = drive(kept(free, store, finish(), clock=FrozenClock(APPROVAL_MS))[0].resume("r", "i"))
+    assert (outcome.kind, PAID) == ("finished", [(1, "shop")])
+    assert outcome.observations[1].value == {"refused": "denied"}
+
+
+def test_i42_a_kept_answer_is_not_turned_into_another() -> None:
+    """I-42: the same answer again is no second one; another answer to that call is refused."""
+    store = MemoryStore()
+    first, second = stopped(store, *WAITING[:2])
+    given = second.approve(by="ann")
+    for _ in range(2):
+        made, _ = kept(program(pay, look), store, clock=FrozenClock(0))
+        assert drive(made.resume("r", "i", approvals=[given])).pending == (first,)
+    assert refusal(store, second.deny(by="ann")) == refusal(store, second.approve(by="bo")) == "used"
+
+
+# --- answers that are refused ----------------------------------------------------------------------------------------
 
 
 def refusal(store: JournalStore, *given: Any, declared: Any = None, now: int = 0) -> str:

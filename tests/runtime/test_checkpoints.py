@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
-from tests.runtime.programs import IDS, call, calls, finish, kept, program
+from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
@@ -199,14 +202,16 @@ def test_d25_a_decision_recorded_while_its_caller_was_cut_off_is_not_asked_for_a
     assert server.refused == []
 
 
-def test_d25_an_equal_task_after_a_finished_one_is_asked_for(server: Server) -> None:
-    """A recorded finish is given back to the run that never heard of it, and to no later one of the same words."""
+def test_d25_a_next_task_of_the_same_words_is_asked_for(server: Server) -> None:
+    """A recorded finish is given back to the task that it is of, and to no later one of the same words."""
     server.replies = [finishes("chat", "native", "one"), finishes("chat", "native", "two")]
     store = MemoryStore("t")
     for told in ("one", "two"):
-        outcome = drive(process(server, "chat", "native", store, None, []).run("Look.", **IDS))
-        assert outcome.output == {"answer": told}
+        for _ in range(2):  # and once more, as a host that lost the reply does
+            made = process(server, "chat", "native", store, store, [])
+            assert drive(made.run("Look.", **IDS, task_id=told)).output == {"answer": told}
     assert len(server.requests) == 2
+    assert server.refused == []
 
 
 # --- stopped at every await ------------------------------------------------------------------------------------------
@@ -485,15 +490,151 @@ def test_o34_the_same_task_again_goes_on_with_the_unfinished_one() -> None:
     assert (again.pending, DONE) == (first.pending, [1])
 
 
-def test_d25_a_finished_task_is_followed_by_the_next_with_budgets_anew() -> None:
-    """The next task of an invocation begins with nothing used and nothing observed."""
+@pytest.mark.parametrize("named", [False, True], ids=["by text", "by task_id"])
+def test_d25_a_finished_task_is_followed_by_the_next_with_budgets_of_its_own(named: bool) -> None:
+    """D28, I-43: budgets are those of one task; the next of an invocation begins with nothing used or observed."""
     store = MemoryStore()
     declared = program(act, budgets=Budgets(max_decisions=2, max_calls=1))
     for number in (1, 2):
         made, provider = kept(declared, store, calls(call("act", number=number)), finish())
-        assert drive(made.run("go", **IDS)).kind == "finished"
+        task = {"task": "go", "task_id": f"{number}"} if named else {"task": f"go {number}"}
+        assert drive(made.run(**task, **IDS)).kind == "finished"
         assert len(provider.requests[-1].observations) == 1
     assert DONE == [1, 2]
+
+
+# --- tasks that have ended -------------------------------------------------------------------------------------------
+
+
+@capability(max_calls=1)
+def once(number: int) -> int:
+    """Do something once."""
+    DONE.append(number)
+    return number
+
+
+@capability
+def odd() -> Any:
+    """Return what JSON cannot hold."""
+    DONE.append(0)
+    return {1}
+
+
+def clock() -> Any:
+    """Return a clock on which every look takes ten seconds."""
+    seconds = iter(range(10**9))
+    return lambda: next(seconds) * 10**10
+
+
+ACTING = calls(call("once", number=1), call("act", number=2))
+ENDINGS: dict[str, tuple[Budgets, tuple[Any, ...], Any]] = {
+    "finished": (Budgets(), (ACTING, finish()), ("finished", None, "done")),
+    "decisions": (Budgets(max_decisions=1), (ACTING,), ("budget_exhausted", "decisions", None)),
+    "calls": (Budgets(max_calls=1), (ACTING, ACTING), ("budget_exhausted", "calls", None)),
+    "wall": (Budgets(max_wall=100), (ACTING, ACTING, ACTING), ("budget_exhausted", "wall", None)),
+    "failed": (Budgets(), (calls(call("once", number=1), call("odd")),), ("failed", None, None)),
+}
+AGAIN: dict[str, Any] = {
+    "same task": lambda made, _: made.run("go", **IDS),
+    "same observations": lambda made, seen: made.run("go", **IDS, observations=seen),
+    "resume": lambda made, _: made.resume("r", "i"),
+    "another task": lambda made, _: made.run("go on", **IDS),
+    "another task_id": lambda made, _: made.run("go", **IDS, task_id="2"),
+    "another with observations": lambda made, seen: made.run("go on", **IDS, observations=seen),
+}
+
+
+def ended(ending: str) -> tuple[MemoryStore, Any, Any]:
+    """Return a store, the program and the outcome of a task that ended so."""
+    budgets, script, expected = ENDINGS[ending]
+    store, declared = MemoryStore(), program(once, act, odd, budgets=budgets)
+    made, _ = kept(declared, store, *script, monotonic_ns=clock())
+    outcome = drive(made.run("go", **IDS))
+    assert (outcome.kind, outcome.budget, outcome.output) == expected
+    return store, declared, outcome
+
+
+@pytest.mark.parametrize("again", list(AGAIN))
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_i43_a_task_that_has_ended_is_not_begun_anew_by_the_same_ids(ending: str, again: str) -> None:
+    """I-43, D25: its outcome again, and nothing asked or executed; only what follows a finished task is another one."""
+    store, declared, first = ended(ending)
+    before = list(DONE)
+    for _ in range(3):
+        made, provider = kept(declared, store, ACTING, finish("next"), monotonic_ns=clock())
+        outcome = drive(AGAIN[again](made, first.observations))
+        if ending == "finished" and again.startswith("another"):
+            assert outcome.output == "next"
+            return
+        assert (outcome.kind, outcome.budget, outcome.output) == (first.kind, first.budget, first.output)
+        assert (str(outcome.error), outcome.observations) == (str(first.error), first.observations)
+        assert (outcome.decisions, outcome.calls, provider.requests) == (0, 0, [])
+    assert before == DONE
+    assert drive(store.totals()).reserved == 0
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(list(AGAIN)), st.booleans()), max_size=8),
+    limits=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    cut=st.integers(0, 3),
+)
+def test_i43_whatever_a_host_does_with_the_same_ids_an_unfinished_invocation_spends_once(
+    steps: list[tuple[str, bool]], limits: tuple[int, int], cut: int
+) -> None:
+    """I-43: runs, other tasks and resumptions in any order, over failing providers: never above one task's budget."""
+    DONE.clear()
+    store, asked = MemoryStore(), 0
+    declared = program(once, act, budgets=Budgets(max_decisions=limits[0], max_calls=limits[1]))
+    for again, down in [("same task", bool(cut)), *steps]:
+        script = [ACTING] * cut + [AgentDecisionProviderUnavailable("down")] if down else [ACTING] * 9
+        made, provider = kept(declared, store, *script)
+        with contextlib.suppress(AgentDecisionProviderUnavailable, CheckpointRefused):
+            drive(AGAIN[again](made, []))
+        asked += len(provider.requests)
+    assert asked <= limits[0]
+    assert len(DONE) <= limits[1]
+    assert DONE.count(1) <= 1
+
+
+@pytest.mark.parametrize("again", ["same task", "resume"])
+def test_d28_only_a_program_with_more_of_it_goes_on_after_a_budget_ended_a_task(again: str) -> None:
+    """I-43: with the difference, and as the same task; another task is not what it goes on with."""
+    store, _, first = ended("decisions")
+    larger = program(once, act, odd, budgets=Budgets(max_decisions=2))
+    made, provider = kept(larger, store)
+    assert drive(made.run("go on", **IDS)).kind == "budget_exhausted"
+    assert provider.requests == []
+    made, provider = kept(larger, store, ACTING)
+    outcome = drive(AGAIN[again](made, first.observations))
+    assert (outcome.kind, outcome.budget, outcome.decisions) == ("budget_exhausted", "decisions", 1)
+    assert [request.task for request in provider.requests] == ["go"]
+    assert DONE == [1, 2, 2]
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_d25_a_repeated_task_with_another_text_or_other_observations_is_refused(ending: str) -> None:
+    """What cannot be told from a slip of the host executes nothing."""
+    store, declared, first = ended(ending)
+    made, provider = kept(declared, store, ACTING)
+    with pytest.raises(CheckpointRefused) as caught:
+        drive(made.run("go", **IDS, observations=first.observations[:1]))
+    assert (caught.value.problem, provider.requests) == ("repeated", [])
+    other = MemoryStore()
+    drive(kept(declared, other, finish())[0].run("go", **IDS, task_id="1"))
+    with pytest.raises(CheckpointRefused) as caught:
+        drive(kept(declared, other, ACTING)[0].run("go on", **IDS, task_id="1"))
+    assert caught.value.problem == "repeated"
+    for task_id in ("", 1, "a" * 1000):
+        with pytest.raises(MinutebookError):
+            drive(kept(declared, other)[0].run("go", **IDS, task_id=task_id))  # type: ignore[arg-type]
+
+
+def test_d25_a_task_id_names_a_task_in_a_checkpoint() -> None:
+    """Where it could do nothing it is refused."""
+    for made, ids in ((runtime(program())[0], IDS), (kept(program(), MemoryStore())[0], {"run_id": "r"})):
+        with pytest.raises(InvalidOption, match="task_id"):
+            drive(made.run("go", **ids, task_id="1"))
 
 
 def test_d25_a_run_without_a_checkpoint_cannot_be_resumed() -> None:

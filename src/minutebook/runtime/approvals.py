@@ -3,8 +3,8 @@ Approvals: what a human must see before a call is executed, and what one answer 
 
 An approval names everything that it is for: run, invocation, agent, the call's place, the capability's version, the
 digest of the exact arguments, and when it ends. The runtime compares each of them with its own checkpoint, never with
-what a client or a message says, so an approval that was altered, or made up, is for nothing. It is used once: its use
-and the intent to execute are one commit of the checkpoint's log.
+what a client or a message says, so an approval that was altered, or made up, is for nothing. It is accepted once,
+and durable in the checkpoint's log before anything is done; the intent to execute its call follows, and is noted once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """
-Budgets: how many decisions, calls, levels of agents and how much time one invocation may use.
+Budgets: how many decisions, calls, levels of agents and how much time one task of an invocation may use.
 
 A unit is spent when it is reserved, before the step, and nothing is ever given back: whatever came of a call, it was
 made. So what is left only decreases, and a step that fails costs what a step that succeeds does (promise I-43). An
 agent that another one called spends of its own budgets and of its caller's at once, so what all of them use together
 is never more than what the first one had.
+
+They are those of one task, however often it is stopped, resumed or tried again. The next task of the invocation has its
+own, and begins only after one that finished: what ended a task without an answer ends the invocation. An agent that was
+called has one task.
 """
 
 from __future__ import annotations
@@ -28,10 +32,11 @@ _NANOSECONDS = 1_000_000_000
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What one invocation may use: requests to its provider, calls of its capabilities, and seconds or a `timedelta`.
+    What one task of an invocation may use: requests to its provider, calls of its capabilities, and its wall time in
+    seconds or as a `timedelta`.
 
     The wall time is looked at between steps; it interrupts none, since time-outs belong to providers and capabilities.
-    It runs while the invocation does, and not while that waits for an approval. A capability's own `max_calls` counts
+    It runs while the task does, and not while that waits for an approval. A capability's own `max_calls` counts
     beside `max_calls` here. `max_depth` is how many levels of agents may stand below this one. What an agent's agents
     use counts for it too.
 
@@ -69,7 +74,7 @@ DEFAULT_BUDGETS = Budgets()
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
-    """What the earlier part of an invocation has used already."""
+    """What the earlier part of a task has used already."""
 
     decisions: int = 0
     """Its own, and those of the agents below it."""
@@ -81,7 +86,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger:
-    """What is left for one invocation, within what is left for the one that called it. Its numbers only decrease."""
+    """What is left for one task, within what is left for the one that called its agent. Its numbers only decrease."""
 
     def __init__(
         self,
@@ -124,12 +129,12 @@ class Ledger:
 
     @property
     def decisions_used(self) -> int:
-        """How many decisions were asked for, here and below, in all parts of the invocation."""
+        """How many decisions were asked for, here and below, in all parts of the task."""
         return self._decisions_used
 
     @property
     def calls_used(self) -> int:
-        """How many calls were executed, here and below, in all parts of the invocation."""
+        """How many calls were executed, here and below, in all parts of the task."""
         return self._calls_used
 
     @property

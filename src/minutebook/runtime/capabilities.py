@@ -76,7 +76,7 @@ class Capability(Generic[P, R]):
     authority: str | None
     """The grant without which it is neither offered nor executed; `None` when none is needed."""
     max_calls: int | None
-    """How often one invocation may execute it, within the program's budget for all calls."""
+    """How often one task of an invocation may execute it, within the program's budget for all calls."""
     arguments: msgspec.json.Decoder[Any]
     needs_approval: bool = False
     """Whether each call waits for a human, who sees its exact arguments (SPEC D28)."""
@@ -164,7 +164,7 @@ def capability(
 
     Args:
         authority: the grant that a program must hold for it.
-        max_calls: how often one invocation may execute it; without it only the program's budget counts.
+        max_calls: how often one task of an invocation may execute it; without it only the program's budget counts.
         description: what the model is told, instead of the docstring's first line.
         needs_approval: stop the run at each call until a human has approved these very arguments.
         version: a label to change with what the function does, so that an older approval does not hold for it.

@@ -53,7 +53,7 @@ def delegate(
         description: what the caller's model is told of it.
         authority: the grant that the caller must hold for it.
         grants: the authority handed on; all that the agent declares if left out. The caller must hold it too.
-        max_calls: how often one invocation of the caller may call it.
+        max_calls: how often one task of the caller may call it.
         max_branches: how many tasks one call may give, at most 64.
         needs_approval: stop at each call until a human has approved these very tasks.
 

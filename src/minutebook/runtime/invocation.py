@@ -82,44 +82,61 @@ class Invocation(Generic[T]):
         self.report = report
         self.progress = Progress()
         self.ledger: Ledger
-        self.rulings: dict[str, Approval] = {}
-        """Answers to calls that wait, by the id of the waiting; checked, and not used yet."""
         self.children: dict[int, list[Invocation[Any]]] = {}
         """The agents' invocations of calls that are under way, by the call's position."""
         self.resumed: Resumed | None = None
         self.offered_nothing = False
+        self.settled = False
+        """Whether what came of the task stands, whatever budgets there are now."""
         storage = host.checkpoints
         self.log = Log(storage, storage.checkpoint(run_id, invocation_id, program.name)) if storage else None
 
     # --- beginning and going on --------------------------------------------------------------------------------------
 
-    async def begin(self, task: str, earlier: Sequence[Observation] = ()) -> None:
+    async def begin(self, task: str, task_id: str = "", earlier: Sequence[Observation] = ()) -> None:
         """
-        Begin a task of which `earlier` is observed already; go on with it where it is begun and unfinished.
+        Begin a task of which `earlier` is observed already, if the one before it has finished.
+
+        The same task again is gone on with, to its recorded outcome where it has ended. After a task that ended without
+        finishing no other begins, or its budgets would be there anew: what it came to is what the invocation came to.
 
         Raises:
-            CheckpointRefused: another task is unfinished, or this one with other observations.
+            CheckpointRefused: another task is unfinished, or this one has other observations or another text.
         """
         before = await self.log.take() if self.log else Progress()
         try:
-            if not before.began or before.ended is not None:
-                # In another mode it has another conversation, of which nothing was received yet.
-                self._begin(task, before.seen if before.projection == self.host.projection else 0, earlier)
-            elif before.task == task and list(earlier) in ([], before.observations):
-                await self._go_on(before)
-            else:
-                raise CheckpointRefused(
-                    "this invocation has an unfinished task, of another text or with other observations: go on with "
-                    "it by `resume`, or take a new invocation_id",
-                    problem="unfinished",
-                )
+            await self._begin_after(before, task, task_id, earlier)
         except BaseException as error:
             await self.release(error)
             raise
 
-    def _begin(self, task: str, seen: int, earlier: Sequence[Observation] = ()) -> None:
+    async def _begin_after(self, before: Progress, task: str, task_id: str, earlier: Sequence[Observation]) -> None:
+        again = before.began and before.task_id == task_id and (before.task == task or task_id != "")
+        if again and before.task == task and list(earlier) in ([], before.observations):
+            await self._go_on(before)
+        elif before.began and before.ended is None:
+            raise CheckpointRefused(
+                "this invocation has an unfinished task, of another text or with other observations: go on with "
+                "it by `resume`, or take a new invocation_id",
+                problem="unfinished",
+            )
+        elif again:
+            raise CheckpointRefused(
+                "this task has ended, and had another text or other observations: give both as they were, or take a "
+                "new task_id or invocation_id",
+                problem="repeated",
+            )
+        elif before.ended is None or before.ended.kind == "finished":
+            # In another mode it has another conversation, of which nothing was received yet.
+            seen = before.seen if before.projection == self.host.projection else 0
+            self._begin(task, task_id, seen, earlier)
+        else:
+            self.progress, self.settled = before, True
+            self._open_ledger()
+
+    def _begin(self, task: str, task_id: str = "", seen: int = 0, earlier: Sequence[Observation] = ()) -> None:
         self.progress = Progress()
-        self._keep(Began(task=task, seen=seen, projection=self.host.projection))
+        self._keep(Began(task=task, task_id=task_id, seen=seen, projection=self.host.projection))
         for each in earlier:
             self._keep(
                 Given(
@@ -180,7 +197,7 @@ class Invocation(Generic[T]):
         if before.began:
             await self._go_on(before)
         else:
-            self._begin(task, 0)
+            self._begin(task)
 
     def _open_ledger(self) -> None:
         limits = {name: each.max_calls for name, each in self.program.capabilities.items() if each.max_calls}
@@ -226,15 +243,20 @@ class Invocation(Generic[T]):
         """The calls that wait for a human, here and below."""
         return tuple(pending for each in self.tree() for pending in each.progress.pending)
 
-    def holds_for(self, pending: PendingApproval) -> bool:
-        """Return whether what was shown of a waiting call is still what would be executed."""
-        found = self.program.capabilities.get(pending.capability)
-        call = self.progress.calls[pending.position]
+    def holds_for(self, shown: PendingApproval | Approval) -> bool:
+        """Return whether what was shown of a waiting call, or approved, is still what would be executed."""
+        found = self.program.capabilities.get(shown.capability)
+        call = self.progress.calls[shown.position]
         return (
             found is not None
-            and (found.name, found.digest) == (call.capability, pending.capability_version)
-            and arguments_digest(call.arguments) == pending.arguments_digest
+            and (found.name, found.digest) == (call.capability, shown.capability_version)
+            and arguments_digest(call.arguments) == shown.arguments_digest
         )
+
+    async def keep_answer(self, approval: Approval) -> None:
+        """Keep a human's checked answer, durably: however far this run comes, it is not asked for again."""
+        self._note(Ruled(approval=approval))
+        await self._commit()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -265,7 +287,7 @@ class Invocation(Generic[T]):
 
     def _raised(self, ended: Ended) -> bool:
         """Return whether a budget that ended the task has been raised since."""
-        if ended.kind != "budget_exhausted":
+        if self.settled or ended.kind != "budget_exhausted":
             return False
         return self._spent() is None and (ended.budget != "calls" or self.ledger.calls_left > 0)
 
@@ -372,19 +394,18 @@ class Invocation(Generic[T]):
         if isinstance(found, Refused):
             self._observe(position, observed.refused(call, *found))
             return None
-        return self._ruled(position, found) if found.found.needs_approval else found
+        answer = self.progress.answers.get(position)
+        if answer is not None and not answer.approved:
+            self._observe(position, observed.refused(call, "denied", answer.message))
+            return None
+        return "waits" if self._needs_answer(position, found.found) else found
 
-    def _ruled(self, position: int, admitted: Admitted) -> Admitted | Literal["waits"] | None:
-        """Use a human's answer to a call, if there is one."""
-        pending = self._waiting_at(position)
-        approval = self.rulings.pop(pending.id, None) if pending else None
-        if approval is None:
-            return "waits"
-        self._note(Ruled(approval=approval))
-        if approval.approved:
-            return admitted
-        self._observe(position, observed.refused(self.progress.calls[position], "denied", approval.message))
-        return None
+    def _needs_answer(self, position: int, found: Capability[..., Any]) -> bool:
+        """Return whether a call must be seen by a human, and no answer that still holds is kept for it."""
+        answer = self.progress.answers.get(position)
+        if not found.needs_approval or answer is None:
+            return found.needs_approval
+        return answer.approved and not (self.host.clock() < answer.expires_ms and self.holds_for(answer))
 
     def _waiting_at(self, position: int) -> PendingApproval | None:
         return next((each for each in self.progress.pending if each.position == position), None)
@@ -395,7 +416,9 @@ class Invocation(Generic[T]):
         pending: list[PendingApproval] = []
         for position in self.progress.waiting:
             found = self._checked(position)
-            if isinstance(found, Admitted) and found.found.needs_approval and position not in self.progress.open:
+            if position in self.progress.open or not isinstance(found, Admitted):
+                continue
+            if self._needs_answer(position, found.found):
                 pending.append(self._shown(position, found.found, now))
         if tuple(pending) != self.progress.pending:
             self._note(Waiting(pending=tuple(pending)))

@@ -115,6 +115,7 @@ class Runtime(Generic[T]):
         *,
         run_id: str | None = None,
         invocation_id: str | None = None,
+        task_id: str | None = None,
         observations: Sequence[Observation] = (),
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
@@ -127,11 +128,20 @@ class Runtime(Generic[T]):
         counts against the budgets of calls and decisions (never less than was used); wall time is then counted for
         each run alone, and so is a decision of which nothing was observed.
 
+        Where checkpoints are kept, the newest task of an invocation is carried out once: when it has ended, the same
+        task again gives its recorded outcome, with 0 decisions and 0 calls, and nothing is asked or executed. After
+        one that *finished* another task is the next turn of the conversation, with budgets of its own. After one that
+        ended otherwise every task gets that recorded outcome: what was used up stays used up under these ids. `resume`
+        with a program of larger budgets goes on with it; otherwise take a new `invocation_id`.
+
         Args:
             task: what to do; the same text at each step.
             run_id: names the run; a fresh id if left out.
             invocation_id: names the invocation, whose conversation is its own; needs `run_id`; a fresh id if left out.
-            observations: what the invocation observed before; needs both ids.
+            task_id: names the task among those of its invocation, so that a retry is told from a next task with the
+                same text, such as "Yes."; without it the text alone says whether a task is the newest one again. Needs
+                `invocation_id` and checkpoints.
+            observations: what the task observed before; needs both ids.
             on_observation: is told of each observation as soon as it is made. What it raises ends the run, since a
                 host that cannot keep what was done must not have more done.
 
@@ -139,12 +149,14 @@ class Runtime(Generic[T]):
             ProviderError, DecisionHistoryError: as the provider raised it; what was observed is kept.
             AgentDecisionProviderSchemaViolation: a malformed decision, or an output that does not fit; no call of that
                 decision was executed.
-            CheckpointRefused: the invocation has another task that is unfinished.
+            CheckpointRefused: the invocation has another task that is unfinished, or this one with another text or
+                other observations.
             DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
         earlier = observed.check_earlier(observations)
         _check_identity(run_id, invocation_id, earlier)
+        task_id = "" if task_id is None else self._checked_task_id(task_id, invocation_id)
         if earlier and self._host.projection == "opaque_refs":
             raise InvalidOption(
                 "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
@@ -156,7 +168,7 @@ class Runtime(Generic[T]):
             self._host.fresh_id() if invocation_id is None else invocation_id,
             on_observation,
         )
-        await invocation.begin(text(task, "task"), earlier)
+        await invocation.begin(text(task, "task"), task_id, earlier)
         return await invocation.run()
 
     async def resume(
@@ -172,8 +184,11 @@ class Runtime(Generic[T]):
 
         What was executed is not executed again. A call that was under way when its worker was stopped is observed as
         interrupted, its outcome unknown, and not repeated. Budgets go on from what was used. A call that waits for an
-        approval is executed or refused as `approvals` say; without an answer the run stops for it again. Of a run that
-        has ended the recorded outcome comes back, and nothing is asked.
+        approval is executed or refused as `approvals` say; without an answer the run stops for it again. An accepted
+        answer is durable before anything else is done, and used when its call's turn comes, in this run or a later one:
+        an approval until it ends, and while the call is what was shown. Of a run that
+        has ended the recorded outcome comes back, and nothing is asked, unless a budget ended it of which the program
+        has more now: then it goes on with the difference.
 
         Raises:
             ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
@@ -185,7 +200,7 @@ class Runtime(Generic[T]):
         invocation = self._invocation(run_id, invocation_id, on_observation)
         await invocation.go_on()
         try:
-            self._rule(invocation, approvals)
+            await self._rule(invocation, approvals)
         except BaseException as error:
             await invocation.release(error)
             raise
@@ -214,6 +229,13 @@ class Runtime(Generic[T]):
             raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
         await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
 
+    def _checked_task_id(self, task_id: str, invocation_id: str | None) -> str:
+        if invocation_id is None or self._host.checkpoints is None:
+            raise InvalidOption(
+                "task_id needs the invocation_id that it belongs to, and checkpoints to be found in", option="task_id"
+            )
+        return check_id(task_id, "task_id")
+
     def _invocation(
         self, run_id: str, invocation_id: str, report: Callable[[Observation], None] | None
     ) -> Invocation[T]:
@@ -226,9 +248,15 @@ class Runtime(Generic[T]):
             report=_checked_report(report),
         )
 
-    def _rule(self, root: Invocation[T], approvals: Sequence[Approval]) -> None:
-        """Hand each answer to the invocation whose call waits for it, once all of them are found to be for one."""
+    async def _rule(self, root: Invocation[T], approvals: Sequence[Approval]) -> None:
+        """
+        Have each answer kept by the invocation whose call waits for it, once all of them are found to be for one.
+
+        One that is kept already, and was not used, is the same answer again: whoever lost the reply may give it.
+        """
         tree = root.tree()
+        kept = [answer for each in tree for answer in each.progress.answers.values()]
+        approvals = [each for each in approvals if each not in kept]
         owners = {pending.id: each for each in tree for pending in each.progress.pending}
         waiting: dict[str, PendingApproval] = {pending.id: pending for pending in root.pending}
         used = [id_ for each in tree for id_ in each.progress.ruled]
@@ -237,7 +265,7 @@ class Runtime(Generic[T]):
             if not owners[each.id].holds_for(waiting[each.id]):
                 raise refuse_changed(each.capability)
         for each in checked:
-            owners[each.id].rulings[each.id] = each
+            await owners[each.id].keep_answer(each)
 
 
 def _checked_projection(projection: object) -> Projection:

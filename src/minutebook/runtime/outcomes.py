@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     run_id: str
     invocation_id: str
     observations: tuple[Observation, ...]
-    """All of the invocation, oldest first, those that it went on with among them."""
+    """All of the task, oldest first, those that it went on with among them."""
     decisions: int
     """Decisions that this run asked for, those of the agents that it called among them."""
     calls: int

@@ -42,7 +42,7 @@ class Program(Generic[T]):
         capabilities: what it may propose to call, in the order in which it is told of them.
         output: what it finishes with: a Python type, whose value is then the outcome's output, or a JSON schema, whose
             value stays as it came.
-        budgets: what one invocation may use.
+        budgets: what one task of an invocation may use.
         authority: the grants it holds. A capability that needs another is not offered, and refused when proposed.
         memory: the resources that its capabilities may use.
 

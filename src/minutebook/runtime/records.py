@@ -42,6 +42,8 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     """A task begins. `seen` is the newest exchange that the invocation received before it."""
 
     task: str
+    task_id: str = ""
+    """What the host names it by; empty for by its text alone."""
     seen: int = 0
     projection: Projection = "inline"
 
@@ -89,7 +91,7 @@ class Waiting(_Record, frozen=True, kw_only=True, tag="waiting"):
 
 
 class Ruled(_Record, frozen=True, kw_only=True, tag="ruled"):
-    """A human's answer is used."""
+    """A human's answer is accepted; it is for the call at its position, and for no other."""
 
     approval: Approval
 
@@ -149,7 +151,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.task = ""
+        self.task = self.task_id = ""
         self.began = False
         self.ended: Ended | None = None
         self.observations: list[Observation] = []
@@ -166,7 +168,9 @@ class Progress:
         """Positions of calls whose intent is noted and whose outcome is not, with the invocations they delegate to."""
         self.pending: tuple[PendingApproval, ...] = ()
         self.ruled: list[str] = []
-        """The ids of approvals that were used."""
+        """The ids of approvals that were accepted."""
+        self.answers: dict[int, Approval] = {}
+        """What humans answered to calls of the newest decision that have no observation yet, by position."""
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
@@ -228,7 +232,8 @@ class Progress:
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
-        self.task, self.began, self.seen = record.task, True, record.seen
+        self.task, self.task_id = record.task, record.task_id
+        self.began, self.seen = True, record.seen
         self.projection = record.projection
 
     def _take_given(self, record: Given) -> None:
@@ -261,7 +266,7 @@ class Progress:
             ProposedCall(capability=each.capability, arguments=arguments, reference=each.reference)
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
-        self.done, self.open = set(), {}
+        self.done, self.open, self.answers = set(), {}, {}
         self.seen = record.exchange or 0
         self.recovered = False
 
@@ -273,6 +278,7 @@ class Progress:
 
     def _ruled(self, record: Ruled) -> None:
         self.ruled.append(record.approval.id)
+        self.answers[record.approval.position] = record.approval
         self.pending = tuple(each for each in self.pending if each.id != record.approval.id)
 
     def _intended(self, record: Intended) -> None:
@@ -282,6 +288,7 @@ class Progress:
     def _observed(self, record: Observed) -> None:
         call = self.calls[record.position]
         self.open.pop(record.position, None)
+        self.answers.pop(record.position, None)
         self.done.add(record.position)
         self.pending = tuple(each for each in self.pending if each.position != record.position)
         self._below[0] += record.decisions

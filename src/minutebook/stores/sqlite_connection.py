@@ -89,10 +89,12 @@ def proves_nothing(error: BaseException) -> bool:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether somebody else holds the lock that a statement needed."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def refuse_fork(pid: int) -> None:
+    """Refuse a connection of the process `pid` in a child of it, which may not use it: `StoreClosed`."""
     if os.getpid() != pid:
         raise StoreClosed("this store was opened before a fork; open it again in the child process")
 
@@ -122,6 +124,7 @@ def patiently(attempt: Callable[[], object], seconds: float) -> None:
 
 
 def closed() -> StoreClosed:
+    """Return the refusal of whatever is asked of a store that was closed."""
     return StoreClosed("the store is closed")
 
 
@@ -271,6 +274,7 @@ def _set_durable(connection: sqlite3.Connection) -> None:
 
 
 def open_writing(path: str) -> sqlite3.Connection:
+    """Return a connection that writes durably, to a database of ours that is made where there is none."""
     connection = _connect(path)
     try:
         _create_database(connection)
@@ -284,6 +288,7 @@ def open_writing(path: str) -> sqlite3.Connection:
 
 
 def open_reading(path: str) -> sqlite3.Connection:
+    """Return a connection that can write nothing."""
     connection = _connect(path)
     connection.execute(sql.QUERY_ONLY)
     return connection
@@ -324,6 +329,7 @@ def checkpoint_lock(descriptor: int, seconds: float) -> Generator[bool, None, No
 
 
 def read_snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Cursor], T]) -> T:
+    """Return what `work` reads in one transaction, so from one state of the database."""
     cursor = connection.cursor()
     cursor.row_factory = None
     try:

@@ -69,10 +69,12 @@ class Place:
 
 
 def at_most(count: int) -> int:
+    """Return a count as SQLite can hold one: between 0 and its largest integer."""
     return max(0, min(count, _LARGEST))
 
 
 def find_place(cursor: sqlite3.Cursor, key: ConversationKey) -> Place:
+    """Return where a key's conversation is, its header read; its ids are 0 where there is none."""
     row = cursor.execute(sql.GET_PLACE, (key.id.encode(), key.namespace.encode())).fetchone()
     if row is None:
         return Place()
@@ -86,6 +88,7 @@ def find_place(cursor: sqlite3.Cursor, key: ConversationKey) -> Place:
 
 
 def header_of(columns: Iterable[Any]) -> Header:
+    """Return the header that a row's columns hold; `DecisionHistoryCorrupt` where they are not what was written."""
     row = tuple(columns)
     if tuple(map(type, row)) != _HEADER_TYPES:
         raise DecisionHistoryCorrupt("a conversation's header has columns of other types than were written")
@@ -111,6 +114,7 @@ def header_of(columns: Iterable[Any]) -> Header:
 
 
 def header_columns(header: Header) -> tuple[object, ...]:
+    """Return the columns of a header that a commit may change, in the order of its statement."""
     return (
         header.touched,
         header.epoch,
@@ -126,6 +130,7 @@ def header_columns(header: Header) -> tuple[object, ...]:
 
 
 def add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: Place, header: Header, wall: int) -> None:
+    """Add the row of a conversation that is new, and be in it."""
     place.minute = wall >> MINUTE_BITS
     own = (place.namespace, key.id.encode(), header.format.encode(), header.created, place.minute)
     cursor.execute(sql.ADD_CONVERSATION, (*header_columns(header), place.own, place.recent, *own))
@@ -133,6 +138,7 @@ def add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: Place,
 
 
 def set_conversation(cursor: sqlite3.Cursor, place: Place, header: Header) -> None:
+    """Write a conversation's new header over the one that was read; refused where it has another owner by now."""
     before = cast("Header", place.header)
     cursor.execute(
         sql.SET_CONVERSATION,
@@ -156,6 +162,7 @@ def drop_conversation(cursor: sqlite3.Cursor, place: Place) -> None:
 
 
 def drop_header(cursor: sqlite3.Cursor, place: Place, conversation: int, granted: int) -> None:
+    """Delete the row of one conversation, and what its namespace counted of it; entries and receipts stay."""
     cursor.execute(sql.DROP_CONVERSATION, (conversation,))
     cursor.execute(sql.GROW_NAMESPACE, (-1, -granted, False, place.namespace))
     place.conversations -= 1
@@ -299,6 +306,7 @@ def _pack(receipt: Receipt) -> bytes:
 
 
 def unpack_receipts(recent: bytes) -> list[Receipt]:
+    """Return the receipts that are stored with a header; `DecisionHistoryCorrupt` where they do not decode."""
     receipts: list[Receipt] = []
     start = 0
     while start < len(recent):
@@ -312,6 +320,7 @@ def unpack_receipts(recent: bytes) -> list[Receipt]:
 
 
 def find_receipt(cursor: sqlite3.Cursor, place: Place, idempotency: str) -> Receipt | None:
+    """Return the receipt of a commit by its idempotency id, if there is one."""
     name = idempotency.encode()
     # Where the bytes of the id do not even occur, nothing has to be decoded: the usual case.
     if name in place.recent:
@@ -329,6 +338,7 @@ def earlier_receipt(cursor: sqlite3.Cursor, place: Place, delta: Delta) -> Recei
 
 
 def receipt_of(row: tuple[Any, ...]) -> Receipt:
+    """Return the receipt that a row's columns hold; `DecisionHistoryCorrupt` where they are not what was written."""
     if tuple(map(type, row)) != _RECEIPT_TYPES:
         raise DecisionHistoryCorrupt("a receipt has columns of other types than were written")
     idempotency, version, first, last, epoch, digest, content, wall, sent = row

@@ -121,6 +121,7 @@ def _camel(name: str) -> str:
 
 
 def snake(name: str) -> str:
+    """Return a name in camelCase as one with underscores."""
     return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
 
 
