@@ -239,6 +239,51 @@ def test_d12_the_window_shrinks_by_whole_exchanges_as_if_dropped_one_by_one(
         check_events(events, at, counted, generated)
 
 
+@every
+@pytest.mark.parametrize("weight", [0, 400])
+def test_d12_d17_a_step_that_makes_summaries_searches_at_most_four_times(
+    server: CountingServer, api: str, interface: str, weight: int
+) -> None:
+    """D12, D17: each room for a summary has its search, each summary one count more, and what is sent was counted."""
+    asked: list[int] = []
+
+    def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        asked.append(len(turns))
+        return f"HEAVY {len(turns)}"
+
+    options = HistoryOptions(summarize=summarize, max_summary_bytes=200)
+    told = grown(server, provider_of(server, api, interface, history=options), api, interface, seed=4)
+    server.count = lambda body: 0
+    server.generate = lambda _: (500, {}, b"")
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        told.provider.decide(told.request())
+    whole = turns_in(messages_in(server.generated[-1].json), interface)
+    exchanges = sum(len(made) for _, made in whole)
+    search = 2 * ceil(log2(exchanges + 1)) + 2
+    most, rounds = 0, 0
+    for expected in dropped_one_by_one(whole):
+        fits = by_size(size_of(expected))
+        server.count = lambda body, fits=fits: fits(body) + weight * ("HEAVY" in json.dumps(body))
+        before = len(server.requests)
+        asked.clear()
+        try:
+            told.provider.decide(told.request())
+        except AgentDecisionProviderUnavailable:
+            *_, generated = server.requests[before:]
+            assert server.generated[-1] == generated
+            sent = {name: generated.json[name] for name in server.counted[-1].json}
+            assert sent == server.counted[-1].json
+        except ProviderContextWindowExceeded:
+            pass
+        counted = sum(each in server.counted for each in server.requests[before:])
+        assert len(asked) <= 2
+        assert counted <= 4 * search + len(asked)
+        most, rounds = max(most, counted), max(rounds, len(asked))
+    assert rounds == (2 if weight else 1)
+    if weight:
+        assert most > search  # so the bound of one search does not hold for a step
+
+
 def counts(events: list[Any]) -> list[ProviderContextCount]:
     return [event for event in events if isinstance(event, ProviderContextCount)]
 
