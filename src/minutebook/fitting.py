@@ -17,6 +17,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryLimitExceeded, MinutebookError
 from minutebook.model.context import window_exceeded
 from minutebook.model.entries import Draft
+from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Summary, summary_draft
 from minutebook.policy.compaction import Removed, Summarising, newly_removed, summary_size
 from minutebook.policy.projection import project
@@ -43,6 +44,8 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     json: bytes
     summary: Draft | None = None
     newly_covered: int = 0
+
+    __repr__ = type_alone
 
 
 class Fitting:

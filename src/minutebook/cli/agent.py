@@ -21,6 +21,7 @@ from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import InvalidOption
 from minutebook.local import LocalModel
 from minutebook.model.decisions import DecisionRequest
+from minutebook.model.shown import type_alone
 from minutebook.runtime import Budgets, Program, capability
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Answer(msgspec.Struct, frozen=True):
     """What the agent finishes with."""
 
     text: str
+
+    __repr__ = type_alone
 
 
 class BoundAnswer(Answer, frozen=True):
@@ -127,6 +130,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     base_url: str | None = None
     local: bool = False
+
+    __repr__ = type_alone
 
     @property
     def told(self) -> str:

@@ -16,6 +16,7 @@ from minutebook.cli.worker import Job, Told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import AgentDecisionProviderUnavailable
 from minutebook.model.decisions import DecisionRequest
+from minutebook.model.shown import type_alone
 from minutebook.programs import Runtime
 from minutebook.stores.opening import SQLiteStore
 
@@ -56,6 +57,8 @@ class Stage:
     acknowledged: list[Observation] = field(default_factory=list["Observation"])
     stateless: list[tuple[Decision, bytes]] = field(default_factory=list["tuple[Decision, bytes]"])
     """Decisions that were made without a history, with their requests."""
+
+    __repr__ = type_alone
 
     @property
     def task(self) -> str:

@@ -18,6 +18,7 @@ from minutebook.cli.agent import Endpoint, client, provider, requests_noted, ser
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import MinutebookError
 from minutebook.model.decisions import CallReference, Observation
+from minutebook.model.shown import type_alone
 from minutebook.programs import Runtime
 from minutebook.stores.opening import SQLiteStore
 
@@ -35,6 +36,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     invocation_id: str
     task: str
 
+    __repr__ = type_alone
+
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: a request is leaving, something was observed, or the run has finished or failed."""
@@ -42,6 +45,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Literal["asked", "observed", "finished", "failed"]
     observation: dict[str, Any] | None = None
     error: str = ""
+
+    __repr__ = type_alone
 
 
 def observation_of(told: Told) -> Observation:

@@ -40,7 +40,7 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
     reference: CallReference | None = None
 
     def __repr__(self) -> str:
-        return f"ProposedCall({self.capability!r}, {self.reference})"
+        return f"ProposedCall({self.reference})"  # a name that a model chose is content too
 
 
 Project: TypeAlias = Callable[[tuple[ProposedCall, ...]], Awaitable[tuple[ProposedCall, ...]]]
@@ -59,7 +59,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The proposal that led to it; `None` when no history keeps proposals."""
 
     def __repr__(self) -> str:
-        return f"Observation({self.capability!r}, error={self.error})"
+        return f"Observation({self.reference}, error={self.error})"
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):

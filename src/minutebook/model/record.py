@@ -45,6 +45,7 @@ from minutebook.model.entries import (
     payload_digest,
 )
 from minutebook.model.receipts import Sent, decode_sent
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,6 +161,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     max_retained_bytes: int | None = None
     imported: bool = False
     """A whole record with its own marks and times, into a conversation without entries. Calls left open are parked."""
+
+    __repr__ = type_alone
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

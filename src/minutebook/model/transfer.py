@@ -37,6 +37,7 @@ from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Call, Draft, Entry, Kind, first_digest, recompute_digest
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
 from minutebook.model.record import Delta, Receipt, extend, new_header
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,6 +84,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     entries: int
     bytes: int
 
+    __repr__ = type_alone
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One entry. `stands` is false for what is in no window: a failed attempt, or an input that was never answered."""
@@ -103,6 +106,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     payload: str = ""
     payload_base64: str = ""
     """Instead of `payload` where that is no UTF-8 text, or so long that its escapes could exceed a line."""
+
+    __repr__ = type_alone
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.model.entries import RESPONSE, Entry
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +32,8 @@ class Unit(msgspec.Struct):
     """The bytes it adds, separators left out."""
     joined: tuple[object, bytes] | None = None
     """Its wire messages joined by commas, and the wire format that joined them; kept by the first window that did."""
+
+    __repr__ = type_alone
 
     @property
     def is_exchange(self) -> bool:
@@ -78,6 +81,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     all_size: int
     held: int
     """Bytes that remembering it takes, roughly."""
+
+    __repr__ = type_alone
 
     def first_fitting(self, messages: int, size: int, turn: int) -> int:
         """

@@ -16,6 +16,7 @@ import msgspec
 from minutebook.errors import DecisionHistorySummaryInvalid, InvalidOption, MinutebookError
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, reread
+from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Covered, Summary, checked_summary, covering, fenced
 from minutebook.policy.projection import unit_fragments
 
@@ -34,6 +35,8 @@ class Removed(msgspec.Struct, frozen=True):
 
     units: list[Unit]
     inputs: Inputs
+
+    __repr__ = type_alone
 
 
 class Summarising(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest
 from minutebook.model.entries import Call, Draft, payload_digest
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import checked_schema
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,6 +102,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, JSON]
     """What a text that the model answers with must match; its root is an object."""
     max_output_tokens: int | None
+
+    __repr__ = type_alone
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):

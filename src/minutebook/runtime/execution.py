@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minutebook.errors import InvalidValue
 from minutebook.model.codec import decode, encode
+from minutebook.model.shown import type_alone
 from minutebook.runtime import observations as observed
 from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
 from minutebook.runtime.observations import Refusal
@@ -24,12 +25,18 @@ class Admitted(NamedTuple):
     found: Capability[..., Any]
     arguments: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return type_alone(self)
+
 
 class Refused(NamedTuple):
     """Why a call may not be executed."""
 
     reason: Refusal
     message: str | None
+
+    def __repr__(self) -> str:
+        return type_alone(self)
 
 
 def checked(

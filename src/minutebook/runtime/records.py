@@ -20,6 +20,7 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidValue
 from minutebook.model.codec import decode
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import Draft, Entry, Kind
+from minutebook.model.shown import type_alone
 from minutebook.runtime.approvals import Approval, PendingApproval
 from minutebook.runtime.budgets import Budget, Used
 from minutebook.runtime.observations import used_by
@@ -36,6 +37,8 @@ class _Record(
 ):
     wall_ns: int = 0
     """The budgeted time that the invocation had used when it was noted."""
+
+    __repr__ = type_alone
 
 
 class Began(_Record, frozen=True, kw_only=True, tag="began"):
@@ -74,6 +77,8 @@ class Call(msgspec.Struct, frozen=True):
     capability: str
     arguments: dict[str, Any]
     reference: CallReference | None
+
+    __repr__ = type_alone
 
 
 class Decided(_Record, frozen=True, kw_only=True, tag="decided"):

@@ -34,6 +34,7 @@ from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
+from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     text: str
     raw: bytes
 
+    __repr__ = type_alone
+
     @classmethod
     def of(cls, entry: Entry) -> _Row:
         try:
@@ -112,6 +115,8 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     state: State
     attempt: Attempt | None
 
+    __repr__ = type_alone
+
     @classmethod
     def of(cls, header: Header) -> _Head:
         return cls(**{_OURS.get(name, name): getattr(header, name) for name in Header.__struct_fields__})
@@ -131,6 +136,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     entries: tuple[_Row, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     """Oldest first."""
+
+    __repr__ = type_alone
 
     @property
     def header(self) -> Header:

@@ -45,6 +45,9 @@ class Ended(msgspec.Struct, Generic[Result], frozen=True, kw_only=True):
     result: Result | None = None
     error: BaseException | None = None
 
+    def __repr__(self) -> str:
+        return f"Ended(struck={self.struck}, error={type(self.error).__name__})"
+
     @property
     def finished(self) -> bool:
         """Whether it ran to its end and returned, cut or not."""

@@ -11,6 +11,7 @@ import msgspec
 
 from minutebook.errors import InvalidMessage
 from minutebook.model import codec
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +36,16 @@ class Answer(msgspec.Struct, frozen=True):
     messages: int = 0
     path: str = "$"
 
+    __repr__ = type_alone
+
 
 class Reply(msgspec.Struct, frozen=True):
     """What a result says of the call that it answers; the id, the name or both may be empty."""
 
     id: str
     name: str
+
+    __repr__ = type_alone
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -51,6 +56,8 @@ class Piece(msgspec.Struct, frozen=True):
     side: Side
     payload: bytes
     value: JSON
+
+    __repr__ = type_alone
 
 
 class Names:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from minutebook.errors import InvalidOption
+from minutebook.model.shown import type_alone
 
 __all__ = [
     "Answer",
@@ -34,6 +35,8 @@ class FunctionCall(msgspec.Struct, frozen=True):
     id: str | None = ""
     """A call id to use again, as some providers do; empty for a fresh one; `None` for a Gemini call without any."""
 
+    __repr__ = type_alone
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -55,6 +58,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Why the model refuses, in its provider's own form."""
     ending: Literal["complete", "length", "filter"] = "complete"
     """Whether the answer was cut at the output limit or by a filter."""
+
+    __repr__ = type_alone
 
     def __post_init__(self) -> None:
         said = self.text or self.calls or self.refusal or self.thinking is not None or self.redacted
@@ -78,6 +83,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     headers: dict[str, str] = msgspec.field(default_factory=lambda: {"content-type": "application/json"})
     body: bytes = b""
+
+    __repr__ = type_alone
 
 
 class Cut(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
+from minutebook.model.shown import type_alone
 from minutebook.testing.fakes.answers import Answer
 from minutebook.testing.fakes.seals import Seal, canonical
 
@@ -72,6 +73,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the request costs."""
     fresh: Callable[[str], str]
     """Returns a new id of this kind."""
+
+    __repr__ = type_alone
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

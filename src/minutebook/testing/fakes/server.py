@@ -20,6 +20,7 @@ import msgspec
 
 from minutebook.errors import InvalidOption, InvalidValue
 from minutebook.model import codec
+from minutebook.model.shown import type_alone
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
 from minutebook.testing.fakes.answers import Answer, Cut, Failure, Line, Reply, Silence, Stall, StreamFailure
 from minutebook.testing.fakes.dialect import Asked, Dialect, Problem, Route, members
@@ -78,6 +79,8 @@ class _Sent(msgspec.Struct, frozen=True, kw_only=True):
     cut_bytes: int | None = None
     stalls: bool = False
     """Whether the connection stays open at the cut."""
+
+    __repr__ = type_alone
 
 
 class ProviderFake:
