@@ -19,6 +19,7 @@ from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
+from minutebook.model.events import check_observer
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
@@ -104,8 +105,7 @@ class Conversation(Reading):
         self.key = store.key(id)
         self._wire = wire_format(format)
         limits = _checked_limits(limits)
-        if on_event is not None and not callable(on_event):
-            raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        check_observer(on_event)
         self.history = History(
             store.journal,
             store.tails,
@@ -285,7 +285,14 @@ class Turn:
         """
         if self._hold is not None:
             raise InvalidOption("a turn is entered once; make a new one", option="turn")
-        self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        if not self._drafts and not hold.header.state.turn:
+            refusal = InvalidOption(
+                "nothing is recorded that a turn could go on from; give a message", option="message"
+            )
+            await hold.abandon(refusal)
+            raise refusal
+        self._hold = hold
         return self
 
     async def __aexit__(
@@ -303,7 +310,9 @@ class Turn:
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
-            refusal = PairingViolation("the turn ended without a response; was `await turn.respond(...)` left out?")
+            refusal = PairingViolation(
+                "the turn ended without a response; was the call of `respond` left out, or its `await`?"
+            )
             if hold.sent is not None:
                 raise refusal  # a window was asked for, so a request was made: its answer would be lost without a word
             await hold.abandon(refusal)
@@ -401,7 +410,9 @@ class Turn:
 
     def _entered(self) -> Hold:
         if self._hold is None:
-            raise InvalidOption("the turn is not entered; use `async with conversation.turn(...)`", option="turn")
+            raise InvalidOption(
+                "the turn is not entered; it is a `with` block (under an event loop, `async with`)", option="turn"
+            )
         return self._hold
 
 

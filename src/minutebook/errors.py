@@ -104,6 +104,17 @@ class MinutebookError(Exception):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
+def raised_at(error: BaseException) -> str:
+    """Return the type of a host's exception and the line it came from, but not its words: they may quote content."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    file = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
+    return f"{type(error).__name__} at {file}, line {trace.tb_lineno}"
+
+
 class CallerError(MinutebookError):
     """The call itself was wrong; nothing was read or written."""
 

@@ -95,18 +95,26 @@ class Fitting:
             DecisionHistorySummaryInvalid: the callback raised, or gave no summary.
             DecisionHistoryLimitExceeded, ProviderContextWindowExceeded: also for a summary too large for its room.
         """
-        plan, json = self._planned()
+        stand_in = summarising.stand_in()
+        try:
+            plan, json = self._planned()
+        except DecisionHistoryLimitExceeded:
+            if self._summary is None:
+                raise
+            # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
+            return await self._in_rounds(summarising, await uncovered(), stand_in)
         if not plan.uncovered:
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
             if await self._fits(json):
                 return self._fitted(plan, json)
-        return await self._in_rounds(summarising, await uncovered())
-
-    async def _in_rounds(self, summarising: Summarising, removed: Removed) -> Fitted:
-        made, stand_in = self._summary, summarising.stand_in()
+        made = self._summary
         room = made if made and summary_size(made) > summary_size(stand_in) else stand_in
+        return await self._in_rounds(summarising, await uncovered(), room)
+
+    async def _in_rounds(self, summarising: Summarising, removed: Removed, room: Summary) -> Fitted:
+        made = self._summary
         covered: list[int] = []
         asked = 0
         while asked < ROUNDS:

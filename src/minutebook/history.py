@@ -37,6 +37,7 @@ from minutebook.errors import (
 )
 from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
+from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
@@ -378,6 +379,8 @@ class Hold:
         self._plan: Plan | None = None
         self._sent: Sent | None = None
         self._prelude = ""
+        self._window_end = 0
+        """The newest `seq` when the last window was made."""
         self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
@@ -474,8 +477,9 @@ class Hold:
         """
         history = self.history
         pending = () if self._summary is None else (self._summary,)
-        fitted, window, self.tail = await history.fit(
-            self.header,
+        header = self.header
+        fitted, window, tail = await history.fit(
+            header,
             self.tail,
             limits or history.limits,
             (*pending, *staged),
@@ -483,8 +487,10 @@ class Hold:
             summarising=history.summarising,
             prelude=prelude,
         )
+        if self.header is header:  # else something was recorded meanwhile, which this tail does not know of
+            self.tail = tail
         self._tell_trimmed(fitted.plan, window)
-        self._plan, self._sent = fitted.plan, window.sent
+        self._plan, self._sent, self._window_end = fitted.plan, window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
             self._summary = fitted.summary
@@ -549,9 +555,12 @@ class Hold:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
         """
         history = self.history
-        plan, sent = self._plan, self._sent
-        # Taken before the first await: of two commits under way together only one records it.
-        pending, self._summary = self._summary, None
+        plan = sent = pending = None
+        if any(draft.kind is RESPONSE for draft in drafts):
+            # The request and its summary go with the answer. Taken before the first await: of two commits under way
+            # together only one records them.
+            plan, sent, pending = self._plan, self._answered(drafts), self._summary
+            self._summary = None
         delta = history.delta(
             drafts if pending is None else (pending, *drafts),
             idempotency,
@@ -570,11 +579,27 @@ class Hold:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
             raise
         self._take(committed)
-        self._plan = self._sent = None
+        if sent is not None:
+            self._plan = self._sent = None
         if release:
             history.tails.put(history.key, self.header, history.bounded(self.tail))
             self._end()
         return committed
+
+    def _answered(self, drafts: Sequence[Draft]) -> Sent | None:
+        """Return what the receipt of an answer says of its request, as the record stands by now."""
+        sent, entries = self._sent, self.header.entries
+        if sent is None:
+            return None
+        first = entries + 1
+        if self._summary is not None:
+            sent = msgspec.structs.replace(sent, summary=first)
+            first += 1
+        if entries != self._window_end:
+            # Something came in behind the window and stands before its answer now, which was made without it.
+            position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
+            sent = msgspec.structs.replace(sent, cut_at=first + position)
+        return sent
 
     def _take(self, committed: Committed) -> None:
         """

@@ -13,6 +13,7 @@ import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_retained, ttl_ms
+from minutebook.model.events import check_observer
 from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.compaction import summarising
@@ -71,8 +72,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         window_limits(self)
         if self.max_retained_bytes is not None:
             check_retained(self.max_retained_bytes, self.max_bytes)
-        if self.on_event is not None and not callable(self.on_event):
-            raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        check_observer(self.on_event)
         summarising(self.summarize, self.max_summary_bytes, self.max_bytes, str)
         if self.store is None:
             self._bounds()

@@ -579,6 +579,61 @@ async def test_d26_an_import_knows_what_its_last_request_said_before_the_window(
     assert b'"thinking"' not in sent[0]
 
 
+@lasting
+async def test_d18_a_summary_made_under_wider_limits_is_made_shorter_under_narrow_ones(place):
+    """A worker with other limits goes on; one that makes no summaries is told what ends it."""
+    store, host = place.open(), Host("x" * 3_000)
+    wide = Conversation(
+        store,
+        "talk openai-chat",
+        format="openai-chat",
+        limits=WindowLimits(max_messages=9, max_bytes=100_000),
+        summarize=host,
+        max_summary_bytes=4_000,
+    )
+    for number in range(20):
+        await take_turn(wide, number)
+    narrow = WindowLimits(max_messages=9, max_bytes=2_000)
+    with pytest.raises(DecisionHistoryLimitExceeded, match="drop_summary"):
+        await talk(store, limits=narrow).window()
+    shorter = Host("short")
+    window = await take_turn(talk(store, host=shorter, limits=narrow), 20)
+    assert shorter.calls[0][0] == host.text
+    assert "short" in window[0]["content"][0]["text"]
+
+
+@lasting
+async def test_c3_i24_what_comes_in_while_a_window_is_made_is_in_the_next_one(place):
+    """Whatever a task records while another one waits for its window: no window after it misses or splits anything."""
+    going, gone_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*, previous_summary, turns, max_bytes):
+        going.set()
+        await gone_on.wait()
+        return "slow"
+
+    store = place.open()
+    conversation = talk(store, host=slow)
+    shape = SHAPES["openai-chat"]
+    for number in range(8):
+        async with talk(store).turn(f"question {number}") as turn:
+            await turn.respond(shape.response(f"answer {number}", [])[0])
+    async with conversation.turn("last question") as turn:
+        waiting = asyncio.ensure_future(turn.window())
+        await going.wait()
+        await turn.say("stop: do not pay")
+        gone_on.set()
+        await waiting
+        after = await turn.window()
+        assert "do not pay" in texts_of(after.messages)
+        await turn.respond(shape.response("I stop.", [])[0])
+    here, elsewhere = await conversation.window(), await talk(place.open()).window()
+    assert here.json == elsewhere.json
+    assert "do not pay" in texts_of(here.messages)
+    entries = await entries_of(conversation)
+    assert entries[turn.receipt.request.summary - 1].kind is Kind.SUMMARY
+
+
 # --- the decision providers ------------------------------------------------------------------------------------------
 
 

@@ -338,3 +338,23 @@ def test_options_are_checked_at_construction() -> None:
     for wrong in ("drop_block", "drop", None, True):
         with pytest.raises(InvalidOption, match="strip, keep"):
             Conversation(MemoryStore("n"), "c", format="anthropic", reasoning=wrong)  # type: ignore[arg-type]
+
+
+def test_d26_o10_what_comes_in_while_the_model_thinks_makes_its_thinking_stale() -> None:
+    """The answer was made without what stands before it now; and its receipt still tells of its own request."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    with told.turn("one") as turn:
+        turn.respond(answer(turn.window().messages))
+    with told.turn("two") as turn:
+        seen = turn.window().messages
+        turn.say("by the way")
+        turn.respond(answer(seen))
+    assert turn.receipt is not None
+    assert turn.receipt.request is not None
+    assert turn.receipt.request.messages == len(seen)
+    with told.turn("three") as turn:
+        messages = turn.window().messages
+        turn.respond(answer(messages))
+    for place, message in enumerate(messages):
+        if message["role"] == "assistant":
+            assert set(thoughts(message)) <= {signature(messages[:place])}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
 from tests.stores.labs import KINDS, open_journal
 
-from minutebook.errors import AgentDecisionProviderUnavailable, ApprovalRefused, InvalidOption
+from minutebook.errors import AgentDecisionProviderUnavailable, ApprovalRefused, DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.decisions import CallReference
 from minutebook.ports import Page
 from minutebook.runtime import Approval, Budgets, PendingApproval, Program, approvals, capability, delegate
@@ -486,12 +486,14 @@ class Altered(MemoryJournal):
 
 
 def test_i42_the_arguments_that_would_be_executed_are_those_that_were_shown() -> None:
-    """I-42: the digest is taken anew from what would be executed."""
+    """I-42, I-39: arguments that were altered where they are stored are refused before anything is executed."""
     journal = Altered()
     store = JournalStore(journal, namespace="t")
     (waits,) = stopped(store, call("pay", amount=3))
     journal.alters = True
-    assert refusal(store, waits.approve(by="ann")) == "changed"
+    with pytest.raises(DecisionHistoryCorrupt):
+        refusal(store, waits.approve(by="ann"))
+    assert PAID == []
 
 
 def test_d28_what_an_approval_does_not_grant() -> None:

@@ -6,7 +6,26 @@ No field can hold message text, a signature, an id or a key, so no event can lea
 
 from __future__ import annotations
 
+import inspect
+
 import msgspec
+
+from minutebook.errors import InvalidOption
+
+
+def check_observer(on_event: object) -> None:
+    """
+    See that an option is what is told of events: called with each one, and not waited for.
+
+    Raises:
+        InvalidOption: it is not.
+    """
+    if on_event is None:
+        return
+    if not callable(on_event):
+        raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+    if inspect.iscoroutinefunction(on_event):
+        raise InvalidOption("on_event is not waited for; give a plain function", option="on_event")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):

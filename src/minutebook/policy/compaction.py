@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistorySummaryInvalid, InvalidOption, MinutebookError
+from minutebook.errors import DecisionHistorySummaryInvalid, InvalidOption, MinutebookError, raised_at
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, reread
 from minutebook.model.shown import type_alone
@@ -69,7 +69,7 @@ class Summarising(msgspec.Struct, frozen=True, kw_only=True):
         except MinutebookError:
             raise
         except Exception as error:
-            failed = type(error).__name__
+            failed = raised_at(error)
         # Without its cause: what a callback raises may quote the conversation (promise I-37).
         raise DecisionHistorySummaryInvalid(f"summarize raised {failed}; nothing was changed", problem="raised")
 

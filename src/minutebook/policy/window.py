@@ -436,7 +436,11 @@ class Scan:
 
     def _refusal(self, must: int, limits: WindowLimits, reserved: int = 0) -> DecisionHistoryLimitExceeded:
         least = self._planned(must)
-        room = f", of which {reserved:,} bytes are kept for a summary (max_summary_bytes)" if reserved else ""
+        room = (
+            f", of which {reserved:,} bytes are kept for a summary (max_summary_bytes; drop_summary ends it)"
+            if reserved
+            else ""
+        )
         return DecisionHistoryLimitExceeded(
             f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
             f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes, or shorten the "

@@ -16,9 +16,10 @@ from minutebook.errors import (
     InvalidOption,
     InvalidValue,
     MinutebookError,
+    raised_at,
 )
 from minutebook.model import codec
-from minutebook.providers.decision import Diagnosis, unavailable, violation
+from minutebook.providers.decision import Diagnosis, violation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -75,8 +76,10 @@ class Generator:
             raise _mismatch()
         except MinutebookError:
             raise
-        except Exception:
-            failure = unavailable("generator_failed")
+        except Exception as error:
+            failure = AgentDecisionProviderUnavailable(
+                f"generate raised {raised_at(error)}", provider_error_code="generator_failed", status=None
+            )
         # Raised out here and without its cause: whatever it is, it may quote the messages it was given (promise I-37).
         raise failure
 

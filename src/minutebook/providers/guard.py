@@ -25,6 +25,7 @@ from minutebook.errors import (
 )
 from minutebook.model import codec
 from minutebook.model.context import ContextWindow, window_exceeded
+from minutebook.model.events import check_observer
 from minutebook.providers.counting import (
     ANTHROPIC_BETAS,
     Refusal,
@@ -78,8 +79,7 @@ class Guard:
             raise InvalidOption(f"provider is one of {sorted(OFFICIAL)}", option="provider")
         if not isinstance(context, ContextWindow):
             raise InvalidOption("context is a ContextWindow", option="context")
-        if on_event is not None and not callable(on_event):
-            raise InvalidOption("on_event is called with each event; it must be callable", option="on_event")
+        check_observer(on_event)
         self._official = OFFICIAL[provider]
         self._places = places(self._official, qualified)
         self._context = context

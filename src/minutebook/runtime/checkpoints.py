@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minutebook.errors import (
@@ -24,6 +25,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import encode
+from minutebook.model.entries import damaged, recompute_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
@@ -128,6 +130,7 @@ class Log:
         while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
             entries += page
             after = page[-1].seq
+        _check_chain(entries, header.digest)
         return entries
 
     def note(self, record: Record) -> None:
@@ -189,3 +192,17 @@ class Log:
         delta = Delta(drafts=tuple(self._noted), idempotency=self._batch)
         await self._storage.journal.commit(self._key, self._token, self._epoch, delta, release=release)
         self._noted, self._batch = [], ""
+
+
+def _check_chain(entries: list[Entry], digest: bytes) -> None:
+    """
+    See that records are what was written, before anything is executed on their word.
+
+    Raises:
+        DecisionHistoryCorrupt: one does not follow from the one before it, or the last is not the header's.
+    """
+    for before, entry in pairwise(entries):
+        if recompute_digest(before.digest, entry) != entry.digest:
+            raise damaged(entry.seq, "is not what was written")
+    if entries and entries[-1].digest != digest:
+        raise damaged(entries[-1].seq, "is not the last one by the header")

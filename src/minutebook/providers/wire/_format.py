@@ -117,7 +117,10 @@ class Format(ABC):
             InvalidValue: not strict JSON.
         """
         payload, value = _bodies.opened(body)
-        return self.responded(payload, value, "$")
+        try:
+            return self.responded(payload, value, "$")
+        except InvalidMessage as error:
+            raise InvalidMessage(f"{error}; this conversation's format is {self.name}", **error.facts) from None
 
     def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
         """Return the calls of a response's fragment with their arguments as the provider wrote them."""
