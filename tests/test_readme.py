@@ -49,6 +49,17 @@ def test_documented_code_runs(code: str, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if BLOCK.search(path.read_text())], ids=lambda path: path.name
+)
+def test_documented_code_runs_in_one_folder_and_again(path: Path, tmp_path: Path) -> None:
+    """Whoever tries a page from top to bottom, and then once more, trips over nothing that a block left behind."""
+    tmp_path.chmod(0o700)
+    for code in [*BLOCK.findall(path.read_text())] * 2:
+        run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, code + run.stderr
+
+
 @pytest.mark.parametrize("code", blocks(SERVICE))
 def test_d01_d28_the_documented_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that asks a provider runs as it stands, with a key and a strict fake where the service would be."""
