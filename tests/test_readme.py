@@ -17,13 +17,13 @@ from inspect import signature
 from itertools import takewhile
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx2
 import openai
 import pytest
 
-from minutebook import Conversation, MemoryStore
+from minutebook import Conversation, MemoryStore, Outcome, WindowLimits, errors
 from minutebook.cli.app import app
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 
@@ -47,6 +47,17 @@ def test_documented_code_runs(code: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if BLOCK.search(path.read_text())], ids=lambda path: path.name
+)
+def test_documented_code_runs_in_one_folder_and_again(path: Path, tmp_path: Path) -> None:
+    """Whoever tries a page from top to bottom, and then once more, trips over nothing that a block left behind."""
+    tmp_path.chmod(0o700)
+    for code in [*BLOCK.findall(path.read_text())] * 2:
+        run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, code + run.stderr
 
 
 @pytest.mark.parametrize("code", blocks(SERVICE))
@@ -201,6 +212,29 @@ def test_b10_the_readme_names_every_command() -> None:
     shown = " ".join(re.findall(r"minutebook ((?:[a-z-]+ \| )*[a-z-]+)", section)).replace(" | ", " ").split()
     assert set(shown) == commands.keys()
     assert [name for name, command in commands.items() if "json" not in signature(command).parameters] == ["chat"]
+
+
+def test_d07_the_documents_name_the_windows_defaults() -> None:
+    """D7: the numbers of the text are those of the code."""
+    limits = WindowLimits()
+    assert f"{limits.max_messages} messages and {limits.max_bytes:,} bytes" in (ROOT / "README.md").read_text()
+    assert f"messages ({limits.max_messages}) and" in (ROOT / "docs" / "guide.md").read_text()
+    assert f"JSON ({limits.max_bytes:,})" in (ROOT / "docs" / "guide.md").read_text()
+
+
+def test_b11_the_guide_says_of_each_error_whether_to_try_again() -> None:
+    """Each error that can be raised has one line, or the line of its kind; each kind of ending is named."""
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    _, _, section = guide.partition("## Errors, and which to try again")
+    rows = re.findall(r"^\| ([^|]*`[A-Z].*?) \|", section.partition("## ")[0], re.MULTILINE)
+    single = [name for row in rows if not row.startswith("every ") for name in re.findall(r"`(\w+)`", row)]
+    kinds = tuple(getattr(errors, row.split("`")[1]) for row in rows if row.startswith("every "))
+    raised = {name for name in errors.__all__ if not getattr(errors, name).__subclasses__()}
+    assert len(single) == len({*single})
+    assert {*single} <= raised
+    assert {name for name in raised - {*single} if not issubclass(getattr(errors, name), kinds)} == set()
+    ends = re.findall(r"^\| `([a-z_]+)` \| `", guide, re.MULTILINE)
+    assert {*ends} == {*get_args(get_type_hints(Outcome)["kind"])}
 
 
 if __name__ == "__main__":

@@ -259,6 +259,17 @@ def test_b08_verify_names_the_first_entry_that_fails(database: Path) -> None:
     assert "entry 2" in asked(database, "verify", "bad").stdout
 
 
+def test_b08_verify_says_that_there_is_nothing_to_verify(database: Path) -> None:
+    """B8: a slip in the namespace ends as an absent conversation does, and is not taken for a sound one."""
+    converse(database, "good")
+    absent = asked(database, "verify", "absent")
+    told = run("verify", "--store", f"sqlite:///{database}", "--namespace", "shpo")
+    assert (told.returncode, told.stdout) == (absent.returncode, "") == (1, "")
+    assert told.stderr.startswith("DecisionHistoryAbsent: no conversation in this namespace")
+    (document,) = documents(run("verify", "--json", "--store", "memory:", "--namespace", "shop").stdout)
+    assert (document["error"], document["exit"]) == ("DecisionHistoryAbsent", 1)
+
+
 def damage(database: Path) -> None:
     """Change the first response of the first conversation, as a careless edit would."""
     with sqlite3.connect(database) as connection:
@@ -327,6 +338,19 @@ def test_b10_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], tmp_path: Pa
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_b10_the_chat_says_where_its_record_is_kept(given: bool, tmp_path: Path) -> None:
+    """B10: the store and the namespace that it shows are what the operator's commands take."""
+    tmp_path.chmod(0o700)
+    url = f"sqlite:///{tmp_path}/{'own' if given else 'minutebook/chat'}.sqlite"
+    arguments = ("--store", url) if given else ()
+    environs = environment(XDG_DATA_HOME=str(tmp_path))
+    told = run("chat", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", *arguments, env=environs)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines()[0] == f"The record is kept in {url}, namespace chat."
+    assert run("list", "--store", url, "--namespace", "chat").returncode == 0
 
 
 def test_b10_a_slip_in_a_name_makes_no_empty_database(database: Path) -> None:

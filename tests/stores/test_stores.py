@@ -318,6 +318,25 @@ def test_open_store_names_what_exists_and_no_password(url: Any) -> None:
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
+@pytest.mark.parametrize(
+    ("name", "advice"), [("sqlite:///x", "what follows sqlite:///"), ("sqlite:/x", "open_store"), ("~/x", "expanduser")]
+)
+def test_d19_a_filename_that_only_others_would_expand_is_refused(
+    folder: Path, faces: Any, name: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D19: a URL, or a home directory that no shell has put in, is told from a name, also where it could be one."""
+    monkeypatch.chdir(folder)
+    for directory in ("sqlite:", "~"):
+        (folder / directory).mkdir(mode=0o700)
+    with pytest.raises(InvalidOption, match=advice) as refused:
+        faces.SQLiteStore(name, namespace="n")
+    assert refused.value.facts == {"option": "filename"}
+    assert [*folder.glob("*/*")] == []
+    minutebook.sync.SQLiteStore(f"./{name}", namespace="n").close()
+    assert [found.name for found in folder.glob("*/x")] == ["x"]
+
+
 @pytest.mark.parametrize("url", ["sqlite:///", "sqlite:///:memory:", "sqlite:///nul\0", "sqlite:////"])
 def test_open_store_refuses_what_names_no_file(url: str) -> None:
     """Nothing is opened in RAM by surprise."""

@@ -199,11 +199,14 @@ def verify(
     """Recompute the digest chain of one conversation or of all, and name the first entry that fails."""
 
     async def work(opened: JournalStore) -> None:
-        failed = 0
+        checked = failed = 0
         async for name in _ids(opened, id):
             outcome = await _verified(opened, name)
+            checked += 1
             failed += not outcome["sound"]
             _report(json, outcome, f"{shown(name)}: {outcome['told']}")
+        if not checked:
+            raise DecisionHistoryAbsent("no conversation in this namespace, so nothing was checked; see --namespace")
         if failed:
             raise SystemExit(EXIT_FAILED)
 

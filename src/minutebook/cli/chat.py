@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minutebook.cli import agent
-from minutebook.cli.terminal import paragraph, shown
+from minutebook.cli.terminal import paragraph, say, shown
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import DecisionHistoryBusy, MinutebookError
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
@@ -51,7 +51,9 @@ def talk(session: str, store: str | None, *, base_url: str | None, model: str | 
         MinutebookError: the chat could not begin.
     """
     with agent.endpoint(base_url, model) as endpoint, asyncio.Runner() as runner:
-        chat = runner.run(_opened(endpoint, store or _home_store(), session))
+        url = store or _home_store()
+        chat = runner.run(_opened(endpoint, url, session))
+        say(f"The record is kept in {shown(url)}, namespace {NAMESPACE}.")
         try:
             _converse(runner, chat)
         finally:

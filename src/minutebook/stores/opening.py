@@ -72,7 +72,7 @@ class SQLiteStore(JournalStore):
 
     Args:
         filename: the database file, created with mode 0600 in an existing directory. A plain name: `file:` is no
-            scheme here, and `?`, `#` and `%` are letters.
+            scheme here, and `?`, `#` and `%` are letters. A text that begins with `sqlite:/` or `~/` is refused.
         database: instead of a file, an open `sqlite3.Connection`; its closing, settings and file modes are the host's.
         namespace: the tenant or application, from trusted configuration; here or in the history's options.
         max_sessions: the most conversations of the namespace.
@@ -238,4 +238,20 @@ def sqlite_journal(
     if database is not None:
         return SQLiteJournal.on_connection(database, bounds, clock=clock)
     assert filename is not None
+    _refuse_notation(filename)
     return SQLiteJournal(filename, bounds, clock=clock, blocking=blocking)
+
+
+def _refuse_notation(filename: str | os.PathLike[str]) -> None:
+    """Refuse what other programs make a name of: taken as it stands it would name a file that nobody meant."""
+    text = filename if isinstance(filename, str) else ""
+    if text.startswith("sqlite:/"):
+        raise InvalidOption(
+            "a store's file is given by its name; give what follows sqlite:///, or the URL to open_store",
+            option="filename",
+        )
+    if text.startswith("~/"):
+        raise InvalidOption(
+            "no home directory is put in for ~; give os.path.expanduser(name), or ./~/… for a directory of that name",
+            option="filename",
+        )
