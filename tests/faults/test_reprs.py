@@ -45,7 +45,7 @@ NAMES: dict[str, Any] = {name: each for module in MODULES for name, each in vars
 
 SHOWN: dict[str, set[str]] = {
     # Ids, in what addresses conversations and runs.
-    "decisions.HistoryOptions": {"namespace"},
+    "options.HistoryOptions": {"namespace"},
     "model.decisions.DecisionRequest": {"run_id", "invocation_id"},
     "model.keys.ConversationKey": {"namespace", "id"},
     "model.record.Receipt": {"idempotency"},
@@ -57,7 +57,7 @@ SHOWN: dict[str, set[str]] = {
     "model.record.Unanswered": {"content"},
     "model.summaries.Covered": {"digest"},
     "model.tails.Remembered": {"digest"},
-    "model.transfer.End": {"digest"},
+    "model.transfer.End": {"digest", "prelude"},
     # Words of ours, from a fixed list.
     "model.events.HistoryAbandoned": {"reason"},
     "model.events.ProviderContextCount": {"provider"},
@@ -76,13 +76,15 @@ SHOWN: dict[str, set[str]] = {
         *("name", "provider", "counted", "uncounted", "switched_off", "required", "output_limits", "answer", "wrapper")
     },
     "providers.decision.Api": {
-        *("name", "path", "count_path", "own", "counted", "uncounted", "shared", "withheld", "stream")
+        *("name", "path", "count_path", "own", "counted", "uncounted", "shared", "withheld", "stream", "code", "error")
     },
     "providers.endpoints.Door": {"path", "count", "queries"},
     "providers.endpoints.Entrance": {"count_path", "model"},
     "providers.endpoints.Official": {"hosts", "base"},
     "providers.endpoints.Place": {"scheme", "host", "base"},
-    "providers.sdk_http.Sdk": {*("package", "blocking", "asynchronous", "base_error", "key", "headers", "sender")},
+    "providers.sdk_http.Sdk": {
+        *("package", "blocking", "asynchronous", "base_error", "key", "headers", "sender", "versions")
+    },
     "providers.streams.Stream": {"fields", "path"},
     "stores.private_files.PrivateDatabase": {"path"},
     "stores.private_files._Directory": {"path"},
@@ -104,7 +106,12 @@ SHOWN: dict[str, set[str]] = {
 }
 """Fields whose texts a class may show, and why; every other text of every class is content."""
 
-SHOW_NUMBERS = {"history.Window", "runtime.program.Program", "testing.clock.FrozenClock"}
+SHOW_NUMBERS = {
+    "history.Window",
+    "providers.sdk_http.Unshown",
+    "runtime.program.Program",
+    "testing.clock.FrozenClock",
+}
 """Classes that are no records and have a `repr` of their own: of counts and a declared name, as other tests show."""
 
 
