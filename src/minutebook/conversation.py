@@ -285,14 +285,7 @@ class Turn:
         """
         if self._hold is not None:
             raise InvalidOption("a turn is entered once; make a new one", option="turn")
-        hold = await self._history.open(self._drafts, idempotency=self._idempotency)
-        if not self._drafts and not hold.header.state.turn:
-            refusal = InvalidOption(
-                "nothing is recorded that a turn could go on from; give a message", option="message"
-            )
-            await hold.abandon(refusal)
-            raise refusal
-        self._hold = hold
+        self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
         return self
 
     async def __aexit__(

@@ -464,7 +464,7 @@ def test_c2_c4_recorded_tests_replayed_turn_by_turn_give_the_record_of_their_las
                 try:
                     await replay.go(chain)
                 except InvalidMessage as error:
-                    refused[f"{name}: {error}"] += 1
+                    refused[f"{name}: {str(error).partition('; this conversation')[0]}"] += 1
                     continue
                 figures.update(replay.figures)
                 figures["chains" if len(chain) > 1 else "single requests"] += 1

@@ -9,6 +9,7 @@ ones.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -303,5 +304,6 @@ def test_i02_ext4_agrees_with_the_rebuilt_disks(journal_mode: str, synchronous: 
             command = child(root, journal_mode, synchronous, 100_000)
             acknowledged = cut_during(disk, command, 3 + n % 40, held=not survives)
             lost += bare_sqlite.found_rows(root) < len(acknowledged)
+            shutil.rmtree(root)
     print(f"ext4, {journal_mode} {synchronous}: {lost} of {cuts} cuts lost an acknowledged row")
     assert (lost == 0) is survives
