@@ -39,20 +39,26 @@ class Collector:
     def __init__(self) -> None:
         self.ended: dict[str, tuple[str, float]] = {}
         self.figures: dict[str, list[str]] = defaultdict(list)
+        self.long: set[str] = set()
+        """The functions that ran at full length."""
 
     def load(self, path: Path) -> None:
         """Begin with what an earlier part of the same long run found."""
         if path.exists():
-            ended, figures = json.loads(path.read_text())
+            ended, figures, *long = json.loads(path.read_text())
             self.ended.update((nodeid, (outcome, seconds)) for nodeid, (outcome, seconds) in ended.items())
             self.figures.update(figures)
+            self.long.update(*long)
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps([self.ended, self.figures]))
+        path.write_text(json.dumps([self.ended, self.figures, sorted(self.long)]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped or report.failed:
             self.ended[report.nodeid] = (report.outcome, report.duration)
+            (self.long.add if os.environ.get("MINUTEBOOK_PROVE") == "1" else self.long.discard)(
+                function_of(report.nodeid)
+            )
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         told: dict[str, list[str]] = defaultdict(list)
@@ -78,7 +84,7 @@ def promises_of(nodeid: str) -> set[tuple[str, int]]:
     return named | {("bad_input", number) for number in numbers}
 
 
-def table(collector: Collector, *, short: bool) -> str:
+def table(collector: Collector) -> str:
     """Return the document: one row for each test function, under the promise that its name gives."""
     runs: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for nodeid, ended in collector.ended.items():
@@ -86,11 +92,11 @@ def table(collector: Collector, *, short: bool) -> str:
     lines = [
         "# Reliability",
         "",
-        "Written by `make prove`, which runs every promise at its full length. `make test` runs the same tests on a",
-        "budget of seconds each. A harness that can only pass has a planted fault that it must find, in the same file.",
+        "Written by `make prove`, which runs promises at their full length: those that say so below. `make test` runs",
+        "the same tests on a budget of seconds each. A harness that can only pass has a planted fault that it must find,",
+        "in the same file.",
         "",
-        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests, "
-        f"{'on the short budgets of `make test`' if short else 'at full length'}.",
+        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
     ]
     for family, (title, prefix) in FAMILIES.items():
         rows = sorted((number, name) for name in runs for kind, number in promises_of(name) if kind == family)
@@ -103,15 +109,17 @@ def table(collector: Collector, *, short: bool) -> str:
                 "| --- | --- | --- | --- | --- |",
             ]
             lines += [
-                row(f"{prefix}{number}", name, runs[name], collector.figures.get(name, [])) for number, name in rows
+                row(f"{prefix}{number}", name, runs[name], collector.figures.get(name, []), long=name in collector.long)
+                for number, name in rows
             ]
     return "\n".join(lines) + "\n"
 
 
-def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[str]) -> str:
+def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[str], *, long: bool) -> str:
     path, _, function = name.partition("::")
     outcomes = {outcome for outcome, _ in runs}
     outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else "skipped"
+    outcome += ", at full length" if long else ""
     shown = "; ".join(dict.fromkeys(figures)).replace("|", "/") or f"{sum(seconds for _, seconds in runs):.1f} s"
     return f"| {promise} | `{path}` {function.removeprefix('test_')} | {len(runs)} | {outcome} | {shown} |"
 
@@ -120,7 +128,7 @@ def main(arguments: list[str]) -> int:
     """
     Run the long budgets and write the table, also when something failed: then the table says so.
 
-    With `--short` the budgets are those of `make test`, and the table says that too. A run takes hours; with
+    With `--short` the budgets are those of `make test`. A run takes hours; with
     `--parts=FILE` it can be made in parts, each given as pytest's own arguments: FILE carries on what was found.
     """
     short = "--short" in arguments
@@ -134,7 +142,7 @@ def main(arguments: list[str]) -> int:
     code = pytest.main(["-q", "--timeout=14400", *arguments], plugins=[collector])
     if parts:
         collector.save(parts)
-    TABLE.write_text(table(collector, short=short))
+    TABLE.write_text(table(collector))
     return int(code)
 
 
