@@ -56,9 +56,8 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped or report.failed:
             self.ended[report.nodeid] = (report.outcome, report.duration)
-            (self.long.add if os.environ.get("MINUTEBOOK_PROVE") == "1" else self.long.discard)(
-                function_of(report.nodeid)
-            )
+            noted = self.long.add if os.environ.get("MINUTEBOOK_PROVE") == "1" else self.long.discard
+            noted(function_of(report.nodeid))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         told: dict[str, list[str]] = defaultdict(list)
@@ -92,9 +91,9 @@ def table(collector: Collector) -> str:
     lines = [
         "# Reliability",
         "",
-        "Written by `make prove`, which runs promises at their full length: those that say so below. `make test` runs",
-        "the same tests on a budget of seconds each. A harness that can only pass has a planted fault that it must find,",
-        "in the same file.",
+        "Written by `make prove`, which runs promises at their full length: those that say so below. `make test`",
+        "runs the same tests on a budget of seconds each. A harness that can only pass has a planted fault that it",
+        "must find, in the same file.",
         "",
         f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
     ]
