@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 
 from minutebook.continuation import Continuation
-from minutebook.errors import InvalidOption, PairingViolation
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON
@@ -179,6 +179,7 @@ class Conversation(Reading):
 
         Raises:
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+            DecisionHistoryCorrupt: what is stored of a response is not what its header says.
         """
         found: list[ToolCall] = []
         header = await self.history.header()
@@ -187,6 +188,12 @@ class Conversation(Reading):
         for waiting in header.state.open:
             response = await self._entry(header, waiting.exchange)
             calls = self._wire.calls(response.fragment)
+            if len(calls) != len(waiting.calls):
+                raise DecisionHistoryCorrupt(
+                    f"the response at seq {waiting.exchange} has {len(calls)} calls, its header {len(waiting.calls)}; "
+                    "verify the store",
+                    seq=waiting.exchange,
+                )
             found.extend(_tool_call(self.key, calls[p], waiting.exchange, p) for p in waiting.waiting)
         return tuple(found)
 

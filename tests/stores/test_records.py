@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -498,6 +499,51 @@ def test_bad_input_48_a_signature_altered_by_one_byte_is_found(place: int, tmp_p
     with pytest.raises(DecisionHistoryCorrupt) as found:
         drive(conversation.store.verify(conversation.key))
     assert found.value.seq == 2
+
+
+def rewritten(path: Path, alter: Callable[[list[Any]], None]) -> None:
+    """Change what the rows of the log hold, without a word to the chain."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for row, packed in connection.execute("SELECT rowid, entries FROM minutebook_log").fetchall():
+            entries = msgspec.msgpack.decode(packed)
+            for entry in entries:
+                alter(entry)
+            changed = msgspec.msgpack.encode(entries)
+            connection.execute("UPDATE minutebook_log SET entries = ? WHERE rowid = ?", (changed, row))
+
+
+def test_i39_an_exchange_of_a_turn_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    """A turn that was altered where it is stored: the window says where, and sends nothing (I-39)."""
+    conversation = chat(open_journal("SQLite", tmp_path))
+    drive(conversation.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]))
+
+    def elsewhere(entry: list[Any]) -> None:
+        entry[2] = 7
+
+    rewritten(tmp_path / "lab.db", elsewhere)
+    with pytest.raises(DecisionHistoryCorrupt) as caught:
+        drive(chat(open_journal("SQLite", tmp_path)).window())
+    assert caught.value.seq == 7
+
+
+def test_i39_a_waiting_call_that_its_response_does_not_make_is_refused_by_name(tmp_path: Path) -> None:
+    """The header tells of a call and the stored response of none: `open_calls` says so (I-39)."""
+    conversation = chat(open_journal("SQLite", tmp_path))
+
+    async def story() -> None:
+        async with conversation.turn("q") as turn:
+            (call,) = await turn.respond(said("", "call-1"))
+            await turn.park(call)
+
+    drive(story())
+
+    def silent(entry: list[Any]) -> None:
+        if entry[1] == 4:
+            entry[12] = entry[12].replace(b'"tool_calls"', b'"tool_callz"')
+
+    rewritten(tmp_path / "lab.db", silent)
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(chat(open_journal("SQLite", tmp_path)).open_calls())
 
 
 def test_i39_altered_hosted_record_is_refused_and_left_alone() -> None:

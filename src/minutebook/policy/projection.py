@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.model.entries import RESPONSE, RESULT, Entry
 from minutebook.policy.pairing import Renaming, check_unit, repeated_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minutebook.model.summaries import Summary
     from minutebook.model.units import Unit
     from minutebook.policy.window import Plan
@@ -26,7 +29,7 @@ def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
     that did not meet before (case O-14).
 
     Raises:
-        DecisionHistoryCorrupt: a call without its result, or a result without its call.
+        DecisionHistoryCorrupt: a call without its result, a result without its call, or a turn without its input.
     """
     renaming = repeated_ids(plan.units)
     fragments: list[bytes] = []
@@ -34,12 +37,18 @@ def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
     for unit in plan.units:
         if unit.turn != turn:
             turn = unit.turn
-            fragments += [entry.fragment for entry in reversed(plan.inputs[turn])]
+            fragments += [entry.fragment for entry in reversed(_input(plan, turn))]
         if unit.entries:
             fragments.append(_joined(unit, wire, renaming))
     if summary is not None and fragments:
         fragments[0] = wire.prefaced(summary.told, fragments[0])
     return b"[%b]" % b",".join(filter(None, fragments))
+
+
+def _input(plan: Plan, turn: int) -> Sequence[Entry]:
+    if turn not in plan.inputs:
+        raise DecisionHistoryCorrupt(f"an exchange answers seq {turn}, where no input is; verify the store", seq=turn)
+    return plan.inputs[turn]
 
 
 def _joined(unit: Unit, wire: Wire, renaming: Renaming) -> bytes:
