@@ -16,9 +16,8 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded, MinutebookError
 from minutebook.model.context import window_exceeded
-from minutebook.model.entries import Draft
 from minutebook.model.shown import type_alone
-from minutebook.model.summaries import Summary, summary_draft
+from minutebook.model.summaries import Summary
 from minutebook.policy.compaction import Removed, Summarising, newly_removed, summary_size
 from minutebook.policy.projection import project
 from minutebook.policy.tokens import TokenGuard, fewest_removed, removable_sizes
@@ -42,7 +41,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     shown: Plan
     """The plan as it is sent, without stale reasoning."""
     json: bytes
-    summary: Draft | None = None
+    summary: Summary | None = None
     newly_covered: int = 0
 
     __repr__ = type_alone
@@ -131,7 +130,7 @@ class Fitting:
             covered += [unit.key for unit in new.units]
             json = self._joined(plan)
             if len(json) <= self._limits.max_bytes and await self._fits(json):
-                return self._fitted(plan, json, summary=summary_draft(made), newly_covered=len(covered))
+                return self._fitted(plan, json, summary=made, newly_covered=len(covered))
         raise self._refusal(summary_size(room))
 
     def _refusal(self, size: int) -> MinutebookError:
@@ -177,7 +176,7 @@ class Fitting:
     def _shown(self, plan: Plan) -> Plan:
         return self._bind(plan, self._summary is not self._given)
 
-    def _fitted(self, plan: Plan, json: bytes, summary: Draft | None = None, newly_covered: int = 0) -> Fitted:
+    def _fitted(self, plan: Plan, json: bytes, summary: Summary | None = None, newly_covered: int = 0) -> Fitted:
         return Fitted(plan=plan, shown=self._shown(plan), json=json, summary=summary, newly_covered=newly_covered)
 
     async def _fits(self, json: bytes) -> bool:

@@ -42,7 +42,7 @@ from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTri
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
-from minutebook.model.summaries import read_summary
+from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt, State
+    from minutebook.model.summaries import Summary
     from minutebook.model.tails import Tails, Tokens
     from minutebook.model.units import Settled
     from minutebook.policy.tokens import TokenGuard
@@ -493,22 +494,20 @@ class Hold:
         self._plan, self._sent, self._window_end = fitted.plan, window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
-            self._summary = fitted.summary
-            self._tell_summarised(fitted, window)
+            self._summary = summary_draft(fitted.summary)
+            self._tell_summarised(fitted.summary, fitted.newly_covered, window)
         return window
 
-    def _tell_summarised(self, fitted: Fitted, window: Window) -> None:
-        summary = read_summary(fitted.summary) if fitted.summary else None
-        if summary is not None:
-            self.history.emit(
-                HistorySummary(
-                    message_count=len(window),
-                    bytes=len(window.json),
-                    exchanges=summary.covered.exchanges,
-                    newly_covered=fitted.newly_covered,
-                    summary_bytes=len(summary.text.encode()),
-                )
+    def _tell_summarised(self, summary: Summary, newly_covered: int, window: Window) -> None:
+        self.history.emit(
+            HistorySummary(
+                message_count=len(window),
+                bytes=len(window.json),
+                exchanges=summary.covered.exchanges,
+                newly_covered=newly_covered,
+                summary_bytes=len(summary.text.encode()),
             )
+        )
 
     def _tell_trimmed(self, plan: Plan, window: Window) -> None:
         if plan.left[0] and (self._plan is None or self._plan.start != plan.start):
