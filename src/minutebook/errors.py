@@ -184,7 +184,7 @@ class DecisionHistorySummaryInvalid(DecisionHistoryError):
 
 
 class DecisionHistoryAbsent(DecisionHistoryError):
-    """The conversation does not exist or has expired."""
+    """The conversation does not exist or has expired; with `cut`, what was asked for left its record meanwhile."""
 
 
 class RuntimeRefusal(MinutebookError):

@@ -41,7 +41,7 @@ from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
-from minutebook.model.record import Delta, extend
+from minutebook.model.record import Delta, extend, has_left
 from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
@@ -245,7 +245,8 @@ class History:
             return tail.summary
         found = next((entry for entry in entries if entry.seq == seq), None)
         if found is None:
-            found = next(iter(await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))), None)
+            page = await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
+            found = next((entry for entry in page if entry.seq == seq), None)
         return found or await self._refuse_missing(seq)
 
     async def _uncovered(self, header: Header, state: State) -> Removed:
@@ -256,12 +257,13 @@ class History:
         )
         scan = Scan(header)
         late: set[int] = set()
-        while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
+        covered = max(state.summarised, header.cut.seq)
+        while scan.next_seq > covered or not late <= {unit.key for unit in scan.units}:
             entries = await self.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
             if not entries:
                 await self._refuse_missing(scan.next_seq)
             scan.add(entries)
-            if scan.next_seq <= state.summarised:
+            if scan.next_seq <= covered:
                 late = late or scan.late()
             await pause()
         await self._add_missing_input(scan, None)
@@ -325,7 +327,7 @@ class History:
             after = entries[-1].seq if entries else turn - 1
             rows = min(max(said, turn) - after, INPUT_ROWS)
             page = await self.journal.oldest(self.key, after, Page(rows=rows, messages=2**62, size=2**62))
-            if not page:
+            if not page or page[0].seq != after + 1:
                 await self._refuse_missing(after + 1)
             entries.extend(page)
         if entries:
@@ -333,8 +335,11 @@ class History:
 
     async def _refuse_missing(self, seq: int) -> NoReturn:
         """Say why an entry is not there: a window is read without a reservation, so the record may be gone by now."""
-        if await self.journal.header(self.key) is None:
+        header = await self.journal.header(self.key)
+        if header is None:
             raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
+        if seq <= header.cut.seq:
+            raise has_left(seq, header)
         raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
 
     def page(self, limits: WindowLimits) -> Page:
@@ -545,10 +550,13 @@ class Hold:
         settles: bool = False,
         release: bool = False,
         parks: tuple[int, ...] = (),
+        cut: int = 0,
         idempotency: str = "",
     ) -> Committed:
         """
         Record `drafts`, durable when this returns; with `release` the reservation ends in the same write.
+
+        The entries up to `cut` leave the record in that write too (SPEC E6).
 
         Raises:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
@@ -566,6 +574,7 @@ class Hold:
             opens=opens,
             settles=settles,
             parks=parks,
+            cut=cut,
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
@@ -606,7 +615,7 @@ class Hold:
         the newest header counts, and the next window reads the entries again.
         """
         follows = committed.header.version == self.header.version + 1
-        self.tail = self.tail.grown(committed.written) if follows else Tail()
+        self.tail = self.tail.grown(committed.written).above(committed.header.cut.seq) if follows else Tail()
         if committed.header.version > self.header.version:
             self.header = committed.header
 

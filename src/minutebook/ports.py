@@ -79,6 +79,9 @@ class Journal(Protocol):
     Every method applies the model's own functions (`extend`, `interrupt`, `replayed`) to the stored header inside one
     atomic write, so that all journals accept and refuse the same. `bounds` and the clock belong to the journal.
 
+    A delta that cuts is given to `extend` with the stored entries that `leaving` names; what is stored up to the new
+    header's `cut.seq` goes in the same write, for good, and no page reaches below it.
+
     A conversation whose last write is older than `ttl_ms` has expired unless it is reserved. Every method gives it as
     absent, and every method that is given its key removes it, reads too, as far as the store can be written just then:
     a read never fails for that, and a read of what has not expired writes nothing. `list` and `totals` remove nothing;

@@ -15,6 +15,7 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
 from minutebook.model.pause import pause
+from minutebook.model.record import has_left
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE, Page
@@ -131,9 +132,9 @@ class Reading:
         scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
             entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            await standing(self.store.journal, self.key, header)
+            now = await standing(self.store.journal, self.key, header)
             if not entries:
-                raise _missing(scan.next_seq)
+                raise has_left(scan.next_seq, now) if scan.next_seq <= now.cut.seq else _missing(scan.next_seq)
             scan.add(entries)
             await pause()
         found: list[Exchange] = []

@@ -68,6 +68,7 @@ PLANS = [
     Plan("delete", count=2, blocking=True),
     Plan("recover", count=1, blocking=False),
     Plan("tasks", count=3, blocking=False),
+    Plan("cut", count=4, blocking=True),
 ]
 
 

@@ -45,6 +45,7 @@ PLANS = [
     Plan("recover", blocking=False),
     Plan("reserve", blocking=True),
     Plan("tasks", blocking=False),
+    Plan("cut", blocking=True),
 ]
 
 
@@ -126,6 +127,23 @@ def test_i02_what_was_erased_does_not_come_back(tmp_path: Path, figure: Figure) 
     def check(directory: Path, acknowledged: tuple[str, ...]) -> Verdict:
         disk = b"".join(path.read_bytes() for path in directory.iterdir())
         back = [n for n in texts if f"deleted {n} True" in acknowledged and any(text in disk for text in texts[n])]
+        return Verdict(Outcome.OTHER, f"{back} are back") if back else SOUND
+
+    report = cut_everywhere(plan, tmp_path, figure, check)
+    assert report.clean, report
+
+
+@needs_strace
+@long_run
+def test_e6_what_was_cut_does_not_come_back(tmp_path: Path, figure: Figure) -> None:
+    """After a commit that cuts has returned, no power cut leaves a byte of what it took in any file of the store."""
+    plan = Plan("cut", count=6)
+    texts = [[workload.body(plan.seed, f"{n} {word}")[:40].encode() for word in ("asks", "answers")] for n in range(6)]
+
+    def check(directory: Path, acknowledged: tuple[str, ...]) -> Verdict:
+        disk = b"".join(path.read_bytes() for path in directory.iterdir())
+        gone = range(max(0, len(acknowledged) - workload.KEPT))
+        back = [n for n in gone if any(text in disk for text in texts[n])]
         return Verdict(Outcome.OTHER, f"{back} are back") if back else SOUND
 
     report = cut_everywhere(plan, tmp_path, figure, check)

@@ -238,6 +238,23 @@ async def migrate(run: Run) -> None:
     await run.append(run.talk(), "after the migration")
 
 
+KEPT = 2
+"""How many exchanges the script `cut` keeps."""
+
+
+async def cut(run: Run) -> None:
+    """Appends of which each takes the oldest exchange out of the record in its own commit (SPEC E6)."""
+    for n in range(run.plan.count):
+        run.pass_time()
+        history = run.talk().history
+        delta = history.delta(
+            history.wire.transcript(pair(run.plan.seed, str(n))), f"append {n}", cut=max(0, 2 * (n + 1 - KEPT))
+        )
+        journal, key = run.store.journal, run.store.key("talk")
+        await journal.reserve(key, f"token {n}", format="openai-chat", opening=delta, release=True)
+        run.acknowledge(f"append {n}")
+
+
 LANES = "abcd"
 
 
@@ -255,7 +272,7 @@ async def tasks(run: Run) -> None:
 
 SCRIPTS = {
     script.__name__: script
-    for script in (append, turns, delete, expire, recover, reserve, create, compact, migrate, tasks)
+    for script in (append, turns, delete, expire, recover, reserve, create, compact, migrate, tasks, cut)
 }
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.stores import hosts
 
+from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal
@@ -299,7 +300,84 @@ class LeavesExpired(Faulty):
         return listed[0] if listed else None
 
 
+class KeepsWhatWasCut(Faulty):
+    """A cut that only hides: what it took is still read by its number."""
+
+    def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
+        super().__init__(bounds, clock)
+        self.kept: dict[Any, Any] = {}
+
+    async def reserve(self, key: Any, token: str, **options: Any) -> Any:
+        reserved = await super().reserve(key, token, **options)
+        self.kept.update(((key, entry.seq), entry) for entry in reserved.written)
+        return reserved
+
+    async def newest(self, key: Any, before: int, page: Any) -> Any:
+        found = await super().newest(key, before, page)
+        below = (found[-1].seq if found else before) - 1
+        older = [self.kept[key, seq] for seq in range(below, 0, -1) if (key, seq) in self.kept]
+        return (*found, *older)[: page.rows]
+
+
+class CutsWholeCommits(Faulty):
+    """A cut inside a commit takes the whole of it, as dropping a row would."""
+
+    async def oldest(self, key: Any, after: int, page: Any) -> Any:
+        receipts = await super().receipts(key, 0, 99)
+        header = await super().header(key)
+        cut = header.cut.seq if header else 0
+        ends = [receipt.last for receipt in receipts if receipt.first <= cut < receipt.last]
+        return await super().oldest(key, max([after, *ends]), page)
+
+
+class NumbersAnew(Faulty):
+    """Behind a cut of everything, numbers begin again."""
+
+    async def oldest(self, key: Any, after: int, page: Any) -> Any:
+        header = await super().header(key)
+        moved = header.cut.seq if header and header.cut.seq > 6 else 0
+        found = await super().oldest(key, after, page)
+        return tuple(msgspec.structs.replace(entry, seq=entry.seq - moved) for entry in found)
+
+
+class ForgetsReceipts(Faulty):
+    """What left takes the receipts of its commits along."""
+
+    async def receipts(self, key: Any, after: int, rows: int) -> Any:
+        header = await super().header(key)
+        found = await super().receipts(key, after, rows)
+        return tuple(receipt for receipt in found if not header or receipt.last > header.cut.seq)
+
+
+class CutsAnywhere(Faulty):
+    """Asks nobody whether a cut may stand there."""
+
+    async def reserve(self, key: Any, token: str, *, opening: Any = None, **options: Any) -> Any:
+        try:
+            return await super().reserve(key, token, opening=opening, **options)
+        except (InvalidOption, PairingViolation):
+            if not opening or not opening.cut:
+                raise
+            moved = msgspec.structs.replace(opening, cut=2)
+            return await super().reserve(key, token, opening=moved, **options)
+
+
+class FreesNothing(Faulty):
+    """Counts what was cut as if it were still there."""
+
+    async def reserve(self, key: Any, token: str, *, opening: Any = None, **options: Any) -> Any:
+        if opening and opening.cut and opening.drafts:
+            await super().reserve(key, token, opening=msgspec.structs.replace(opening, cut=0), **options)
+        return await super().reserve(key, token, opening=opening, **options)
+
+
 JOURNAL_FAULTS = {
+    KeepsWhatWasCut: "cuts_the_oldest",
+    CutsWholeCommits: "cuts_inside_a_commit",
+    NumbersAnew: "goes_on_behind_a_cut",
+    ForgetsReceipts: "answers_for_what_left",
+    CutsAnywhere: "refuses_a_cut_whole",
+    FreesNothing: "frees_what_was_cut",
     FencesNothing: "fences_the_old_holder",
     FencesByEpochAlone: "fences_the_old_holder",
     WritesAgain: "replays_the_first_receipt",
@@ -347,6 +425,7 @@ def test_report_names_every_check_once() -> None:
     assert all(outcome.rule.endswith(".") for outcome in report.outcomes)
     assert report.passed
     assert {outcome.name for outcome in report.outcomes if outcome.state == "skipped"} == {
+        "frees_what_was_cut",
         "lists_by_code_points",
         "refuses_when_full",
         "last_byte_has_one_winner",

@@ -345,8 +345,8 @@ async def _verified(opened: JournalStore, id: str) -> dict[str, Any]:  # noqa: A
         header = await opened.verify(opened.key(id))
     except DecisionHistoryCorrupt as error:
         return {"id": id, "sound": False, "seq": error.seq, "told": str(error)}
-    told = f"sound, {header.entries:,} entries, {header.digest.hex()}"
-    return {"id": id, "sound": True, "entries": header.entries, "digest": header.digest.hex(), "told": told}
+    told = f"sound, {header.retained:,} entries, {header.digest.hex()}"
+    return {"id": id, "sound": True, "entries": header.retained, "digest": header.digest.hex(), "told": told}
 
 
 def _listed(listing: Listing) -> dict[str, Any]:
@@ -356,9 +356,9 @@ def _listed(listing: Listing) -> dict[str, Any]:
 def _counters(header: Header) -> dict[str, Any]:
     return {
         "format": header.format,
-        "turns": header.state.turns,
-        "exchanges": header.state.exchanges,
-        "entries": header.entries,
+        "turns": header.state.turns - header.cut.turns,
+        "exchanges": header.state.exchanges - header.cut.exchanges,
+        "entries": header.retained,
         "bytes": header.bytes,
         "touched_ms": header.touched,
         "epoch": header.epoch,
@@ -371,7 +371,8 @@ def _counters(header: Header) -> dict[str, Any]:
 def _row(listing: Listing) -> tuple[Any, ...]:
     header = listing.header
     state = header.state
-    return (listing.key.id, state.turns, state.exchanges, header.bytes, moment(header.touched), _state(header))
+    turns, exchanges = state.turns - header.cut.turns, state.exchanges - header.cut.exchanges
+    return (listing.key.id, turns, exchanges, header.bytes, moment(header.touched), _state(header))
 
 
 def _state(header: Header) -> str:

@@ -22,11 +22,11 @@ class Proof:
     """How far a record is proved: up to `seq`, and up to the receipt of `version`."""
 
     def __init__(self, key: ConversationKey, header: Header) -> None:
-        """Begin before the first entry of the record that `header` describes."""
-        self.seq = 0
+        """Begin before the first entry that the record which `header` describes holds."""
+        self.seq = header.cut.seq
         self.version = 0
         self._header = header
-        self._digest = first_digest(key)
+        self._digest = header.cut.digest or first_digest(key)
         self._size = 0
         self._receipted = 0
 
@@ -49,14 +49,16 @@ class Proof:
 
     def take_receipt(self, receipt: Receipt) -> None:
         """
-        Take the next receipt, once every entry that it tells of was taken.
+        Take the next receipt, once every entry that it tells of was taken. Of one whose entries have left the record
+        only its place is proved.
 
         Raises:
             DecisionHistoryCorrupt: it does not follow the one before it, or tells of other entries.
         """
         self.version += 1
         follows = receipt.version == self.version and receipt.first == self._receipted + 1
-        if not follows or receipt.last != self.seq or receipt.digest != self._digest:
+        left = receipt.last < self._header.cut.seq
+        if not follows or not (left or (receipt.last, receipt.digest) == (self.seq, self._digest)):
             raise DecisionHistoryCorrupt(
                 f"the receipt of version {self.version} does not tell of the entries up to {self.seq}", seq=self.seq
             )

@@ -9,6 +9,9 @@ A turn is recorded before its request is sent. From then until it settles it is 
 state to go back to. An attempt that fails is closed by an ABANDONED mark that takes its entries out of every window;
 the input itself stays as `unanswered`, so that a retry of the same input does not record it twice (case O-34).
 
+What an engine's cap drops leaves the record by a *cut*: a prefix, between two turns. The state keeps where it stands,
+so that numbers, digests and counters go on (SPEC E6).
+
 An imported record brings its own marks and times. It is traced through the same rules entry by entry; only what the
 entries do not tell (that a call was parked, that an input opened an attempt) is concluded from what follows them.
 """
@@ -17,11 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryConflict,
     DecisionHistoryRetentionExceeded,
     InvalidMessage,
@@ -40,6 +45,7 @@ from minutebook.model.entries import (
     Draft,
     Entry,
     chain_digest,
+    damaged,
     encode_calls,
     first_digest,
     payload_digest,
@@ -77,6 +83,24 @@ class Unanswered(msgspec.Struct, frozen=True, array_like=True):
     said: int = 0
 
 
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """Where a record begins whose oldest entries have left it: what its chain and its counters go on from (SPEC E6)."""
+
+    seq: int = 0
+    """The newest entry that left; 0 while none has."""
+    digest: bytes = b""
+    """The chain's digest after it."""
+    turns: int = 0
+    """How many turns left, of those that `State.turns` counts."""
+    exchanges: int = 0
+
+    def __repr__(self) -> str:
+        return f"Cut({self.seq})"
+
+
+_UNCUT = Cut()
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     """Where the conversation stands: what an abandoned attempt goes back to."""
 
@@ -105,6 +129,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """Digest of what the last request said before its window, where reasoning is bound to that; else empty."""
     late: int = 0
     """The `seq` of the oldest exchange that the newest summary passed over and that is complete since; 0 for none."""
+    cut: Cut | None = None
+    """Where the record begins, once its oldest entries have left it; the same before and after any attempt."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +158,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Retained payload bytes."""
     state: State = State()
     attempt: Attempt | None = None
+
+    @property
+    def cut(self) -> Cut:
+        """Where the record begins: after entry 0, or after the newest one that left it."""
+        return self.state.cut or _UNCUT
+
+    @property
+    def retained(self) -> int:
+        """How many entries the record holds; `entries` is also the number of the newest."""
+        return self.entries - self.cut.seq
 
     def __repr__(self) -> str:
         held = f", held by epoch {self.epoch}" if self.token else ""
@@ -161,6 +197,10 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     max_retained_bytes: int | None = None
     imported: bool = False
     """A whole record with its own marks and times, into a conversation without entries. Calls left open are parked."""
+    begins: Cut | None = None
+    """Imported: where that record begins, if its oldest entries had left it."""
+    cut: int = 0
+    """The newest entry that leaves the record with this commit, and all before it; entries of this commit too."""
 
     __repr__ = type_alone
 
@@ -245,16 +285,45 @@ def replayed(receipt: Receipt, delta: Delta) -> Receipt:
     return receipt
 
 
-def extend(header: Header, delta: Delta, wall: int, max_retained_bytes: int | None = None) -> Extension:
+def leaving(header: Header, delta: Delta) -> range:
     """
-    Return what the record becomes when `delta` is committed; linear in the new bytes alone.
+    Return which stored entries the cut of `delta` has to see: those that leave, and the first that stays.
+
+    Empty where nothing leaves. A journal gives them to `extend` and drops all but the last of them in the same write:
+    those up to the new header's `cut.seq`.
+    """
+    first = header.cut.seq + 1
+    return range(first, min(delta.cut + 1, header.entries) + 1) if delta.cut >= first else range(0)
+
+
+def has_left(seq: int, header: Header) -> DecisionHistoryAbsent:
+    """Return the refusal of an entry that a cut took while the record was read."""
+    return DecisionHistoryAbsent(
+        f"entry {seq} left the record while it was read: the first that stays is {header.cut.seq + 1}; read it again",
+        seq=seq,
+        cut=header.cut.seq,
+    )
+
+
+def extend(
+    header: Header,
+    delta: Delta,
+    wall: int,
+    max_retained_bytes: int | None = None,
+    stored: Iterable[Entry] = (),
+) -> Extension:
+    """
+    Return what the record becomes when `delta` is committed; linear in what comes and what leaves.
+
+    `stored` are the entries that `leaving` names, oldest first.
 
     Raises:
-        PairingViolation: a result without an open call, a second answer, or new input while calls wait.
+        PairingViolation: a result without an open call, a second answer, new input while calls wait, or a cut that
+            would take an exchange which waits.
         DecisionHistoryRetentionExceeded: the conversation would retain more than the store's or the delta's
             `max_retained_bytes`.
         InvalidMessage: instructions after the conversation has begun, or an imported mark that no record would make.
-        InvalidOption: an attempt opened while another one is open.
+        InvalidOption: an attempt opened while another one is open, or a cut where none may stand.
         DecisionHistoryConflict: an import into a conversation that holds entries.
     """
     growth = _Import(header, delta, wall) if delta.imported else _Growth(header, delta, wall)
@@ -263,6 +332,8 @@ def extend(header: Header, delta: Delta, wall: int, max_retained_bytes: int | No
     for draft, content in zip(delta.drafts, contents, strict=True):
         growth.add(draft, content)
     growth.close()
+    if delta.cut:
+        growth.cut(stored)
     if delta.drafts:
         _check_retained(growth.bytes, max_retained_bytes, delta.max_retained_bytes)
     after = growth.header()
@@ -476,6 +547,49 @@ class _Growth:
             self.attempt = None
             self._set(unanswered=None)
 
+    def cut(self, stored: Iterable[Entry]) -> None:
+        """Have the entries up to the delta's `cut` leave, given those of them that are stored."""
+        at, before = self.delta.cut, self.state.cut or _UNCUT
+        if at <= before.seq:
+            return
+        self._refuse_cut(at)
+        tally = _Leaving(before)
+        for entry in chain(stored, self.added):
+            if entry.seq > at:
+                if entry.kind is not INPUT:
+                    raise InvalidOption(
+                        f"a cut stands between two turns; entry {entry.seq}, the first that would stay, opens none",
+                        option="cut",
+                    )
+                break
+            tally.take(entry)
+        if tally.seq != at:
+            raise damaged(tally.seq + 1, "is missing")
+        self.bytes -= tally.size
+        self.added = [entry for entry in self.added if entry.seq > at]
+        self.state = _without(self.state, tally.cut())
+
+    def _refuse_cut(self, at: int) -> None:
+        state = self.state
+        if at > self.seq:
+            raise InvalidOption(f"a cut up to entry {at} of a record that ends at {self.seq}", option="cut")
+        if self.attempt is not None:
+            raise InvalidOption("a turn is open; settle or abandon it before anything is cut", option="cut")
+        for open_ in state.open:
+            if open_.exchange <= at:
+                raise PairingViolation(
+                    f"a cut up to entry {at} would take an exchange of which {len(open_.waiting)} call(s) wait for "
+                    "their results; give the results first",
+                    exchange=open_.exchange,
+                )
+        if 0 < state.late <= at < state.summarised:
+            # Which further ones the summary passed over is not known here, and they would be in no window any more.
+            raise InvalidOption(
+                f"the summary passed over exchange {state.late}, which is complete since; renew or drop the summary "
+                "before anything is cut",
+                option="cut",
+            )
+
     def _park(self, exchange: int) -> None:
         if all(open_.exchange != exchange for open_ in self.state.open):
             raise PairingViolation("only an exchange with an open call can be parked", exchange=exchange)
@@ -543,6 +657,52 @@ class _Growth:
         )
 
 
+class _Leaving:
+    """What a cut takes out, told entry by entry, in the memory of one turn's numbers."""
+
+    def __init__(self, before: Cut) -> None:
+        self.seq: int = before.seq
+        self.size: int = 0
+        self._digest = before.digest
+        self._before = before
+        self._turns: list[int] = []
+        self._exchanges: list[int] = []
+
+    def take(self, entry: Entry) -> None:
+        if entry.seq != self.seq + 1:
+            raise damaged(self.seq + 1, "is missing")
+        self.seq, self._digest = entry.seq, entry.digest
+        if entry.kind is ABANDONED:
+            # A mark stands right behind what it takes back, so that is the end of what was counted.
+            for counted in (self._turns, self._exchanges):
+                while counted and counted[-1] >= entry.exchange:
+                    counted.pop()
+            return
+        self.size += len(entry.payload)
+        if entry.kind is INPUT:
+            self._turns.append(entry.seq)
+        elif entry.kind is RESPONSE:
+            self._exchanges.append(entry.seq)
+
+    def cut(self) -> Cut:
+        before = self._before
+        turns, exchanges = before.turns + len(self._turns), before.exchanges + len(self._exchanges)
+        return Cut(self.seq, self._digest, turns, exchanges)
+
+
+def _without(state: State, cut: Cut) -> State:
+    """Return the state without what names an entry that has left."""
+    at = cut.seq
+    state = msgspec.structs.replace(state, cut=cut)
+    if state.turn <= at:
+        state = msgspec.structs.replace(state, turn=0, exchange=0, said=0, unanswered=None)
+    elif state.unanswered is not None and state.unanswered.turn <= at:
+        state = msgspec.structs.replace(state, unanswered=Unanswered(state.unanswered.content, 0, 0))
+    if state.summary <= at:
+        return msgspec.structs.replace(state, summary=0, summarised=0, late=0)
+    return msgspec.structs.replace(state, late=state.late if state.late > at else 0)
+
+
 _MARK_PAYLOAD = re.compile(rb'\{"reason":"[a-z_]{1,32}"\}')
 
 
@@ -562,9 +722,20 @@ class _Import(_Growth):
                 f"the conversation holds {header.entries:,} entries already; import into one that holds nothing",
                 entries=header.entries,
             )
-        self.marked = 0
+        begins = delta.begins
+        if begins is not None:
+            # Numbers and digests go on from the original's: what left it is named by them.
+            self.seq, self.digest = begins.seq, begins.digest
+            self.state = State(turns=begins.turns, exchanges=begins.exchanges, cut=begins)
+        self.marked = self.seq
         self.passed: list[State] = []
         self.inputs: dict[int, Unanswered] = {}
+
+    def _add_result(self, draft: Draft, content: bytes) -> None:
+        if self.state.cut and 0 < draft.exchange <= self.state.cut.seq:
+            self._append(draft, content, exchange=draft.exchange)  # it came late, and its exchange has left since
+        else:
+            super()._add_result(draft, content)
 
     def add(self, draft: Draft, content: bytes) -> None:
         self.passed.append(self.state)

@@ -43,6 +43,16 @@ class Tail(msgspec.Struct, frozen=True):
         """Return the tail once `written`, oldest first, has been added to the record."""
         return Tail((*reversed(written), *self.entries), self.settled, self.summary) if written else self
 
+    def above(self, cut: int) -> Tail:
+        """Return the tail without what has left the record up to the entry `cut`."""
+        if not cut or (self.settled is None and self.entries and self.entries[-1].seq > cut):
+            return self
+        if self.settled is not None and self.settled.units:
+            oldest = self.settled.units[0]
+            if (oldest.turn or oldest.key) > cut:
+                return self
+        return Tail(tuple([entry for entry in self.entries if entry.seq > cut]))
+
 
 class Remembered(msgspec.Struct, frozen=True):
     """A tail with the version and the digest of the record that it is the end of."""
@@ -57,7 +67,7 @@ class Remembered(msgspec.Struct, frozen=True):
             return None
         follows = not written or recompute_digest(self.digest, written[0]) == written[0].digest
         last = written[-1].digest if written else self.digest
-        return self.tail.grown(written) if follows and last == header.digest else None
+        return self.tail.grown(written).above(header.cut.seq) if follows and last == header.digest else None
 
 
 class Tails:

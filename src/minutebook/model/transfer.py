@@ -8,7 +8,8 @@ The lines of an export: one conversation as JSON Lines in UTF-8, the library's o
 
 Every line ends with a `check`: SHA-256 over the check before it and the line up to here. So whatever was cut or changed
 is found at its line, before anything in it is believed, and a file without its last line is known to be torn. Beside
-it each entry carries the digest of the record's own chain, which starts from the conversation's key.
+it each entry carries the digest of the record's own chain, which starts from the conversation's key. A record whose
+oldest entries had left it begins at the anchor that its first line names; what follows keeps its numbers.
 
 A line is accepted only if it is, byte for byte, what this module would write. That leaves no room for a key that
 stands twice, a field of another version or a byte order mark. Neither check is a signature: who can write the file can
@@ -21,6 +22,7 @@ import base64
 import binascii
 import bisect
 import hashlib
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -36,7 +38,7 @@ from minutebook.errors import (
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Call, Draft, Entry, Kind, first_digest, recompute_digest
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
-from minutebook.model.record import Delta, Receipt, extend, new_header
+from minutebook.model.record import Cut, Delta, Receipt, extend, new_header
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ MAX_IMPORT_BYTES: Final = 512 * 1024 * 1024
 _MAX_TEXT_BYTES = 8 * 1024 * 1024  # as a JSON string a byte takes six at most
 _LONGEST_MARK = 128
 _LARGEST = 2**62
+_DIGEST = re.compile("[0-9a-f]{64}")
 _CHECK = b',"check":"%s"}\n'
 _CHECK_BYTES = len(_CHECK % (b"0" * 64))
 
@@ -73,7 +76,7 @@ class _Version(msgspec.Struct, frozen=True):
     minutebook: int
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The first line: which conversation this is, and how much of it follows."""
 
     minutebook: int
@@ -83,8 +86,20 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     created: int
     entries: int
     bytes: int
+    cut: int = 0
+    """The newest entry that had left the record; 0 where none had."""
+    cut_digest: str = ""
+    cut_turns: int = 0
+    cut_exchanges: int = 0
 
     __repr__ = type_alone
+
+    @property
+    def begins(self) -> Cut | None:
+        """Where the record begins, if its oldest entries had left it."""
+        if not self.cut:
+            return None
+        return Cut(self.cut, bytes.fromhex(self.cut_digest), self.cut_turns, self.cut_exchanges)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -175,8 +190,12 @@ def head_of(key: ConversationKey, header: Header) -> Head:
         namespace=key.namespace,
         id=key.id,
         created=header.created,
-        entries=header.entries,
+        entries=header.retained,
         bytes=header.bytes,
+        cut=header.cut.seq,
+        cut_digest=header.cut.digest.hex(),
+        cut_turns=header.cut.turns,
+        cut_exchanges=header.cut.exchanges,
     )
 
 
@@ -197,7 +216,7 @@ def end_of(header: Header) -> End:
     """Return the last line of a conversation's export."""
     state = header.state
     return End(
-        end=header.entries,
+        end=header.retained,
         digest=header.digest.hex(),
         window_from=state.window_from,
         window_limits=state.window_limits,
@@ -349,7 +368,9 @@ class Reading:
             )
         if len(head.format.encode()) > MAX_ID_BYTES or not head.format.isprintable():
             raise self.refusal("unlawful", "its format is none that a conversation is opened in")
-        self._digests.append(first_digest(self._key))
+        if not _is_anchor(head):
+            raise self.refusal("foreign", "a field is out of its range")
+        self._digests.append(head.begins.digest if head.begins else first_digest(self._key))
         self.head = head
 
     def _take_row(self, head: Head, json: bytes) -> None:
@@ -386,7 +407,7 @@ class Reading:
             digest=b"",
             payload=payload,
         )
-        expected = len(self.drafts) + 1
+        expected = self._head().cut + len(self.drafts) + 1
         digest = recompute_digest(self._digests[-1], entry) if row.seq == expected else b""
         if digest.hex() != row.digest or not digest:
             raise self.refusal("altered", f"entry {expected} is not what was recorded")
@@ -409,7 +430,8 @@ class Reading:
         if (end.end, head.entries, head.bytes) != (entries, entries, self._bytes):
             raise self.refusal("altered", f"the file ends after {entries:,} of {head.entries:,} entries")
         places = (end.window_from, end.cut_at)
-        if end.digest != self._digests[-1].hex() or not all(0 <= place <= entries for place in places):
+        newest = head.cut + entries
+        if end.digest != self._digests[-1].hex() or not all(0 <= place <= newest for place in places):
             raise self.refusal("altered", "its digest or window is not that of the entries")
         if min(end.window_limits) < 0 or max(end.window_limits) > _LARGEST or len(end.prelude) > _LONGEST_MARK:
             raise self.refusal("foreign", "a field is out of its range")
@@ -434,23 +456,33 @@ class Reading:
             return False
         marks = (entry for entry in grown.entries if entry.kind is Kind.ABANDONED)
         out = left_out(marks, grown.header.state)
-        told = {position + 1 for position in range(count) if not self._stands[position]}
+        told = {self._head().cut + position + 1 for position in range(count) if not self._stands[position]}
         return out == told if self.end is not None and count == len(self.drafts) else out <= told
 
     def complete_entries(self, bound: int) -> int:
         """Return how many of the first `bound` entries there are up to the end of the last complete exchange."""
         open_calls: dict[int, int] = {}
         newest = complete = 0
-        for seq, draft in enumerate(self.drafts[:bound], 1):
-            if not self._stands[seq - 1]:
+        for count, draft in enumerate(self.drafts[:bound], 1):
+            if not self._stands[count - 1]:
                 continue
+            seq = self._head().cut + count
             if draft.kind is Kind.RESPONSE:
                 newest, open_calls[seq] = seq, len(draft.calls)
             elif draft.kind is Kind.RESULT:
                 open_calls[draft.exchange] = open_calls.get(draft.exchange, 0) - 1
             if draft.kind in (Kind.RESPONSE, Kind.RESULT) and not open_calls.get(newest):
-                complete = seq
+                complete = count
         return complete
+
+    def numbered(self, count: int) -> list[Draft]:
+        """
+        Return the first `count` entries with the places that they name as in a record which begins with the first.
+
+        What names an entry that had left names none above 0.
+        """
+        cut = self._head().cut
+        return [_moved(draft, cut) for draft in self.drafts[:count]] if cut else self.drafts[:count]
 
     def delta(self, count: int) -> Delta:
         """Return the one commit that records the first `count` entries: all of them, or a good prefix."""
@@ -461,12 +493,27 @@ class Reading:
             drafts=tuple(self.drafts[:count]),
             idempotency="import-" + check.decode(),
             imported=True,
+            begins=self._head().begins,
             settles=not newest or self._stands[newest - 1],
             window_from=end.window_from if end else 0,
             window_limits=end.window_limits if end else (0, 0),
             cut_at=end.cut_at if end else 0,
             prelude=end.prelude if end else "",
         )
+
+
+def _is_anchor(head: Head) -> bool:
+    """Return whether the first line names a place that a record can begin at."""
+    counts = (head.cut, head.cut_turns, head.cut_exchanges)
+    if not head.cut:
+        return (head.cut_digest, *counts) == ("", 0, 0, 0)
+    return 0 <= min(counts) <= max(counts) <= _LARGEST and bool(_DIGEST.fullmatch(head.cut_digest))
+
+
+def _moved(draft: Draft, cut: int) -> Draft:
+    if draft.kind is Kind.ABANDONED:
+        return msgspec.structs.replace(draft, exchange=draft.exchange - cut, call=draft.call - cut)
+    return msgspec.structs.replace(draft, exchange=draft.exchange - cut) if draft.kind is Kind.RESULT else draft
 
 
 def _draft(entry: Entry) -> Draft:

@@ -75,6 +75,7 @@ class Scan:
         self._reading = reading
         self._covered = 0 if reading else state.summarised
         self._superseded = {state.turn} if state.unanswered and header.attempt is None else set[int]()
+        self._cut = header.cut.seq
         self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
@@ -161,7 +162,7 @@ class Scan:
     @property
     def exhausted(self) -> bool:
         """Whether the record has nothing older."""
-        return self._settled.whole if self._settled else self.next_seq < 1
+        return self._settled.whole if self._settled else self.next_seq <= self._cut
 
     # --- what is settled ---------------------------------------------------------------------------------------------
 
@@ -245,7 +246,7 @@ class Scan:
         return {
             exchange
             for exchange, parts in (*self._parts.items(), *found)
-            if exchange <= self._covered
+            if self._cut < exchange <= self._covered
             and any(part.kind is RESULT and part.seq > self._state.summary for part in parts)
         }
 
@@ -404,7 +405,7 @@ class Scan:
             window_from=self._window_from(kept),
             trimmed=newest_left is not None,
             uncovered=bool(self._state.late) or (newest_left is not None and newest_left.key > self._covered),
-            left=(max(self._state.window_from, 1), left) if left else (0, 0),
+            left=(max(self._state.window_from, self._cut + 1), left) if left else (0, 0),
         )
 
     def _window_from(self, kept: int) -> int:

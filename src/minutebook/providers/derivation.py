@@ -93,6 +93,8 @@ class _Derivation:
             return True  # the record's law alone makes marks, and knows each of them
         if draft.kind is SUMMARY:
             return _is_summary(draft)
+        if draft.kind is RESULT and draft.exchange < 1:
+            return True  # what it answers had left the record; it stands in no window
         try:
             expected = self._derived(group)
         except (InvalidMessage, InvalidValue, PairingViolation):

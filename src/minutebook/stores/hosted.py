@@ -32,7 +32,7 @@ from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, new_header, replayed
+from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, leaving, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
@@ -155,9 +155,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return the document as `extension` leaves it, under `header`."""
         if extension is None:
             return msgspec.structs.replace(self, head=_Head.of(header))
+        left = max(0, header.cut.seq - self.header.cut.seq)
         return _Document(
             head=_Head.of(header),
-            entries=(*self.entries, *map(_Row.of, extension.entries)),
+            entries=(*self.entries[left:], *map(_Row.of, extension.entries)),
             receipts=(*self.receipts, extension.receipt),
         )
 
@@ -230,7 +231,7 @@ class HostedJournal:
             document = found or _Document(head=_Head.of(new_header(key, format, wall)))
             held = take(document.header, token, format, wall)
             receipt = document.earlier(opening) if opening else None
-            grown = self._extend(held, opening if receipt is None else None, wall)
+            grown = self._extend(document, held, opening if receipt is None else None, wall)
             after = grown.header if grown else held
             document = document.grown(free(after) if release else after, grown)
             shown = tail is not None and document.header.version != known
@@ -254,7 +255,7 @@ class HostedJournal:
             held = check_owner(found.header if found else None, token, epoch)
             document = cast("_Document", found)
             receipt = document.earlier(delta)
-            grown = self._extend(held, delta if receipt is None else None, wall)
+            grown = self._extend(document, held, delta if receipt is None else None, wall)
             after = grown.header if grown else held
             document = document.grown(free(after) if release else after, grown)
             return _kept(document, release=release), Committed(
@@ -308,8 +309,10 @@ class HostedJournal:
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
         document = await self._read(key)
-        after = max(after, 0)
-        return _paged(document.entries[after : after + max(0, page.rows)], page) if document else ()
+        if document is None:
+            return ()
+        first = max(after - document.header.cut.seq, 0)
+        return _paged(document.entries[first : first + max(0, page.rows)], page)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -386,8 +389,11 @@ class HostedJournal:
 
         return await self._store.transact(key, operation)
 
-    def _extend(self, held: Header, delta: Delta | None, wall: int) -> Extension | None:
-        return extend(held, delta, wall, self._max_retained_bytes) if delta else None
+    def _extend(self, document: _Document, held: Header, delta: Delta | None, wall: int) -> Extension | None:
+        if delta is None:
+            return None
+        stored = (row.entry() for row in document.entries[: len(leaving(held, delta))])
+        return extend(held, delta, wall, self._max_retained_bytes, stored)
 
     def _now(self) -> int:
         self._check_open()
@@ -416,8 +422,7 @@ def _decoded(stored: bytes | None) -> _Document | None:
 
 
 def _newest(document: _Document, before: int, page: Page) -> tuple[Entry, ...]:
-    end = max(0, before - 1)
-    end = min(end, len(document.entries))
+    end = min(max(0, before - 1 - document.header.cut.seq), len(document.entries))
     return _paged(reversed(document.entries[max(0, end - max(0, page.rows)) : end]), page)
 
 

@@ -116,12 +116,12 @@ class JournalStore:
         stream = stream_entries(self.journal, key, header)
         try:
             entries = [entry async for entry in stream if entry.seq <= header.entries]
-        except DecisionHistoryAbsent:
-            return None
-        if len(entries) != header.entries or entries[-1].digest != header.digest:
+        except DecisionHistoryAbsent as gone:
+            return await self.read(key) if "cut" in gone.facts else None
+        end, digest = (entries[-1].seq, entries[-1].digest) if entries else (header.cut.seq, header.cut.digest)
+        if len(entries) != header.retained or digest != header.digest:
             raise DecisionHistoryCorrupt(
-                f"the record ends at entry {len(entries)}, its header at {header.entries}; verify the store",
-                seq=len(entries) + 1,
+                f"the record ends at entry {end}, its header at {header.entries}; verify the store", seq=end + 1
             )
         return Record(header=header, entries=tuple(entries))
 
@@ -130,7 +130,8 @@ class JournalStore:
         Stream the entries above `after`, oldest first, in bounded memory; none where the conversation is absent.
 
         Raises:
-            DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
+            DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out. Or
+                what comes next has left the record by a cut; then `cut` is the newest entry that did.
         """
         async for entry in stream_entries(self.journal, key, await self.header(key), after):
             yield entry
@@ -182,8 +183,9 @@ class JournalStore:
             reserved = await self._reserve(key, token, known.format if known else format)
             entries = [entry async for entry in self.entries(key)]
             before = Record(header=reserved.header, entries=tuple(entries))
-            saved, result = await operation(before if entries else None)
-            drafts = _added(saved, absent=not entries)
+            absent = not reserved.header.entries
+            saved, result = await operation(None if absent else before)
+            drafts = _added(saved, absent=absent)
             delta = Delta(drafts=drafts, idempotency=self.fresh_id())
             await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
         except GeneratorExit:
@@ -293,7 +295,7 @@ class JournalStore:
 
         Raises:
             DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
-            DecisionHistoryAbsent: there is no such conversation, or it was deleted meanwhile.
+            DecisionHistoryAbsent: there is no such conversation, it was deleted, or what comes next was cut meanwhile.
         """
         header = await self.journal.header(self._own(key))
         if header is None:

@@ -12,7 +12,6 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +21,7 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Delta, Header, Receipt, extend, new_header, replayed
+from minutebook.model.record import Delta, Header, Receipt, extend, leaving, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 
@@ -39,6 +38,25 @@ _encode_into = msgspec.msgpack.Encoder().encode_into
 _unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
 
 
+class _Rows:
+    """Packed entries, of which the first is the one behind entry `base`; those that a cut took are empty."""
+
+    __slots__ = ("base", "packed")
+
+    def __init__(self, base: int, packed: list[bytes]) -> None:
+        self.base = base
+        self.packed = packed
+
+    def at(self, seqs: range) -> Iterable[Entry]:
+        return map(_entry, [self.packed[seq - self.base - 1] for seq in seqs], seqs)
+
+    def without(self, cut: int, before: int) -> _Rows:
+        """Return these without the entries up to `cut`; linear in what leaves, since places are closed up by halves."""
+        first, end = max(before - self.base, 0), cut - self.base
+        self.packed[first:end] = [b""] * (end - first)
+        return _Rows(cut, self.packed[end:]) if 2 * end >= len(self.packed) else self
+
+
 class _Log:
     """One conversation in RAM."""
 
@@ -46,8 +64,20 @@ class _Log:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.rows: list[bytes] = []
+        self.rows = _Rows(0, [])
         self.receipts: dict[str, bytes] = {}
+
+    def add(self, entries: Iterable[Entry], after: int) -> None:
+        """Add entries, of which the first comes behind the entry `after`."""
+        if not self.header.retained:
+            self.rows = _Rows(after, [])
+        # Of what a cut takes from its own commit only the places are there.
+        places = [b""] * (after - self.rows.base - len(self.rows.packed))
+        self.rows.packed.extend(itertools.chain(places, (pack_entries((entry,)) for entry in entries)))
+
+    def entries(self, first: int, last: int) -> range:
+        """Return which entries from `first` to `last` it holds."""
+        return range(max(first, self.header.cut.seq + 1), min(last, self.header.entries) + 1)
 
     def earlier(self, delta: Delta) -> Receipt | None:
         """Return the receipt of the commit that `delta` repeats, if it does."""
@@ -57,8 +87,12 @@ class _Log:
         return _unpack_receipt(self.receipts[idempotency])
 
     def forget_unrecorded(self) -> None:
-        """Drop rows and receipts beyond what the header counts."""
-        del self.rows[self.header.entries :]
+        """Drop rows and receipts that the header does not count."""
+        if self.header.retained:
+            del self.rows.packed[self.header.entries - self.rows.base :]
+            self.rows = self.rows.without(self.header.cut.seq, self.rows.base)
+        else:
+            self.rows = _Rows(self.header.entries, [])
         for name in [name for name in self.receipts if self.unpacked(name).version > self.header.version]:
             del self.receipts[name]
 
@@ -100,9 +134,11 @@ class _Namespace:
         size = self.bytes + (grown.header.bytes - held.bytes if grown else 0)
         self.changing = True
         if grown is not None:
-            log.rows.extend(pack_entries((entry,)) for entry in grown.entries)
+            log.add(grown.entries, after.entries - len(grown.entries))
             log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
         log.header = free(after) if release else after
+        if after.cut.seq > held.cut.seq:
+            log.rows = log.rows.without(after.cut.seq, held.cut.seq)
         self.logs[name] = log
         self.table[self.name] = self
         if grown is not None:  # a replay or a bare reservation renews nothing, so it keeps its place in the order
@@ -161,7 +197,7 @@ class MemoryJournal:
             log = space.logs.get(key.id) or _Log(new_header(key, format, wall))
             held = take(log.header, token, format, wall)
             receipt = log.earlier(opening) if opening else None
-            grown = self._grow(space, key.id, held, opening if receipt is None else None, wall)
+            grown = self._grow(space, key.id, log, held, opening if receipt is None else None, wall)
             written = space.store(key.id, log, grown, held, release=release)
             shown = tail is not None and log.header.version != known
             return Reserved(
@@ -182,7 +218,7 @@ class MemoryJournal:
             held = check_owner(log.header if log else None, token, epoch)
             assert log is not None
             receipt = log.earlier(delta)
-            grown = self._grow(space, key.id, held, delta if receipt is None else None, wall)
+            grown = self._grow(space, key.id, log, held, delta if receipt is None else None, wall)
             written = space.store(key.id, log, grown, held, release=release)
             return Committed(header=log.header, written=written, receipt=receipt or log.unpacked(delta.idempotency))
 
@@ -235,9 +271,10 @@ class MemoryJournal:
         wall = self._access()
         with self._lock:
             log = self._live(key, wall)[1]
-            after = max(0, after)
-            rows = log.rows[after : after + max(0, page.rows)] if log else ()
-            return _paged(map(_entry, rows, count(after + 1)), page)
+            if log is None:
+                return ()
+            seqs = log.entries(after + 1, log.header.entries)
+            return _paged(log.rows.at(seqs[: max(0, page.rows)]), page)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -336,13 +373,16 @@ class MemoryJournal:
                 return False
         return False
 
-    def _grow(self, space: _Namespace, name: str, held: Header, delta: Delta | None, wall: int) -> Extension | None:
+    def _grow(
+        self, space: _Namespace, name: str, log: _Log, held: Header, delta: Delta | None, wall: int
+    ) -> Extension | None:
         """Return what `delta` makes of the record, once the namespace has room for it."""
-        grown = extend(held, delta, wall, self._bounds.max_retained_bytes) if delta else None
+        stored = log.rows.at(leaving(held, delta)) if delta else ()
+        grown = extend(held, delta, wall, self._bounds.max_retained_bytes, stored) if delta else None
         more = grown.header.bytes - held.bytes if grown else 0
         while True:
             sessions = len(space.logs) + (name not in space.logs)
-            if not self._full(sessions if name not in space.logs else 0, space.bytes + more if more else 0):
+            if not self._full(sessions if name not in space.logs else 0, space.bytes + more if more > 0 else 0):
                 return grown
             if not self._purge_oldest(space, wall):
                 raise store_full(sessions, space.bytes + more, self._bounds)
@@ -366,9 +406,8 @@ def _entry(row: bytes, seq: int) -> Entry:
 
 
 def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:
-    end = min(max(0, before - 1), len(log.rows))
-    rows = log.rows[max(0, end - max(0, page.rows)) : end]
-    return _paged(map(_entry, reversed(rows), count(end, -1)), page)
+    seqs = log.entries(1, before - 1)
+    return _paged(log.rows.at(seqs[::-1][: max(0, page.rows)]), page)
 
 
 def _paged(entries: Iterable[Entry], page: Page) -> tuple[Entry, ...]:

@@ -16,7 +16,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStoreFull, I
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock, system_clock
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import extend, new_header
+from minutebook.model.record import extend, leaving, new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
@@ -28,11 +28,13 @@ from minutebook.stores.sqlite_rows import (
     add_conversation,
     add_entries,
     at_most,
+    cut_entries,
     drop_conversation,
     drop_header,
     earlier_receipt,
     find_place,
     find_receipt,
+    first_entries,
     header_of,
     newest_entries,
     note_receipt,
@@ -160,7 +162,7 @@ class SQLiteJournal:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
         job = partial(self._commit, key, token, epoch, delta, release)
-        return await self._write(job, delta, durable=bool(delta.drafts or delta.abandons))
+        return await self._write(job, delta, durable=bool(delta.drafts or delta.abandons or delta.cut))
 
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
@@ -186,18 +188,17 @@ class SQLiteJournal:
         """See `Journal.newest`."""
 
         def job(cursor: sqlite3.Cursor, place: Place) -> tuple[Entry, ...]:
-            last = place.header.entries if place.header is not None else 0
-            return newest_entries(cursor, place.conversation, min(before, last + 1), page)
+            last, cut = (place.header.entries, place.header.cut.seq) if place.header is not None else (0, 0)
+            return newest_entries(cursor, place.conversation, min(before, last + 1), page, cut)
 
         return self._look(key, job)
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
-        after = max(after, 0)
 
         def job(cursor: sqlite3.Cursor, place: Place) -> tuple[Entry, ...]:
-            last = place.header.entries if place.header is not None else 0
-            return oldest_entries(cursor, place.conversation, after, last, page)
+            last, cut = (place.header.entries, place.header.cut.seq) if place.header is not None else (0, 0)
+            return oldest_entries(cursor, place.conversation, max(after, cut), last, page)
 
         return self._look(key, job)
 
@@ -248,6 +249,7 @@ class SQLiteJournal:
         if self._closed:
             raise StoreClosed("the store is closed")
         job = partial(_keeping, job)
+        erases = erases or (delta is not None and delta.cut > 0)
         size = sum([len(draft.payload) for draft in delta.drafts]) if delta is not None else 0
         if self._blocking:
             return cast("T", self._database.run(job, size=size, durable=durable, erases=erases))
@@ -314,7 +316,7 @@ class SQLiteJournal:
         shown = tail is not None and header.version != known
         return Reserved(
             header=header,
-            tail=newest_entries(cursor, place.conversation, header.entries + 1, tail)
+            tail=newest_entries(cursor, place.conversation, header.entries + 1, tail, header.cut.seq)
             if shown and tail is not None
             else (),
             written=grown.entries if grown else (),
@@ -377,7 +379,10 @@ class SQLiteJournal:
         release: bool,
     ) -> tuple[Header, Extension | None]:
         """Store the header as the reservation and `delta` leave it, with the rows that `delta` adds."""
-        grown = extend(held, delta, wall, self._bounds.max_retained_bytes) if delta is not None else None
+        grown = None
+        if delta is not None:
+            stored = first_entries(cursor, place.conversation, leaving(held, delta))
+            grown = extend(held, delta, wall, self._bounds.max_retained_bytes, stored)
         after = grown.header if grown else held
         header = free(after) if release else after
         self._grow_namespace(cursor, key, place, header.bytes, wall)
@@ -388,6 +393,8 @@ class SQLiteJournal:
         else:
             set_conversation(cursor, place, header)
             set_minute(cursor, place, header.touched)
+        if header.cut.seq > held.cut.seq:
+            cut_entries(cursor, place.conversation, header.cut.seq)
         if grown is not None:
             add_entries(cursor, place.conversation, grown.entries)
         if release and is_blank(header):
@@ -404,6 +411,8 @@ class SQLiteJournal:
         """
         new = int(place.header is None)
         if not new and self._grant(place, new, size) == 0:
+            if size < place.own and not place.ahead:  # a cut gave bytes back; they are taken where they are needed
+                cursor.execute(sql.GROW_NAMESPACE, (0, 0, True, place.namespace))
             return
         while (more := self._grant(place, new, size)) is None:
             # First what has expired, a few at a time; settling looks at every conversation of the namespace.

@@ -82,7 +82,7 @@ class HostConnection:
                 raise translated(error) from cause_of(error)
         if isinstance(result, Kept):
             raise result.error
-        return cast("T", self._erases if erases else result)
+        return cast("T", self._erases if erases and result is True else result)
 
     def _transact(self, work: Work[T]) -> T:
         cursor = self._host_cursor()

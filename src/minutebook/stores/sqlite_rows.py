@@ -201,6 +201,25 @@ def add_entries(cursor: sqlite3.Cursor, conversation: int, entries: Sequence[Ent
         cursor.execute(sql.ADD_ENTRIES, (conversation, part[0].seq, pack_entries(part)))
 
 
+def first_entries(cursor: sqlite3.Cursor, conversation: int, seqs: range) -> Iterator[Entry]:
+    """Yield the stored entries that a cut has to see, oldest first; one that is missing is for `extend` to tell."""
+    if seqs:
+        for first, packed in cursor.execute(sql.OLDEST_ENTRIES, (conversation, seqs[0], len(seqs))):
+            entries = _entries(first, packed)
+            yield from entries[max(0, seqs[0] - first) : max(0, seqs[-1] + 1 - first)]
+            if first + len(entries) > seqs[-1]:
+                break
+
+
+def cut_entries(cursor: sqlite3.Cursor, conversation: int, cut: int) -> None:
+    """Delete the entries up to `cut`; the row that it goes through is written again with those that stay."""
+    for first, packed in cursor.execute(sql.NEWEST_ENTRIES, (conversation, cut + 1, 1)).fetchall():
+        staying = _entries(first, packed)[cut + 1 - first :]
+        if staying:
+            cursor.execute(sql.MOVE_ENTRIES, (cut + 1, pack_entries(staying), conversation, first))
+    cursor.execute(sql.DROP_OLDEST_ENTRIES, (conversation, cut))
+
+
 def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     """Divide entries where a row has become large enough; each part holds at least one."""
     first = size = 0
@@ -213,19 +232,24 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         yield entries[first:]
 
 
-def newest_entries(cursor: sqlite3.Cursor, conversation: int, before: int, page: Page) -> tuple[Entry, ...]:
-    """Return the entries below `before`, newest first, one page of them; one that is missing is refused by name."""
+def newest_entries(
+    cursor: sqlite3.Cursor, conversation: int, before: int, page: Page, cut: int = 0
+) -> tuple[Entry, ...]:
+    """
+    Return the entries below `before` and above `cut`, newest first, one page of them; one that is missing is refused
+    by name.
+    """
     taken = _Taken(page)
     due = before - 1
     bound = (conversation, before, at_most(page.rows))
-    for first, packed in cursor.execute(sql.NEWEST_ENTRIES, bound) if due > 0 < page.rows else ():
+    for first, packed in cursor.execute(sql.NEWEST_ENTRIES, bound) if due > cut and page.rows > 0 else ():
         entries = _entries(first, packed)
         if first + len(entries) <= due:
             raise damaged(due, "is missing")
         if taken.fill(entries[due - first :: -1]):
             return tuple(taken.entries)
         due = first - 1
-    if due > 0 < page.rows:
+    if due > cut and page.rows > 0:
         raise damaged(due, "is missing")
     return tuple(taken.entries)
 

@@ -307,6 +307,12 @@ ORDER BY seq LIMIT ?3
 """
 """The log from the row that holds a place, oldest first."""
 
+MOVE_ENTRIES: Final = "UPDATE minutebook_log SET seq = ?, entries = ? WHERE conversation = ? AND seq = ?"
+"""What stays of a row that a cut goes through."""
+
+DROP_OLDEST_ENTRIES: Final = "DELETE FROM minutebook_log WHERE conversation = ? AND seq <= ?"
+"""Remove the rows that begin at a place or before it."""
+
 DROP_ENTRIES: Final = "DELETE FROM minutebook_log WHERE conversation = ?"
 """Remove a conversation's log."""
 

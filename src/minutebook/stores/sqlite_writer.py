@@ -81,7 +81,10 @@ class Database(Protocol):
         ...
 
     def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Run a job of about `size` bytes here and commit it; one that `erases` returns whether no copy is left."""
+        """
+        Run a job of about `size` bytes here and commit it. Behind one that `erases` no copy is left in the files; where
+        it returns True, that is answered by whether it came so.
+        """
         ...
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
@@ -442,7 +445,8 @@ class Writer:
             self._erase_wait = 1
             self._erase_at = self._transactions + 1
         for job in erasing:
-            job.result = erased
+            if job.result is True:  # a cut tells what it recorded
+                job.result = erased
 
     def _truncate(self, seconds: float) -> bool:
         """Copy the log into the database and cut it to nothing; False when a reader was in the way."""

@@ -3,7 +3,8 @@ A log read page by page, and never a page of another conversation.
 
 Nothing is held between two pages, so a conversation may be deleted meanwhile, and another one made under its key. Each
 page is therefore given out only after a look at the header: what was the same conversation before a page was read and
-still is afterwards was so in between, since none comes back once it is deleted.
+still is afterwards was so in between, since none comes back once it is deleted. Nor is a log given with a hole where a
+cut took what comes next (SPEC E6).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.pause import pause
+from minutebook.model.record import has_left
 from minutebook.ports import STREAM_PAGE
 
 if TYPE_CHECKING:
@@ -88,11 +90,14 @@ async def stream_entries(
     Stream the entries above `after` of the conversation that `header` describes, oldest first, in bounded memory.
 
     Raises:
-        DecisionHistoryAbsent: it was deleted or has expired meanwhile.
+        DecisionHistoryAbsent: it was deleted or has expired meanwhile, or what comes next has left the record.
     """
+    after = max(after, header.cut.seq) if header is not None else after
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         header = await standing(journal, key, header)
+        if header.cut.seq > after and not (page and page[0].seq == after + 1):
+            raise has_left(after + 1, header)
         if not page:
             return
         for entry in page:

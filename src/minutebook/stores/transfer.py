@@ -83,9 +83,9 @@ async def export_record(
     with private_file_writer(path, force=force) as file:
         checks = Checks()
         file.write(checks.sealed(head_of(key, header)))
-        await _write_entries(store, key, header, file, checks, out, _Counting(progress, header.entries))
+        await _write_entries(store, key, header, file, checks, out, _Counting(progress, header.retained))
         file.write(checks.sealed(end_of(header)))
-    return header.entries
+    return header.retained
 
 
 async def _write_entries(
@@ -98,7 +98,7 @@ async def _write_entries(
     count: _Counting,
 ) -> None:
     """Write every entry that `header` counts, and prove on the way that they are what was recorded."""
-    seq, digest = 0, first_digest(key)
+    seq, digest = header.cut.seq, header.cut.digest or first_digest(key)
     async for entry in stream_entries(store.journal, key, header):
         if seq == header.entries:
             break
@@ -106,7 +106,7 @@ async def _write_entries(
         if (entry.seq, entry.digest) != (seq, digest):
             raise DecisionHistoryCorrupt(f"entry {seq} is not what was written", seq=seq)
         file.write(sealed_entry(checks, entry, stands=seq not in out))
-        count(seq)
+        count(seq - header.cut.seq)
     if (seq, digest) != (header.entries, header.digest):
         raise DecisionHistoryCorrupt(f"the record ends at entry {seq}, its header at {header.entries}", seq=seq + 1)
 
@@ -156,7 +156,7 @@ async def import_record(
 def _lawful(reading: Reading, head: Head, check: Check) -> int:
     """Return how many entries make a record by its own law and are what their format makes of their payloads."""
     lawful = reading.lawful_entries()
-    derived = check(head.format, reading.drafts[:lawful])
+    derived = check(head.format, reading.numbered(lawful))
     if derived is None:
         raise ImportRefused("line 1: its format is none that is known here", problem="unlawful", good_records=0, line=1)
     return min(lawful, derived)

@@ -18,6 +18,14 @@ from minutebook.testing.conformance.journals_bounds import (
     refuses_when_full,
     removes_what_expired,
 )
+from minutebook.testing.conformance.journals_cut import (
+    answers_for_what_left,
+    cuts_inside_a_commit,
+    cuts_the_oldest,
+    frees_what_was_cut,
+    goes_on_behind_a_cut,
+    refuses_a_cut_whole,
+)
 from minutebook.testing.conformance.journals_owner import (
     deletes_for_good,
     excludes_others,
@@ -61,6 +69,12 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     refuses_whole,
     refuses_first_write_whole,
     replays_the_first_receipt,
+    cuts_the_oldest,
+    cuts_inside_a_commit,
+    goes_on_behind_a_cut,
+    answers_for_what_left,
+    refuses_a_cut_whole,
+    frees_what_was_cut,
     excludes_others,
     fences_the_old_holder,
     recovers_once,

@@ -115,7 +115,9 @@ async def append(journal: Journal, key: ConversationKey, id: str, *drafts: Draft
 async def entries(journal: Journal, key: ConversationKey) -> tuple[Entry, ...]:
     """Return the whole log, oldest first."""
     found: list[Entry] = []
-    while page := await journal.oldest(key, len(found), EVERYTHING):
+    while page := await journal.oldest(key, found[-1].seq if found else 0, EVERYTHING):
+        if found and page[0].seq <= found[-1].seq:
+            break  # a journal whose numbers go back would be read for ever
         found.extend(page)
     return tuple(found)
 
