@@ -150,3 +150,29 @@ def test_every_example_is_run_and_listed() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert {name for name in names if f'"{name}"' in text} == names
     assert set(re.findall(r"\[`([a-z_]+\.py)`\]\(\1\)", listed)) == names
+
+
+def test_e6_e7_an_engine_under_a_cap(tmp_path: Path) -> None:
+    """E6, E7: what the cap drops is gone from the disk, what another policy drops is only out of the context."""
+    assert example("engine.py", tmp_path) == (
+        0,
+        [
+            "ada, by the cap:",
+            "  user: My order is 17",
+            "  assistant: My order is 17? Noted.",
+            "  user: It is late",
+            "  assistant: It is late? Noted.",
+            "  system: [north] The parcel left the depot.",
+            "bob, apart from her:",
+            "  user: Open on Sunday",
+            "  assistant: Open on Sunday? Noted.",
+            "refused: 201 characters, limit 200",
+            "3 of 4 entries retained, chain sound from entry 2",
+            "in the file: no Ada and 17",
+            "ada, by a policy that keeps what it drops:",
+            "  user: Thank you",
+            "  assistant: Thank you? Noted.",
+            "4 entries retained",
+        ],
+        "",
+    )

@@ -19,6 +19,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── DecisionHistoryRetentionExceeded     one conversation would retain more than its bound
     │   ├── DecisionHistoryStoreFull             the store would hold more than its bounds
     │   ├── DecisionHistorySummaryInvalid        the host's summary is none, or its callback failed
+    │   ├── HistoryMessageTooLong                an assistant message alone exceeds an engine's `max_chars`
     │   └── DecisionHistoryAbsent                no such conversation, or it has expired
     ├── RuntimeRefusal                           the runtime refuses; nothing was executed
     │   ├── ApprovalRefused                      an approval that is not for this call, has expired or was used
@@ -67,6 +68,7 @@ __all__ = [
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
     "DecisionHistorySummaryInvalid",
+    "HistoryMessageTooLong",
     "ImportRefused",
     "InvalidId",
     "InvalidMessage",
@@ -181,6 +183,10 @@ class DecisionHistoryStoreFull(DecisionHistoryError):
 
 class DecisionHistorySummaryInvalid(DecisionHistoryError):
     """The `summarize` callback raised, or gave no text that fits (SPEC D18). `problem` is an enumerated reason."""
+
+
+class HistoryMessageTooLong(DecisionHistoryError):
+    """An engine's message has more characters than `max_chars`: `chars` and `limit` say how many (SPEC E5)."""
 
 
 class DecisionHistoryAbsent(DecisionHistoryError):

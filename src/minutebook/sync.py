@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import minutebook
 from minutebook import conversation as asynchronous
-from minutebook import decisions, programs
+from minutebook import decisions, engine, programs, sessions
 from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
@@ -61,6 +61,10 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey as ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Receipt, Record
+    from minutebook.model.turns import HistoryEntry as HistoryEntry
+    from minutebook.model.turns import LLMContextMessage as LLMContextMessage
+    from minutebook.model.turns import TurnReason as TurnReason
+    from minutebook.model.turns import TurnResponse as TurnResponse
     from minutebook.ports import Generate, Observer, Random, Summarize
     from minutebook.runtime import Approval as Approval
     from minutebook.runtime import Budgets as Budgets
@@ -73,13 +77,19 @@ if TYPE_CHECKING:
     from minutebook.runtime import capability as capability
     from minutebook.runtime import delegate as delegate
     from minutebook.runtime.references import Projection
+    from minutebook.sessions import Derive, Transform
 
 __all__ = [
     "AnthropicDecisionProvider",
     "ContextGuardTransport",
     "Conversation",
+    "Engine",
+    "EngineTurn",
     "GeminiDecisionProvider",
+    "HistoryConfig",
+    "HistoryManager",
     "HistoryOptions",
+    "HistoryStore",
     "HostStore",
     "Memory",
     "MemoryStore",
@@ -88,6 +98,8 @@ __all__ = [
     "Runtime",
     "SQLiteStore",
     "Turn",
+    "create_history_manager",
+    "create_in_memory_store",
     "create_sqlite_decision_history_store",
     "open_store",
 ]
@@ -108,6 +120,7 @@ Core = TypeVar("Core")
 Core_co = TypeVar("Core_co", covariant=True)
 Result = TypeVar("Result")
 T = TypeVar("T")
+Meta = TypeVar("Meta")
 
 
 # --- driving ---------------------------------------------------------------------------------------------------------
@@ -730,6 +743,109 @@ class Runtime(Generic[T]):
     def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """Free the invocation of a worker that is known to be stopped: see `minutebook.Runtime.recover`."""
         drive(self._core.recover(run_id, invocation_id, worker_stopped=worker_stopped, epoch=epoch))
+
+
+# --- an engine's history ---------------------------------------------------------------------------------------------
+
+HistoryStore = Store
+"""What keeps the sessions: any store of `minutebook.sync`."""
+
+
+def create_in_memory_store(namespace: str = "engine") -> MemoryStore:
+    """Return a store in RAM for local work and tests: see `minutebook.create_in_memory_store`."""
+    return MemoryStore(namespace)
+
+
+def HistoryConfig(  # noqa: N802 - it stands for the class, and makes one
+    *,
+    store: Store,
+    max_entries: int | None = None,
+    max_chars: int | None = None,
+    transform_entry: Transform[Meta] | None = None,
+    derive_llm_context: Derive[Meta] | None = None,
+    keep_truncated: bool = False,
+    metadata: type[Meta] | None = None,
+) -> engine.HistoryConfig[Meta]:
+    """Return a `minutebook.HistoryConfig` over a blocking store."""
+    return engine.HistoryConfig(
+        store=_core_of(store),
+        max_entries=max_entries,
+        max_chars=max_chars,
+        transform_entry=transform_entry,
+        derive_llm_context=derive_llm_context,
+        keep_truncated=keep_truncated,
+        metadata=metadata,
+    )
+
+
+class HistoryManager(Generic[Meta]):
+    """The entries of sessions, and the contexts made of them: see `minutebook.HistoryManager`."""
+
+    def __init__(self, config: engine.HistoryConfig[Meta]) -> None:
+        """Keep the policy; nothing is read or written yet."""
+        self._core = sessions.HistoryManager(config)
+        self.config = config
+
+    def append(self, session: str, entry: HistoryEntry[Meta], *, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
+        """Record an entry, transformed, and return it: see `minutebook.HistoryManager.append`."""
+        return drive(self._core.append(session, entry, id=id))
+
+    def get_llm_context(self, session: str) -> list[LLMContextMessage]:
+        """Return what a model sees of a session: see `minutebook.HistoryManager.get_llm_context`."""
+        return drive(self._core.get_llm_context(session))
+
+    def entries(self, session: str) -> Generator[HistoryEntry[Meta], None, None]:
+        """Stream the entries of a session's record, oldest first: see `minutebook.HistoryManager.entries`."""
+        return _iterate(self._core.entries(session))
+
+
+def create_history_manager(config: engine.HistoryConfig[Meta]) -> HistoryManager[Meta]:
+    """Return the manager of a policy: see `minutebook.create_history_manager`."""
+    return HistoryManager(config)
+
+
+class EngineTurn(_Over[engine.EngineTurn]):
+    """One turn that is to be responded to: see `minutebook.EngineTurn`."""
+
+    def __init__(self, core: engine.EngineTurn) -> None:
+        """Name the turn; its context is read when it is asked for."""
+        self._core = core
+        self.session = core.session
+        self.reasons = core.reasons
+
+    @property
+    def user_intent(self) -> str:
+        """What the user wants, as the default projection will show it once the turn is recorded."""
+        return self._core.user_intent
+
+    get_llm_context = _blocking(engine.EngineTurn.get_llm_context)
+
+
+Respond: TypeAlias = Callable[[EngineTurn], "TurnResponse | str"]
+
+
+class Engine(Generic[Meta]):
+    """Takes turns and records them by a history policy: see `minutebook.Engine`; `respond` is a plain function here."""
+
+    def __init__(self, *, history: engine.HistoryConfig[Meta], respond: Respond) -> None:
+        def responds(turn: engine.EngineTurn) -> TurnResponse | str:
+            return respond(EngineTurn(turn))
+
+        self._core = engine.Engine(history=history, respond=responds if callable(respond) else respond)
+        self.history = HistoryManager(history)
+        self.history._core = self._core.history  # pyright: ignore[reportPrivateUsage]
+
+    def turn(self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None) -> HistoryEntry[Meta]:
+        """Have a turn responded to, and record it whole: see `minutebook.Engine.turn`."""
+        return drive(self._core.turn(session, reasons, details=details))
+
+    def inject(self, session: str, message: str, *, details: JSON = None) -> HistoryEntry[Meta]:
+        """Record a message that no turn answered: see `minutebook.Engine.inject`."""
+        return drive(self._core.inject(session, message, details=details))
+
+    def get_llm_context(self, session: str) -> list[LLMContextMessage]:
+        """Return what a model sees of a session: see `minutebook.Engine.get_llm_context`."""
+        return drive(self._core.get_llm_context(session))
 
 
 def _store_over(core: JournalStore | None) -> Store | None:

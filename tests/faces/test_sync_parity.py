@@ -16,7 +16,7 @@ import pytest
 
 import minutebook
 import minutebook.sync
-from minutebook import BlockingMismatch, MinutebookError, WindowLimits, conversation, decisions, programs
+from minutebook import BlockingMismatch, MinutebookError, WindowLimits, conversation, decisions, engine, programs
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.pause import drive, pause
 from minutebook.stores import opening
@@ -40,8 +40,11 @@ PAIRS = [
     (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
     (minutebook.Memory, minutebook.sync.Memory),
+    (engine.HistoryManager, minutebook.sync.HistoryManager),
+    (engine.Engine, minutebook.sync.Engine),
+    (engine.EngineTurn, minutebook.sync.EngineTurn),
 ]
-MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}
+MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn, minutebook.sync.EngineTurn}
 """Classes that no caller constructs: their arguments differ, since they wrap what the other one is."""
 
 CORE_ATTRIBUTES = {"history", "journal", "tails", "tokens"}
@@ -69,7 +72,7 @@ def parameters(function: Any) -> list[tuple[str, object, object, str]]:
     """Name, kind, default and annotation of each, as a caller of either colour would read them."""
 
     def told(annotation: object) -> str:
-        text = str(annotation).replace("decisions.", "")
+        text = str(annotation).replace("decisions.", "").replace("engine.", "")
         for asynchronous, blocking in DRIVEN.items():
             text = text.replace(asynchronous, blocking)
         return text
@@ -98,7 +101,15 @@ def test_b11_the_methods_have_the_same_arguments(asynchronous: type, blocking: t
             assert not inspect.isasyncgenfunction(ours), name
 
 
-@pytest.mark.parametrize("name", ["create_sqlite_decision_history_store", "open_store"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "create_sqlite_decision_history_store",
+        "open_store",
+        "create_in_memory_store",
+        "create_history_manager",
+    ],
+)
 def test_b11_the_functions_have_the_same_arguments(name: str) -> None:
     """And the same defaults."""
     assert parameters(getattr(minutebook.sync, name)) == parameters(getattr(minutebook, name))
@@ -114,6 +125,16 @@ def test_b11_history_options_have_the_same_fields() -> None:
         assert isinstance(minutebook.sync.HistoryOptions(store=store), minutebook.HistoryOptions)
 
 
+def test_b11_e1_history_configs_have_the_same_fields() -> None:
+    """A function there too, with the defaults and the types of the class."""
+    theirs = minutebook.HistoryConfig
+    ours = inspect.signature(minutebook.sync.HistoryConfig).parameters.values()
+    assert [each.name for each in ours] == list(theirs.__struct_fields__)
+    assert [each.default for each in ours][1:] == list(theirs.__struct_defaults__)
+    with minutebook.sync.MemoryStore() as store:
+        assert isinstance(minutebook.sync.HistoryConfig(store=store), minutebook.HistoryConfig)
+
+
 def test_b11_instances_show_the_same_attributes() -> None:
     """What a conversation and a turn carry beside their methods."""
     ours = minutebook.sync.Conversation(minutebook.sync.MemoryStore(), "x", format="openai-chat")
@@ -127,7 +148,7 @@ def test_b11_a_strict_checker_finds_every_method_on_its_class(tmp_path: Path) ->
     """mypy looks at each bound method as a caller writes it; of a name that is not there it says so."""
     lines = ["from minutebook import sync"]
     for _, blocking in PAIRS:
-        kind = f"sync.{blocking.__name__}{'[str]' if blocking is minutebook.sync.Runtime else ''}"
+        kind = f"sync.{blocking.__name__}{'[str]' if getattr(blocking, '__parameters__', ()) else ''}"
         lines += [f"def use_{blocking.__name__}(x: {kind}) -> None:", *(f"    x.{name}" for name in public(blocking))]
     file = tmp_path / "uses.py"
     file.write_text("\n".join([*lines, "    x.no_such_name"]))
