@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
 from minutebook.errors import HistoryMessageTooLong, InvalidMessage, InvalidOption
 from minutebook.model.bounds import check_count
-from minutebook.model.turns import HistoryEntry, LLMContextMessage, TurnReason, TurnResponse, user_intent
+from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, user_intent
 from minutebook.sessions import HistoryConfig, HistoryManager
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.opening import MemoryStore
@@ -32,7 +32,6 @@ __all__ = [
     "create_in_memory_store",
 ]
 
-Meta = TypeVar("Meta")
 
 HistoryStore = JournalStore
 """What keeps the sessions: any store of the package."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,7 @@ from minutebook.model.shown import type_alone
 from minutebook.model.turns import (
     HistoryEntry,
     LLMContextMessage,
+    Meta,
     Written,
     checked_projection,
     default_projection,
@@ -48,7 +49,6 @@ FORMAT = "engine/1"
 KNOWN_SESSIONS = 1024
 """Of how many sessions a manager remembers what their entries cost, the most recently written to."""
 
-Meta = TypeVar("Meta")
 Defaults: TypeAlias = Callable[[], Sequence[LLMContextMessage]]
 Transform: TypeAlias = Callable[[HistoryEntry[Meta]], HistoryEntry[Meta]]
 Derive: TypeAlias = Callable[[HistoryEntry[Meta], Defaults], Sequence[LLMContextMessage]]

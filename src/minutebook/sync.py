@@ -21,6 +21,7 @@ from minutebook.errors import BlockingMismatch
 from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
 from minutebook.model.summaries import SUMMARY_BYTES
+from minutebook.model.turns import Meta
 from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
@@ -120,7 +121,6 @@ Core = TypeVar("Core")
 Core_co = TypeVar("Core_co", covariant=True)
 Result = TypeVar("Result")
 T = TypeVar("T")
-Meta = TypeVar("Meta")
 
 
 # --- driving ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, documents, environment, hold, run
 
 import minutebook
+import minutebook.sync
 from minutebook.cli.view import look
 from minutebook.model.bounds import WindowLimits
 from minutebook.stores.journal import JournalStore
@@ -50,6 +51,24 @@ def test_b10_list_shows_counters_and_states(database: Path) -> None:
     assert [each["id"] for each in found] == ["held", "one", "two"]
     assert [each["reserved"] for each in found] == [True, False, False]
     assert [(each["turns"], each["exchanges"]) for each in found[1:]] == [(2, 2), (2, 2)]
+
+
+def test_b10_e6_commands_show_what_an_engine_retains(database: Path) -> None:
+    """B10, E6: counters are of what stays, the chain is proved from its anchor, and nothing trips over the rest."""
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        engine = minutebook.sync.Engine(
+            history=minutebook.sync.HistoryConfig(store=store, max_entries=2), respond=lambda turn: "MARKER"
+        )
+        for number in range(5):
+            engine.turn("capped", f"{number}")
+    (listed,) = documents(asked(database, "list", "--json").stdout)
+    assert (listed["turns"], listed["entries"], listed["format"]) == (2, 2, "engine/1")
+    (proved,) = documents(asked(database, "verify", "capped", "--json").stdout)
+    assert (proved["sound"], proved["entries"]) == (True, 2)
+    told = asked(database, "show", "capped")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "MARKER" not in told.stdout
+    assert asked(database, "delete", "capped", "--yes").returncode == 0
 
 
 def test_b10_list_pages_by_id(database: Path) -> None:

@@ -131,6 +131,8 @@ def tagged(entry: HistoryEntry[Tags]) -> HistoryEntry[Tags]:
 
 
 store = create_in_memory_store()
+plain = HistoryConfig(store=store, max_entries=5)
+assert_type(plain, HistoryConfig[object])
 by_type = HistoryConfig(store=store, metadata=Mood)
 assert_type(by_type, HistoryConfig[Mood])
 by_function = HistoryConfig(store=store, transform_entry=tagged, max_chars=10)

@@ -11,6 +11,7 @@ import pytest
 
 from minutebook.errors import (
     DecisionHistoryConflict,
+    DecisionHistoryCorrupt,
     DecisionHistoryRetentionExceeded,
     InvalidMessage,
     InvalidOption,
@@ -18,7 +19,7 @@ from minutebook.errors import (
 )
 from minutebook.model.entries import Call, Draft, Kind, first_digest, recompute_digest
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Delta, extend, interrupt, new_header, replayed
+from minutebook.model.record import Delta, extend, interrupt, leaving, new_header, replayed
 from minutebook.model.reservation import recover, take
 
 KEY = ConversationKey("law", "record")
@@ -55,9 +56,12 @@ class Log:
 
     def add(self, *drafts, **flags):
         self.count += 1
-        grown = extend(self.header, Delta(drafts=drafts, idempotency=str(self.count), **flags), self.count)
+        delta = Delta(drafts=drafts, idempotency=str(self.count), **flags)
+        needed = leaving(self.header, delta)
+        stored = [entry for entry in self.entries if entry.seq in needed]
+        grown = extend(self.header, delta, self.count, stored=stored)
         self.header = grown.header
-        self.entries.extend(grown.entries)
+        self.entries = [entry for entry in (*self.entries, *grown.entries) if entry.seq > grown.header.cut.seq]
         return grown
 
     def refuses(self, error, *drafts, **flags):
@@ -328,6 +332,127 @@ def test_d07_the_retention_bound_holds_to_the_byte_and_a_mark_always_finds_room(
     log.add(abandons="failed", max_retained_bytes=1)
     with pytest.raises(DecisionHistoryRetentionExceeded):
         extend(log.header, Delta(drafts=(ask("x"),), idempotency="x"), 1, max_retained_bytes=5)
+
+
+# --- cuts ------------------------------------------------------------------------------------------------------------
+
+
+def summary(covers):
+    return Draft(kind=Kind.SUMMARY, payload=b'"in short"', call=covers)
+
+
+def test_e6_a_cut_names_its_anchor_and_lowers_what_is_counted(log):
+    """Number, digest, turns and exchanges of what left; the retained bytes are those that stay."""
+    log.add(ask(), answer(), ask("two"), answer(), ask("three"))
+    digest = log.entries[1].digest
+    log.add(cut=2)
+    cut = log.header.cut
+    assert (cut.seq, cut.digest, cut.turns, cut.exchanges) == (2, digest, 1, 1)
+    assert (log.state.turns, log.state.exchanges) == (3, 2)
+    assert (log.header.entries, log.header.retained) == (5, 3)
+    assert log.header.bytes == sum(len(entry.payload) for entry in log.entries)
+    log.add(cut=4)
+    assert (log.header.cut.turns, log.header.cut.exchanges, log.kinds) == (2, 2, ["input"])
+
+
+def test_e6_a_cut_stands_between_two_turns_or_behind_all(log):
+    """Every other place is refused, whole; one that was passed already takes nothing."""
+    log.add(ask(), say(), answer(1), result(), answer(), ask("two"))
+    for at in (1, 2, 3, 4, 7):
+        log.refuses(InvalidOption, cut=at)
+    log.add(cut=5)
+    assert log.kinds == ["input"]
+    for at in (1, 5):
+        log.add(cut=at)
+    log.add(answer(), cut=7)
+    assert (log.entries, log.header.bytes, log.state.turn, log.state.exchange) == ([], 0, 0, 0)
+    log.add(ask("three"))
+    assert [entry.seq for entry in log.entries] == [8]
+
+
+def test_e6_a_cut_takes_entries_of_its_own_commit(log):
+    """The receipt tells of all that came, what is to be stored is what stays."""
+    log.add(ask(), answer())
+    grown = log.add(ask("two"), answer(), ask("three"), cut=4)
+    assert (grown.receipt.first, grown.receipt.last) == (3, 5)
+    assert [entry.seq for entry in grown.entries] == [5]
+
+
+def test_e6_a_cut_waits_for_open_calls_and_attempts(log):
+    """What waits keeps its exchange; an attempt keeps all that it may go back to."""
+    log.add(ask(), answer(1))
+    log.add(parks=(2,))
+    log.add(ask("two"), answer())
+    refusal = log.refuses(PairingViolation, cut=2)
+    assert refusal.facts["exchange"] == 2
+    log.add(result(exchange=2))
+    log.add(ask("three"), opens=True)
+    log.refuses(InvalidOption, cut=2)
+    log.refuses(InvalidOption, answer(), cut=2)
+    log.add(answer(), settles=True, cut=2)
+    assert log.kinds[0] == "input"
+    log.refuses(PairingViolation, result(exchange=2))
+
+
+def test_e6_an_attempt_goes_back_to_nothing_that_left(log):
+    """What was abandoned or superseded is counted out; an unanswered input forgets what stood before it."""
+    log.add(ask(), answer())
+    log.add(ask("lost"), opens=True)
+    log.add(answer())
+    log.add(abandons="failed")
+    log.add(ask("two"), opens=True)
+    assert marks(log) == [("failed", 4, 4), ("superseded", 3, 3)]
+    log.add(abandons="failed")
+    log.add(cut=6)
+    assert (log.header.cut.turns, log.header.cut.exchanges) == (1, 1)
+    assert log.state.turns - log.header.cut.turns == 1
+    assert (log.state.unanswered.turn, log.state.unanswered.exchange, log.state.unanswered.said) == (0, 0, 0)
+    log.add(ask("three"))
+    assert (log.state.turns, log.state.turn) == (2, 10)
+
+
+def test_e6_an_unanswered_input_that_leaves_has_no_retry(log):
+    """The same input afterwards is recorded like any other."""
+    log.add(ask(), opens=True)
+    log.add(abandons="failed")
+    log.add(cut=2)
+    assert (log.state.unanswered, log.state.turn) == (None, 0)
+    log.add(ask(), opens=True)
+    assert log.kinds == ["input"]
+
+
+def test_e6_a_summary_leaves_with_its_entry_and_waits_for_what_it_passed_over(log):
+    """What it covers may leave before it; what came late and is not covered yet keeps the place."""
+    log.add(ask(), answer(1))
+    log.add(parks=(2,))
+    log.add(ask("two"), answer())
+    log.add(summary(4), ask("three"), answer())
+    log.add(result(exchange=2))
+    assert log.state.late == 2
+    log.refuses(InvalidOption, cut=2)
+    log.add(summary(7), ask("four"))
+    assert log.state.late == 0
+    log.add(cut=2)
+    assert (log.state.summary, log.state.summarised) == (9, 7)
+    log.add(cut=9)
+    assert (log.state.summary, log.state.summarised, log.kinds) == (0, 0, ["input"])
+
+
+def test_e6_a_journal_that_leaves_out_what_is_cut_is_found_out(log):
+    """A missing entry is named; nothing is anchored to what was not seen."""
+    log.add(ask(), answer(), ask("two"), answer())
+    for stored in ([], log.entries[1:], [log.entries[0], *log.entries[2:]]):
+        with pytest.raises(DecisionHistoryCorrupt):
+            extend(log.header, Delta(idempotency="cut", cut=4), 9, stored=stored)
+
+
+def test_e6_a_cut_makes_room_for_its_own_commit(log):
+    """A bound is on what is retained when the commit is done."""
+    log.add(ask("x" * 100), answer())
+    bound = log.header.bytes
+    log.refuses(DecisionHistoryRetentionExceeded, ask("y" * 100), max_retained_bytes=bound)
+    log.add(ask("y" * 100), max_retained_bytes=bound, cut=2)
+    assert log.header.bytes < bound
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------

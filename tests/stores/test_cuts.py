@@ -224,6 +224,27 @@ def test_e6_a_summary_goes_with_its_own_entry(journal: Any) -> None:
     drive(talk.store.verify(talk.key))
 
 
+def test_e6_d24_a_transaction_is_given_what_stays(journal: Any) -> None:
+    """A record that was cut to nothing is a record without entries, not an absent one."""
+    talk = chat(journal)
+    for number in range(2):
+        drive(talk.append([{"role": "user", "content": f"{number}"}, {"role": "assistant", "content": "yes"}]))
+    given: list[Any] = []
+
+    async def look(record: Any) -> tuple[Any, None]:
+        given.append(record)
+        return record.adding(talk.history.wire.input("next")), None
+
+    for at, stays in ((2, [3, 4]), (5, [])):
+        drive(cut(talk, at))
+        before = drive(talk.store.read(talk.key))
+        assert before is not None
+        assert [entry.seq for entry in before.entries] == stays
+        drive(talk.store.transact(talk.key, look))
+        assert given[-1].entries == before.entries
+    assert [entry.seq for entry in drive(all_of(talk))] == [6]
+
+
 # --- who waits -------------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Entry
 
-Meta = TypeVar("Meta")
+if TYPE_CHECKING:  # checkers know the default of a type variable, which Python 3.11 does not
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Meta = TypeVarWithDefault("Meta", default=object)
+else:
+    Meta = TypeVar("Meta")
 Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
 
 USER_INTENT: Final = "user_intent"
