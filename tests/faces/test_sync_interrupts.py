@@ -28,7 +28,8 @@ class Interrupt:
     Raises `KeyboardInterrupt` at the n-th line that runs inside the package.
 
     A `with` line that is met again as its block ends is passed over: there a tracer could raise between the block and
-    the release of its lock, where the interpreter never looks for signals.
+    the release of its lock, where the interpreter never looks for signals. So is a `try` line, which does nothing and
+    has no place in the block's exception table: raised there, nothing would release the lock.
     """
 
     def __init__(self, line: int) -> None:
@@ -60,9 +61,10 @@ class Interrupt:
 
 
 def leaves_block(frame: FrameType, entered: set[int]) -> bool:
-    """Whether a `with` line is met for the second time."""
-    if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-        return False
+    """Whether a `with` line is met for the second time, or a `try` line at all."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+    if not line.startswith("with "):
+        return line.startswith("try:")
     again = frame.f_lineno in entered
     entered ^= {frame.f_lineno}
     return again
