@@ -90,8 +90,8 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
                 "create_in_memory_store()",
                 option="store",
             )
-        if self.store.namespace:  # raises where there is none (SPEC D21)
-            Written(self.metadata)
+        _ = self.store.namespace  # refused where there is none (SPEC D21)
+        Written(self.metadata)
         for name in ("max_entries", "max_chars"):
             if type(getattr(self, name)) not in (int, type(None)):
                 raise InvalidOption(f"{name} is an int, or None for no bound", option=name)

@@ -7,6 +7,7 @@ Each test names the row that it proves. Stores are real: RAM, a SQLite file, a h
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
-from tests.stores.labs import KINDS, open_journal
+from tests.stores.labs import KINDS, in_threads, open_journal
 
 import minutebook.sync
 from minutebook import (
@@ -586,6 +587,40 @@ def test_e6_retention_as_numbers() -> None:
     assert [kept.excess(retention, 7) for retention, _ in table] == [dropped for _, dropped in table]
 
 
+def read_beside_turns(step: int) -> list[int] | None:
+    """
+    Read a context up to its `step`-th await, have the whole session turn over, and return what the reading gives.
+
+    `None` where it has fewer awaits.
+    """
+    ram = MemoryJournal()
+    policy: dict[str, Any] = {"max_entries": 300, "max_chars": 10**6}
+    kept = manager(store=JournalStore(ram, namespace="n"), **policy)
+    for number in range(300):
+        drive(kept.append("s", turn(f"{number}", "")))
+    reading = manager(store=JournalStore(SuspendingJournal(ram), namespace="n"), **policy).get_llm_context("s")
+    try:
+        for _ in range(step):
+            reading.send(None)
+    except StopIteration:
+        return None
+    for number in range(300, 600):
+        drive(kept.append("s", turn(f"{number}", "")))
+    return [int(message["content"]) for message in drive(reading)]
+
+
+def test_e6_a_context_that_is_read_beside_turns_has_no_hole() -> None:
+    """Wherever the session turns over under it, what comes is one state: the old one, or the new one read anew."""
+    found: list[int] = []
+    for step in itertools.count(1):
+        context = read_beside_turns(step)
+        if context is None:
+            break
+        assert context in ([*range(300)], [*range(300, 600)]), f"await {step}"
+        found.append(context[0])
+    assert {0, 300} == set(found)
+
+
 # --- E7: transforms --------------------------------------------------------------------------------------------------
 
 
@@ -1038,6 +1073,31 @@ def test_b11_a_coroutine_function_under_blocking_calls_is_told() -> None:
     assert engine.get_llm_context("s") == []
     engine.turn("s", "one")
     assert texts(engine.get_llm_context("s")) == ["u one", "a yes"]
+
+
+def test_b11_threads_of_blocking_callers_share_an_engine(tmp_path: Path) -> None:
+    """Eight threads, each with a session of its own, and one that all want: no entry is lost or another's."""
+    tmp_path.chmod(0o700)
+    with minutebook.sync.SQLiteStore(tmp_path / "engine.sqlite", namespace="n") as store:
+        config: HistoryConfig[None] = minutebook.sync.HistoryConfig(store=store, max_entries=5, max_chars=100)
+        engine = minutebook.sync.Engine(history=config, respond=lambda turn: turn.user_intent)
+
+        def work(name: str) -> int:
+            busy = 0
+            for number in range(20):
+                engine.turn(name, f"{number}")
+                try:
+                    engine.inject("all", name)
+                except DecisionHistoryBusy:
+                    busy += 1
+            return busy
+
+        busy = in_threads([lambda name=f"s{n}": work(name) for n in range(8)])  # type: ignore[misc]
+        for number in range(8):
+            expected = [text for n in range(15, 20) for text in (f"u {n}", f"a {n}")]
+            assert texts(engine.get_llm_context(f"s{number}")) == expected
+        assert store.verify(store.key("all")).entries == 160 - sum(busy)
+        assert len(engine.get_llm_context("all")) == 5
 
 
 def test_i39_an_entry_that_is_none_is_named(store: JournalStore) -> None:

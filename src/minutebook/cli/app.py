@@ -117,7 +117,7 @@ def show(
             print_json({"id": id, **_counters(header), "retained": exchanges, "sent": sent})
             return
         say(f"{shown(id)}: {shown(header.format)}, {_state(header)}")
-        say(f"{header.state.exchanges:,} exchanges in {header.bytes:,} bytes")
+        say(f"{header.state.exchanges - header.cut.exchanges:,} exchanges in {header.bytes:,} bytes")
         print_table(columns(Retained), map(cells, exchanges), title="retained")
         print_table(columns(Request), map(cells, sent), title="sent")
         if messages:
