@@ -156,7 +156,9 @@ class HistoryManager(Generic[Meta]):
         while True:
             header = await self._header(key)
             try:
-                shown, _ = await self._newest(key, header, None, costing=False) if header else ([], False)
+                shown, _ = (
+                    await self._newest(key, header, self._known.get(key), costing=False) if header else ([], False)
+                )
             except DecisionHistoryAbsent:  # what was to be read next has left since: the session is read anew
                 continue
             return [message for each in reversed(shown) for message in each.messages]
@@ -265,8 +267,14 @@ class HistoryManager(Generic[Meta]):
     async def _newest(
         self, key: ConversationKey, header: Header, known: Retained | None, *, costing: bool
     ) -> tuple[list[_Shown], bool]:
-        """Return the retained entries, newest first, and whether they go back to what is `known` and end there."""
+        """
+        Return the retained entries, newest first, and whether they go back to what is `known` and end there.
+
+        To cost entries, what is known ends them; to show them, it tells how many there are, so that the first that is
+        retained no more is not projected to find that out.
+        """
         found: list[_Shown] = []
+        most = known.count_at(header.digest) if known is not None and not costing else None
         chars, before = 0, header.entries + 1
         page = Page(rows=self._retention.rows(STREAM_PAGE.rows), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
         while before > header.cut.seq + 1 and not self._retention.is_none:
@@ -275,8 +283,10 @@ class HistoryManager(Generic[Meta]):
             if not entries:
                 raise has_left(before - 1, now) if before <= now.cut.seq + 1 else damaged(before - 1, "is missing")
             for stored in entries:
-                if known is not None and (stored.seq, stored.digest) == (known.seq, known.digest):
+                if costing and known is not None and (stored.seq, stored.digest) == (known.seq, known.digest):
                     return found, True
+                if len(found) == most:
+                    return found, False
                 if stored.kind is INPUT:
                     shown = self._shown(stored.seq, self._written.entry(stored), costing=costing)
                     chars += shown.chars

@@ -310,6 +310,28 @@ def test_e4_derive_is_called_once_for_each_retained_entry_of_a_read(store: Journ
         assert derive.taken() == {f"{number}": 1 for number in range(3, 8)}
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: JournalStore, keep: bool) -> None:
+    """By a manager that knows the session; another one may cost the first that does not fit, once in each reading."""
+    derive = Counting()
+    policy: dict[str, Any] = {
+        "store": store,
+        "derive_llm_context": derive,
+        "max_chars": 20,
+        "max_entries": 9,
+        "keep_truncated": keep,
+    }
+    kept = manager(**policy)
+    for number in range(12):
+        drive(kept.append("s", turn(f"{number:02}", "yes")))
+    derive.taken()
+    for _ in range(3):
+        assert context(kept)[::2] == ["u 08", "u 09", "u 10", "u 11"]
+        assert derive.taken() == {f"{number:02}": 1 for number in range(8, 12)}
+    assert context(manager(**policy))[::2] == ["u 08", "u 09", "u 10", "u 11"]
+    assert derive.taken() == {f"{number:02}": 1 for number in range(7 if keep else 8, 12)}
+
+
 def test_e4_truncation_costs_each_entry_at_most_once(store: JournalStore) -> None:
     """At each append the new entry alone is projected; another worker costs what is retained once, and no more."""
     derive = Counting()

@@ -54,6 +54,11 @@ class Retained:
         self.costs = deque(costs)
         self.chars = sum(chars for _, chars in self.costs)
 
+    def count_at(self, digest: bytes) -> int | None:
+        """Return how many entries are retained of the record that ends with `digest`; `None` where it is another."""
+        count = len(self.costs)
+        return count if self.digest == digest else None  # looked at second: it changes first, in another thread too
+
     def begin_behind(self, cut: int) -> None:
         """Leave out what has left the record up to the entry `cut`."""
         while self.costs and self.costs[0][0] <= cut:
