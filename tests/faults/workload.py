@@ -557,7 +557,7 @@ def main(arguments: Iterable[str], ack_file: str) -> None:
 
 
 def serve() -> None:
-    """Be a nursery: fork a child for each line of standard input, and tell its process id and, in the end, its status."""
+    """Be a nursery: fork a child for each line of standard input; tell its process id, and its status in the end."""
     for line in sys.stdin:
         *arguments, ack_file = json.loads(line)
         child = os.fork()
