@@ -74,4 +74,5 @@ $(STAMPS)/peers: $(BUILD)
 	@mkdir -p $(STAMPS)
 	@{ test -e $(PEERS)/pyvenv.cfg || $(PYTHON) -m venv $(PEERS); } \
 		&& $(PEERS)/bin/python -m pip install --quiet --editable '.[peers]' \
-		&& touch $@ || echo "the peers are not installed: their pages in docs/coming-from are not tested"
+		&& touch $@ \
+		|| { rm -rf $(PEERS); echo "the peers are not installed: their pages in docs/coming-from are not tested"; }

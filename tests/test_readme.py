@@ -127,9 +127,12 @@ def known(name):
     for part in parts[cut:]:
         if part in getattr(found, "__annotations__", ()) or part in getattr(found, "model_fields", ()):
             break
-        if not hasattr(found, part):
+        try:
+            found = getattr(found, part)
+        except ImportError:  # it is there, and wants an extra that is not
+            break
+        except AttributeError:
             return False
-        found = getattr(found, part)
     return not parameter or parameter in inspect.signature(found).parameters
 
 print(*(name for name in sys.argv[1:] if not known(name)))
