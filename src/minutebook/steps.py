@@ -324,7 +324,7 @@ class Steps:
         if self.stream is None:
             return await self._post(self._path(self.api.path), joined(fields))
         body = await self._post(self._path(self.stream.path or self.api.path), joined(fields))
-        return assembled(self.api, body)
+        return await assembled(self.api, body)
 
     def _path(self, path: str) -> str:
         return path.replace("{model}", quote(self.model, safe=""))

@@ -32,17 +32,22 @@ from tests.providers.dialects import (
 from minutebook import sync
 from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
 from minutebook.model.entries import Kind
+from minutebook.providers import streams
 from minutebook.providers.anthropic import ANTHROPIC
 from minutebook.providers.decision import Api, Native, read
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
-from minutebook.providers.streams import assembled
 from minutebook.providers.wire import wire_format
 from minutebook.testing import drive
 
 SSE = {"Content-Type": "text/event-stream"}
 Events = list[Any]
+
+
+def assembled(api: Api, body: bytes) -> bytes:
+    """The body that a stream adds up to."""
+    return drive(streams.assembled(api, body))
 
 
 def sse(events: Events, *, named: bool = True, ending: str = "\n", done: bool = False) -> bytes:
