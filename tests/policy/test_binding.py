@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,11 +36,20 @@ def thought(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "thinking", "thinking": "", "signature": signature(messages)}
 
 
-def answer(messages: list[dict[str, Any]], *ids: str, name: str = "x") -> bytes:
-    """A response that thinks twice, calls, or says its name; with a provider's own spacing."""
+def answer(
+    messages: list[dict[str, Any]], *ids: str, name: str = "x", blanks: Sequence[int] = (), cut: bool = False
+) -> bytes:
+    """
+    A response that thinks twice, calls, or says its name; with a provider's own spacing.
+
+    Blank texts stand at the places of `blanks`; where it was cut, the model was thinking again.
+    """
     called = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
     said = [{"type": "text", "text": name}]
     content = [thought(messages), {"type": "redacted_thinking", "data": signature(messages)}, *said, *called]
+    for place in blanks:
+        content.insert(place, {"type": "text", "text": "\n" * (place % 2)})
+    content += [thought(messages)] if cut else []
     return json.dumps({"role": "assistant", "content": content, "stop_reason": "x"}, indent=1).encode()
 
 
@@ -79,6 +88,8 @@ class Story:
             if message["role"] != "assistant":
                 continue
             name = next(block["text"] for block in message["content"] if block["type"] == "text")
+            assert all(block["text"].strip() for block in message["content"] if block["type"] == "text")
+            assert "thinking" not in message["content"][-1]["type"]
             made = thoughts(message)
             fresh = self.signed[name] == signature(messages[:place])
             if made:
@@ -109,7 +120,10 @@ class Story:
         name = f"n{self.ids}"
         self.signed[name] = signature(messages)
         ids = [self.random.choice(("a", f"b{self.ids}")) + str(n) for n in range(calls)]
-        return list(turn.respond(answer(messages, *ids, name=name)))
+        blanks = self.random.sample(range(4), self.random.choice((0, 0, 1, 2)))
+        body = answer(messages, *ids, name=name, blanks=blanks, cut=self.random.random() < 0.2)
+        self.found["refused blocks"] += len(blanks)
+        return list(turn.respond(body))
 
     def go_on(self, folder: Path) -> None:
         """One more thing that happens: mostly a turn; a late result, a restart, other limits, or a move elsewhere."""

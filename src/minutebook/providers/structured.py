@@ -56,6 +56,7 @@ class StructuredWire:
         self.injection = plain.injection
         self.outputs = plain.outputs
         self.transcript = plain.transcript
+        self.sendable = plain.sendable
         self.rename = plain.rename
         self.binds = plain.binds
         self.unbound = plain.unbound

@@ -86,6 +86,10 @@ class Format(ABC):
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a fragment with its call ids replaced, each pair used once, in order."""
 
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return the fragment as it is: this format's providers take back whatever they said."""
+        return fragment
+
     def unbound(self, fragment: bytes) -> bytes:
         """Return the fragment as it is: this format binds no reasoning to what stands before it."""
         return fragment
@@ -255,7 +259,7 @@ class Format(ABC):
             return Draft(kind=Kind.RESPONSE, payload=payload)
         fragment = payload[answer.start : answer.stop]
         calls = tuple(call for call, _ in self.call_list(fragment, answer.path))
-        size = len(fragment) + _length(self.response_wrap) - (answer.messages - 1)
+        size = len(self.sendable(fragment)) + _length(self.response_wrap) - (answer.messages - 1)
         messages = answer.messages
         if calls and self.grouped:
             # The message of the results is counted here. Each result adds itself and a comma, one comma too many.
