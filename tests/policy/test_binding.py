@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage, InvalidOption
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import binding
 from minutebook.providers.wire import wire_format
@@ -354,8 +354,12 @@ def test_options_are_checked_at_construction() -> None:
             Conversation(MemoryStore("n"), "c", format="anthropic", reasoning=wrong)  # type: ignore[arg-type]
 
 
-def test_d26_o10_what_comes_in_while_the_model_thinks_makes_its_thinking_stale() -> None:
-    """The answer was made without what stands before it now; and its receipt still tells of its own request."""
+def contents(messages: list[dict[str, Any]]) -> list[Any]:
+    return [message["content"] for message in messages if isinstance(message["content"], str)]
+
+
+def test_d26_o10_what_is_said_while_the_model_thinks_stands_behind_its_answer() -> None:
+    """D26: the answer was made without it, so its thinking stays fresh; and its receipt tells of its own request."""
     told = Conversation(MemoryStore("n"), "c", format="anthropic")
     with told.turn("one") as turn:
         turn.respond(answer(turn.window().messages))
@@ -369,6 +373,50 @@ def test_d26_o10_what_comes_in_while_the_model_thinks_makes_its_thinking_stale()
     with told.turn("three") as turn:
         messages = turn.window().messages
         turn.respond(answer(messages))
-    for place, message in enumerate(messages):
-        if message["role"] == "assistant":
-            assert set(thoughts(message)) <= {signature(messages[:place])}
+    assert contents(messages) == ["one", "two", "by the way", "three"]
+    assert messages[:3] == seen
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    assert answers == [1, 3]
+    for place in answers:
+        assert thoughts(messages[place]) == [signature(messages[:place])] * 2
+
+
+def test_d26_o08_what_is_said_while_the_model_thinks_breaks_no_open_loop() -> None:
+    """D26, O-08: an answer with calls keeps its thinking, which the API demands there; said last, shown last."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    with told.turn("one") as turn:
+        seen = turn.window().messages
+        turn.say("by the way")
+        turn.say("and hurry")
+        (call,) = turn.respond(answer(seen, "c1"))
+        turn.result(call, "r")
+        messages = turn.window().messages
+        assert contents(messages) == ["one", "by the way", "and hurry"]
+        assert thoughts(messages[1]) == [signature(messages[:1])] * 2
+        turn.respond(answer(messages))
+    kinds = [entry.kind.name for entry in told.entries()]
+    assert kinds == ["INPUT", "RESPONSE", "INJECTION", "INJECTION", "RESULT", "RESPONSE"]
+
+
+def test_c1_what_is_said_while_a_request_is_under_way_is_never_lost() -> None:
+    """C1: a request that fails is made again with it, a turn ends with it, and a mark has it when all fails."""
+    store = MemoryStore("n")
+    told = Conversation(store, "c", format="anthropic")
+    with told.turn("one") as turn:
+        turn.window()
+        turn.say("instead")
+        assert contents(turn.window().messages) == ["one", "instead"]
+        turn.say("again")
+        with pytest.raises(InvalidMessage):
+            turn.respond({"role": "user", "content": "no response"})
+        (call,) = turn.respond(answer(turn.window().messages, "c1"))
+        turn.result(call, "r")
+        turn.window()
+        turn.say("last")
+    assert contents(told.window().messages) == ["one", "instead", "again", "last"]
+    with contextlib.suppress(OSError), told.turn("two") as turn:
+        turn.window()
+        turn.say("lost")
+        raise OSError
+    assert "lost" not in contents(told.window().messages)
+    assert sum(b"lost" in entry.payload for entry in store.entries(told.key)) == 1
