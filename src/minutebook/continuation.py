@@ -75,7 +75,7 @@ class Continuation:
         if step.draft.kind is entry.kind is RESPONSE and not entry.calls:
             given, recorded = _members(_fragment(step.draft)), _members(entry.fragment)
             if recorded and _canonical(given[: len(recorded)]) == _canonical(recorded):
-                return self._wire.transcript(given[len(recorded) :])[0]
+                return self._wire.response(given[len(recorded) :])
         raise _conflict(f"entry {step.number} of the transcript is not what is recorded", entry)
 
     def _take_result(self, entry: Entry) -> None:

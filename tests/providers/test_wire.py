@@ -553,6 +553,39 @@ def test_c2_a_gemini_answer_without_a_role_goes_back_with_it():
     assert joined(GEMINI, [draft]) == b'[{"role":"model","parts":[{"text":"hi"}]}]'
 
 
+COMPACTION = {"type": "compaction", "id": "cmp", "encrypted_content": "Zm9v+/=="}
+COMPACTED = {
+    "openai-responses": [COMPACTION],
+    "anthropic": [{"role": "assistant", "content": [COMPACTION, {"type": "text", "text": "so far"}]}],
+}
+
+
+@pytest.mark.parametrize("wire", [RESPONSES, ANTHROPIC], ids=list(COMPACTED))
+def test_c4_o13_a_transcript_that_begins_with_a_compaction_is_refused(wire):
+    """C4: it would be kept and shown in no window, and with it all that it stands for; behind an input it is sent."""
+    head, instructions = COMPACTED[wire.name], {"role": "system", "content": "be kind"}
+    said = message(wire, "ok")
+    later = [user(wire), *(said if isinstance(said, list) else [said])]
+    for first in ([], [instructions], [*later[1:]]):
+        with pytest.raises(InvalidMessage, match="compaction") as refused:
+            wire.transcript([*first, *head, *later])
+        assert refused.value.facts["path"].startswith("$[")
+        assert "Zm9v" not in str(refused.value)
+    drafts = wire.transcript([user(wire, "before"), *head, *later])
+    sent = json.loads(joined(wire, drafts))
+    assert sent[1] == head[0]
+    assert [draft.kind for draft in drafts] == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT, Kind.RESPONSE]
+
+
+def test_c4_a_compaction_behind_what_is_recorded_is_added_to_it():
+    """C4: a client's whole list grows by one item of the model's after the other."""
+    told = Conversation(MemoryStore("n"), "c", format="openai-responses")
+    items = [user(RESPONSES), *message(RESPONSES, "ok")]
+    told.append(items)
+    told.append([*items, COMPACTION, *message(RESPONSES, "more")], whole=True)
+    assert told.window().messages == [*items, COMPACTION, *message(RESPONSES, "more")]
+
+
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 
