@@ -10,20 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.providers.dialects import (
-    GOOGLE,
-    KEY,
-    OUTPUT,
-    REQUEST,
-    TASK,
-    Server,
-    acting,
-    asking,
-    finishes,
-    provider_of,
-    seen,
-    serving,
-)
+from tests.providers.dialects import GOOGLE, finishes, provider_of, serving
+from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Server, acting, asking, seen
 
 from minutebook import sync
 from minutebook.decisions import GeminiDecisionProvider, HistoryOptions

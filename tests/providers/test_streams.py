@@ -14,20 +14,8 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from tests.providers.dialects import (
-    CLAUDE,
-    GOOGLE,
-    KEY,
-    REQUEST,
-    SECRET,
-    Dialect,
-    Server,
-    acting,
-    asking,
-    provider_of,
-    seen,
-    serving,
-)
+from tests.providers.dialects import CLAUDE, GOOGLE, Dialect, provider_of, serving
+from tests.providers.loopback import KEY, REQUEST, SECRET, Server, acting, asking, seen
 
 from minutebook import sync
 from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
