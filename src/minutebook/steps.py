@@ -34,20 +34,10 @@ from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
 from minutebook.ports import Page
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
-from minutebook.providers.decision import (
-    Ask,
-    Native,
-    answers,
-    as_data,
-    checked_request,
-    joined,
-    merged,
-    prelude,
-    read,
-    read_message,
-    withheld,
-)
+from minutebook.providers.decision import Ask, joined
 from minutebook.providers.generator import Generator
+from minutebook.providers.native import Native
+from minutebook.providers.step import answers, as_data, checked_request, merged, prelude, read, read_message, withheld
 from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format

@@ -22,10 +22,12 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisio
 from minutebook.model.entries import Kind
 from minutebook.providers import streams
 from minutebook.providers.anthropic import ANTHROPIC
-from minutebook.providers.decision import Api, Native, read
+from minutebook.providers.decision import Api
 from minutebook.providers.gemini import GEMINI
+from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
+from minutebook.providers.step import read
 from minutebook.providers.wire import wire_format
 from minutebook.testing import drive
 

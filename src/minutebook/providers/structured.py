@@ -18,16 +18,8 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
-from minutebook.providers.decision import (
-    Diagnosis,
-    finished,
-    in_object,
-    is_object,
-    output_text,
-    parsed,
-    proposed,
-    violation,
-)
+from minutebook.providers.decision import Diagnosis, in_object, is_object, violation
+from minutebook.providers.native import finished, output_text, parsed, proposed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
