@@ -531,6 +531,23 @@ def turn_with(raw):
     return next(entry.payload for entry in told.entries() if entry.kind is Kind.RESPONSE), window.messages
 
 
+@pytest.mark.parametrize("parts", [[""], ["", "x"], ["x", "", ""], ["\n"], ["x"]])
+def test_o13_a_tools_empty_text_is_not_among_the_parts_of_its_result(parts):
+    """Case O-13: tools return such parts, and Anthropic refuses every request with one; a text of blanks it takes."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    listed = [{"type": "text", "text": text} for text in parts]
+    with told.turn("x") as turn:
+        (call,) = turn.respond({"role": "assistant", "content": [BLOCKS[5]]})
+        turn.result(call, listed)
+        messages = turn.window().messages
+        turn.respond(message(ANTHROPIC))
+    assert check_messages(messages) is None
+    (result,) = messages[2]["content"]
+    assert result["content"] == ([part for part in listed if part["text"]] or "")
+    naive = [*messages[:2], {"role": "user", "content": [{**result, "content": listed}]}]
+    assert (check_messages(naive) is None) is all(parts), "the control: as it was given it is refused"
+
+
 def test_c4_a_transcript_of_windows_or_of_answers_is_the_same_conversation():
     """C4: a client has an answer as the provider gave it, or as a window sent it; neither is recorded again."""
     blocks = [THOUGHTS[0], BLOCKS[0], BLOCKS[5], THOUGHTS[1]]

@@ -78,8 +78,11 @@ class Anthropic(BlockFormat):
         return Reply(identifier(block, "tool_use_id", path), "")
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
-        """Return the `tool_result` block; `is_error` stands there only when it is one."""
-        content = output if are_parts(output, _PARTS) else as_text(output)
+        """Return the `tool_result` block; `is_error` stands there only when it is one, an empty text never."""
+        if isinstance(output, list) and are_parts(output, _PARTS):
+            content: JSON = [part for part in output if part != {"type": "text", "text": ""}] or ""
+        else:
+            content = as_text(output)
         block: dict[str, JSON] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
         return {**block, "is_error": True} if error else block
 
