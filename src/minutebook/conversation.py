@@ -278,6 +278,8 @@ class Turn:
         self._idempotency = idempotency
         self._hold: Hold | None = None
         self._answer: tuple[Draft, ...] = ()
+        self._said: tuple[Draft, ...] = ()
+        """What was said while a request was under way, until its answer is there to stand before it."""
         self._responded = False
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
@@ -303,10 +305,10 @@ class Turn:
             if error is None:
                 await self._settle(hold)
         except BaseException as refusal:
-            await hold.abandon(refusal, self._answer)
+            await hold.abandon(refusal, (*self._answer, *self._said))
             raise
         if error is not None:
-            await hold.abandon(error, self._answer)
+            await hold.abandon(error, (*self._answer, *self._said))
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
@@ -318,7 +320,7 @@ class Turn:
             await hold.abandon(refusal)
             return
         _check_answered(hold.header, "the turn ends")
-        self.receipt = (await hold.commit(self._answer, settles=True, release=True)).receipt
+        self.receipt = (await hold.commit((*self._answer, *self._said), settles=True, release=True)).receipt
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """
@@ -354,11 +356,16 @@ class Turn:
         hold = self._held()
         draft = self._wire.response(body)
         hold.generated = True
-        if not draft.calls:
-            _check_answered(await self._record(), "the model answers")
-            self._answer, self._responded = (draft,), True
-            return []
-        committed = await self._record(draft)
+        said, self._said = self._said, ()
+        try:
+            if not draft.calls:
+                _check_answered(await self._record(), "the model answers")
+                self._answer, self._responded = (draft, *said), True
+                return []
+            committed = await self._record(draft, *said)
+        except BaseException:
+            self._said = (*said, *self._said)
+            raise
         self._responded = True
         key, exchange = self._conversation.key, committed.state.exchange
         calls = self._wire.calls(draft.payload[draft.start : draft.stop])
@@ -377,8 +384,17 @@ class Turn:
         await self._record(draft)
 
     async def say(self, message: object) -> None:
-        """Record a further message inside the turn; while a call is open it is shown after the results (case O-08)."""
-        await self._record(self._wire.injection(message))
+        """
+        Record a further message inside the turn; while a call is open it is shown after the results (case O-08).
+
+        One that comes between a window and its answer is recorded with the answer and stands behind it: the model has
+        not seen it, and what it thought stays bound to what it did see. The next window shows it in any case.
+        """
+        draft = self._wire.injection(message)
+        if self._held().sent is not None and not self._answer:
+            self._said = (*self._said, draft)
+            return
+        await self._record(draft)
 
     async def park(self, call: ToolCall) -> None:
         """
@@ -393,7 +409,7 @@ class Turn:
         """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
         hold = self._held()
         # Taken before the first await: of two commits under way together only one records it.
-        kept, self._answer = self._answer, ()
+        kept, self._answer, self._said = (*self._answer, *self._said), (), ()
         if kept or drafts or parks:
             try:
                 self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt

@@ -289,7 +289,8 @@ class GeminiDecisionProvider(ApiProvider):
 
     Args:
         client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
-        base_url: the service's address and API version; also beside a client.
+        base_url: the service's address, such as `https://generativelanguage.googleapis.com`; also beside a client.
+            A version of the API in its path (`…/v1beta`) is asked for, otherwise it is `v1`.
         api_key: else `GOOGLE_API_KEY` or `GEMINI_API_KEY`; beside a client that proves itself it may be left out.
         extra_body: further fields; `generationConfig` may hold anything but the answer's form and bound, such as
             `temperature` or `thinkingConfig`.

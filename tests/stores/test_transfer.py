@@ -36,8 +36,8 @@ from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observat
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.record import State
 from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out
-from minutebook.providers.decision import Native
 from minutebook.providers.derivation import derived_entries
+from minutebook.providers.native import Native
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import FORMATS, wire_format

@@ -1,7 +1,8 @@
 """
 From units to bytes: a window is joined from stored slices, and nothing of it is encoded again.
 
-The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids.
+The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids. And
+of a response what its provider refuses to take back is left out, the same in every window.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
             continue
         if entry.kind is RESPONSE:
             before, after = wire.response_wrap
-            fragments.append(before + (wire.rename(fragment, names) if names else fragment) + after)
+            sent = wire.sendable(fragment)
+            fragments.append(before + (wire.rename(sent, names) if names else sent) + after)
         elif entry.kind is RESULT:
             results.append(wire.rename(fragment, _answered(entry, unit, names)) if names else fragment)
         else:
