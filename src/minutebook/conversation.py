@@ -388,7 +388,8 @@ class Turn:
         Record a further message inside the turn; while a call is open it is shown after the results (case O-08).
 
         One that comes between a window and its answer is recorded with the answer and stands behind it: the model has
-        not seen it, and what it thought stays bound to what it did see. The next window shows it in any case.
+        not seen it, and what it thought stays bound to what it did see. The next window shows it in any case. Until the
+        answer is recorded it is in memory alone; a process that is killed in between takes it along with its attempt.
         """
         draft = self._wire.injection(message)
         if self._held().sent is not None and not self._answer:
