@@ -20,7 +20,6 @@ from minutebook.model.record import extend, new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
-from minutebook.stores.sqlite_host import HostConnection
 from minutebook.stores.sqlite_jobs import Kept
 from minutebook.stores.sqlite_rows import (
     MINUTE_BITS,
@@ -116,6 +115,8 @@ class SQLiteJournal:
             InvalidOption: the connection is inside a transaction.
             DecisionHistorySchemaUnsupported: our tables in it are of a newer version.
         """
+        from minutebook.stores.sqlite_host import HostConnection
+
         journal = cls.__new__(cls)
         journal._begin(HostConnection(connection), bounds, clock, blocking=True)
         return journal
