@@ -171,9 +171,10 @@ class Reading:
     def _exchange(self, unit: Unit, scan: Scan, position: int) -> Exchange:
         """Return what is read of the unit that stands at `position` of the scan."""
         units, turn = scan.units, unit.turn
-        messages = unit_fragments(unit, self.history.wire)
-        if position + 1 == len(units) or units[position + 1].turn != turn:
-            messages[:0] = [fragment for entry in reversed(scan.inputs.get(turn, ())) if (fragment := entry.fragment)]
+        older = units[position + 1].turn if position + 1 < len(units) else 0
+        said = reversed(scan.inputs.get(turn, ())) if turn != older else ()
+        messages = [fragment for entry in said if (fragment := entry.fragment)]
+        messages += unit_fragments(unit, self.history.wire)
         response = unit.entries[0] if unit.entries else None
         return Exchange(
             seq=unit.key,
