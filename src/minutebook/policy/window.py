@@ -367,9 +367,8 @@ class Scan:
             return messages > bounds[0] or array_size(messages, size) > bounds[1]
 
         live, settled = len(self._found), self._settled
-        kept = bisect_left(range(1, live + 1), True, key=exceeds)
-        if kept < live or settled is None:
-            return kept
+        if settled is None or exceeds(live):
+            return bisect_left(range(1, live + 1), True, key=exceeds)
         messages, size = self._cost(live)
         turn = self._found[-1].turn if live else 0
         first = settled.first_fitting(bounds[0] - messages, bounds[1] - 1 - size - messages, turn)
