@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         StorageError,
         StoreClosed,
     )
-    from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
         create_sqlite_decision_history_store,
         open_store,
     )
+    from minutebook.windows import Window
 
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
@@ -203,7 +203,7 @@ _HOMES = {
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
     "ToolCall": "minutebook.conversation",
-    "Window": "minutebook.history",
+    "Window": "minutebook.windows",
     "WindowLimits": "minutebook.model.bounds",
     "capability": "minutebook.runtime",
     "create_sqlite_decision_history_store": "minutebook.stores.opening",

@@ -8,14 +8,13 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
 from minutebook.continuation import Continuation
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, PairingViolation
-from minutebook.history import History, Hold, Window
+from minutebook.history import History, Hold
 from minutebook.model.bounds import WindowLimits, check_retained
 from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from minutebook.ports import Journal, Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
+    from minutebook.windows import Window
 
 LOW_WATER = 0.65
 """How far a conversation's window is cut when a limit bites, if its limits do not say otherwise (SPEC C4)."""
@@ -231,9 +231,7 @@ class Conversation(Reading):
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         limits = None if limits is None else _checked_limits(limits)
-        history = copy.copy(self.history)
-        history.journal = cast("Journal", OneRecord(self.store.journal))
-        return await history.window(limits)
+        return await self.history.window(limits, cast("Journal", OneRecord(self.store.journal)))
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""

@@ -45,13 +45,13 @@ from minutebook.providers.wire import wire_format
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from minutebook.history import Window
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.policy.binding import Reasoning
     from minutebook.providers.decision import Api, Interface
     from minutebook.stores.journal import JournalStore
+    from minutebook.windows import Window
 
 
 Prepared: TypeAlias = "tuple[Ask, dict[str, bytes], int | None]"

@@ -107,10 +107,10 @@ SHOWN: dict[str, set[str]] = {
 """Fields whose texts a class may show, and why; every other text of every class is content."""
 
 SHOW_NUMBERS = {
-    "history.Window",
     "providers.sdk_http.Unshown",
     "runtime.program.Program",
     "testing.clock.FrozenClock",
+    "windows.Window",
 }
 """Classes that are no records and have a `repr` of their own: of counts and a declared name, as other tests show."""
 

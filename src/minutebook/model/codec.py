@@ -33,6 +33,7 @@ __all__ = [
     "MAX_PAYLOAD_BYTES",
     "decode",
     "encode",
+    "encode_copy",
     "reread",
     "text",
 ]
@@ -82,6 +83,11 @@ def encode(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     Raises:
         InvalidValue: JSON cannot hold the value exactly, or it exceeds a bound; `path` names the place.
     """
+    return encode_copy(value, limit=limit)[0]
+
+
+def encode_copy(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, JSON]:
+    """Return the same bytes and the copy that they were made of, which is what they decode to. Raises as `encode`."""
     limit = min(limit, MAX_PAYLOAD_BYTES)
     copy = _copied(value, limit)
     try:
@@ -93,7 +99,7 @@ def encode(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
         raise _refused(_ROOT, _TOO_SMALL_HERE)
     if len(payload) > limit:
         raise _too_long(len(payload), limit)
-    return payload
+    return payload, copy
 
 
 def decode(data: bytes | bytearray | memoryview) -> JSON:

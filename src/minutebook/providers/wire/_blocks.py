@@ -141,7 +141,7 @@ class BlockFormat(Format):
 
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls in a list of blocks, with their arguments as JSON values."""
-        content = codec.decode(fragment)
+        content = codec.reread(fragment)
         blocks = content if isinstance(content, list) else []
         found = [self.call(members(b, f"{path}[{n}]"), f"{path}[{n}]") for n, b in enumerate(blocks)]
         return [call for call in found if call is not None]
