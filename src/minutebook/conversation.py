@@ -16,7 +16,7 @@ import msgspec
 from minutebook.continuation import Continuation
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
-from minutebook.model.bounds import WindowLimits, check_retained
+from minutebook.model.bounds import WindowLimits, check_flag, check_retained
 from minutebook.model.codec import JSON
 from minutebook.model.entries import Call, Draft
 from minutebook.model.events import check_observer
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Journal, Observer, Summarize
+    from minutebook.ports import Journal, Observer, Summarize, Wire
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
 
@@ -152,7 +152,7 @@ class Conversation(Reading):
         """
         idempotency = check_id(id, "append id") if id else ""
         drafts: Sequence[Draft] = self._wire.transcript(messages)
-        if whole:
+        if check_flag(whole, "whole"):
             return await self._append_whole(drafts, idempotency)
         if not drafts:
             return None
@@ -204,11 +204,11 @@ class Conversation(Reading):
         The same result again is a no-op.
 
         Raises:
-            PairingViolation: the call does not wait for a result, or another conversation made it.
+            PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
+                not what the response has.
             DecisionHistoryConflict: another result stands already.
         """
-        draft = self._wire.result(call.position, _checked_call(call, self.key), output, error=error)
-        draft = msgspec.structs.replace(draft, exchange=call.exchange)
+        draft = _result(self._wire, _checked_call(call, self.key, await self.history.header()), output, error=error)
         committed = await self.history.append((draft,), idempotency=await self._result_id(call))
         return committed.receipt if committed else None
 
@@ -219,7 +219,13 @@ class Conversation(Reading):
         return f"result-{call.exchange}-{call.position}-{digest}"
 
     async def drop_summary(self) -> bool:
-        """Have windows show no summary any more; see `JournalStore.drop_summary`."""
+        """
+        Have windows show no summary any more; see `JournalStore.drop_summary`.
+
+        Raises:
+            DecisionHistoryConflict: also, where it was recorded in another wire format.
+        """
+        await self.history.header()
         return await self.store.drop_summary(self.key)
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
@@ -236,7 +242,13 @@ class Conversation(Reading):
         return await history.window(limits)
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
-        """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""
+        """
+        Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`.
+
+        Raises:
+            DecisionHistoryConflict: also, where it was recorded in another wire format: this one could not import it.
+        """
+        await self.history.header()
         return await self.store.export(self.key, path, force=force, progress=progress)
 
     async def import_(
@@ -265,8 +277,11 @@ class Turn:
     """
     One turn of a conversation: an `async with` block that holds the reservation (SPEC C1).
 
-    Leaving the block settles the turn; an exception or a cancellation abandons it, and so does leaving it without a
-    response: then its input is in no window until the same message comes again.
+    A turn has an answer: leaving the block settles it once a response was recorded and no call waits for its result.
+    Without one it is abandoned and leaving it raises `PairingViolation`, whether a window was asked for or not: an
+    answer that nobody gave to `respond` would be lost without a word. An exception or a cancellation abandons the turn
+    too, and goes on as it is; so raise one of your own to leave a turn on purpose. Whatever is abandoned is in no
+    window; the input stays recorded, and the same message goes on from it.
     """
 
     def __init__(self, conversation: Conversation, drafts: tuple[Draft, ...], idempotency: str) -> None:
@@ -310,13 +325,10 @@ class Turn:
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
-            refusal = PairingViolation(
-                "the turn ended without a response; was the call of `respond` left out, or its `await`?"
+            raise PairingViolation(
+                "the turn ended without a response; was the call of `respond` left out, or its `await`? To leave a "
+                "turn on purpose raise an exception: its input stays recorded, and the same message goes on from it"
             )
-            if hold.sent is not None:
-                raise refusal  # a window was asked for, so a request was made: its answer would be lost without a word
-            await hold.abandon(refusal)
-            return
         _check_answered(hold.header, "the turn ends")
         self.receipt = (await hold.commit(self._answer, settles=True, release=True)).receipt
 
@@ -324,11 +336,18 @@ class Turn:
         """
         Return the messages to send: this turn's input, the newest exchanges within the limits, and no more.
 
+        While a call of this turn waits for its result there is no window. With its exchange the request would hold a
+        call without a result (promise I-22); without it the newest exchange would be cut, and the results that have
+        arrived with it (SPEC D8, case O-15). Give the results, or `park` the call. To look at what is recorded so far
+        there is `Conversation.window`, which shows no exchange that waits.
+
         Raises:
+            PairingViolation: calls wait for their results; nothing may be sent.
             DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
         """
         limits = None if limits is None else _checked_limits(limits)
-        await self._record()  # an answer that was kept back: the turn goes on, and its request's receipt goes with it
+        # An answer that was kept back: the turn goes on, and its request's receipt goes with it.
+        _check_answered(await self._record(), "a window is asked for")
         return await self._held().window(limits)
 
     @property
@@ -369,12 +388,11 @@ class Turn:
         Record what answers a call, durable when this returns: a text, a JSON value, or a complete wire message.
 
         Raises:
-            PairingViolation: the call does not wait for a result, or another conversation made it.
+            PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
+                not what the response has.
         """
-        named = _checked_call(call, self._conversation.key)
-        draft = self._wire.result(call.position, named, output, error=error)
-        draft = msgspec.structs.replace(draft, exchange=call.exchange)
-        await self._record(draft)
+        call = _checked_call(call, self._conversation.key, self._held().header)
+        await self._record(_result(self._wire, call, output, error=error))
 
     async def say(self, message: object) -> None:
         """Record a further message inside the turn; while a call is open it is shown after the results (case O-08)."""
@@ -386,7 +404,7 @@ class Turn:
 
         It is in no window until `Conversation.complete` has brought its results.
         """
-        _checked_call(call, self._conversation.key)
+        call = _checked_call(call, self._conversation.key, self._held().header)
         await self._record(parks=(call.exchange,))
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
@@ -419,18 +437,47 @@ class Turn:
 def _checked_limits(limits: object) -> WindowLimits:
     if limits is None:
         return WindowLimits()
-    if not isinstance(limits, WindowLimits):
+    if type(limits) is not WindowLimits:  # a subclass may have left its checks out
         raise InvalidOption(f"limits is a WindowLimits, not {type(limits).__name__}", option="limits")
     return limits
 
 
-def _checked_call(call: object, key: ConversationKey) -> Call:
-    """Return the call that a result names, if it was made in this conversation."""
-    if not isinstance(call, ToolCall):
+def _checked_call(call: object, key: ConversationKey, header: Header | None) -> ToolCall:
+    """
+    Return `call` if it was made in this conversation and, while it waits, is what its response has at its place.
+
+    A `ToolCall` can be made by hand, as from a table of approvals. Under another id its result would stand in every
+    window beside a call that it does not answer (promise I-22).
+    """
+    if type(call) is not ToolCall:
         raise InvalidOption(f"a call is what `respond` returned, not {type(call).__name__}", option="call")
+    if not _has_own_types(call):
+        raise InvalidOption("a field of this call has another type than those that `respond` returns", option="call")
     if call.conversation != key:
         raise PairingViolation("the call was made in another conversation", exchange=call.exchange)
+    for waits in header.state.open if header else ():
+        at = call.position
+        if waits.exchange == call.exchange and 0 <= at < len(waits.calls) and waits.calls[at] != _named(call):
+            raise PairingViolation(
+                f"call {at} of the response at seq {call.exchange} has another id or name; take the calls that "
+                "`respond` or `open_calls` returns",
+                exchange=call.exchange,
+            )
+    return call
+
+
+def _has_own_types(call: ToolCall) -> bool:
+    kinds = (type(call.exchange), type(call.position), type(call.id), type(call.name), type(call.custom))
+    return kinds == (int, int, str, str, bool)
+
+
+def _named(call: ToolCall) -> Call:
     return Call(call.id, call.name, call.custom)
+
+
+def _result(wire: Wire, call: ToolCall, output: object, *, error: bool) -> Draft:
+    draft = wire.result(call.position, _named(call), output, error=check_flag(error, "error"))
+    return msgspec.structs.replace(draft, exchange=call.exchange)
 
 
 def _tool_call(key: ConversationKey, call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
@@ -450,6 +497,7 @@ def _check_answered(header: Header, what: str) -> None:
     for waits in header.state.open:
         if not waits.parked:
             raise PairingViolation(
-                f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them",
+                f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them (or is an "
+                "`await` missing?)",
                 exchange=waits.exchange,
             )

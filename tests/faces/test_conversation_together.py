@@ -1,7 +1,10 @@
 """Face C where things meet: calls of two conversations, refusals that are caught, results given together (SPEC C1)."""
 
+# ruff: noqa: PT012 - what fails here is a turn, which is a block
+
 import asyncio
 import functools
+import json
 
 import pytest
 
@@ -30,6 +33,20 @@ def asynchronous(test):
 def asked(*ids):
     calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
     return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
+
+
+def calling_of(format_, count):
+    """Return a response of a format that makes `count` calls."""
+    if format_ == "openai-chat":
+        return asked(*(f"c{n}" for n in range(count)))
+    if format_ == "openai-responses":
+        calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(count)]
+        return {"status": "completed", "output": calls}
+    if format_ == "anthropic":
+        blocks = [{"type": "tool_use", "id": f"c{n}", "name": "f", "input": {}} for n in range(count)]
+        return {"role": "assistant", "content": blocks, "stop_reason": "tool_use"}
+    parts = [{"functionCall": {"name": "f", "args": {}}} for _ in range(count)]
+    return {"candidates": [{"content": {"role": "model", "parts": parts}}]}
 
 
 def answered(text):
@@ -64,9 +81,10 @@ async def test_c1_a_refusal_that_is_caught_costs_no_answer():
             with pytest.raises(DecisionHistoryRetentionExceeded):
                 await turn.say("z" * 500)
         assert [m["content"] for m in await talk.window()] == ["q", "precious"]
-        async with talk.turn("again") as turn:
-            with pytest.raises(DecisionHistoryRetentionExceeded):
-                await turn.respond(asked("a" * 500))
+        with pytest.raises(PairingViolation, match="without a response"):
+            async with talk.turn("again") as turn:
+                with pytest.raises(DecisionHistoryRetentionExceeded):
+                    await turn.respond(asked("a" * 500))
         assert [m["content"] for m in await talk.window()] == ["q", "precious"], "no response, so no settled turn"
         for late in (turn.respond(answered("late")), turn.window(), turn.say("late")):
             with pytest.raises(InvalidOption, match="over"):
@@ -124,16 +142,95 @@ async def test_c2_a_conversation_is_not_read_in_another_format():
 
 
 @asynchronous
-async def test_c1_an_answer_that_was_forgotten_is_told():
-    """C1: a turn that gave a window and got no response is abandoned, and says so; one that asked for none is quiet."""
+@pytest.mark.parametrize("asked_for", [(), ("window",), ("say",), ("window", "say", "window")])
+async def test_c1_a_turn_without_an_answer_is_refused_whatever_was_asked_for(asked_for):
+    """C1: an answer that nobody gave to `respond` is told, with a window or without; the same message goes on."""
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat")
-        with pytest.raises(PairingViolation, match="respond"):
+        with pytest.raises(PairingViolation, match="`respond`"):
             async with talk.turn("q") as turn:
-                await turn.window()
-        async with talk.turn("q"):
-            pass
+                for name in asked_for:
+                    await (turn.say("more") if name == "say" else turn.window())
         assert not await talk.last()
+        assert not (await store.header(talk.key)).token
+        async with talk.turn("q") as turn:
+            assert [m["content"] for m in await turn.window()] == ["q"]
+            await turn.respond(answered("a"))
+        assert [m["content"] for m in await talk.window()] == ["q", "a"]
+
+
+@asynchronous
+async def test_c1_a_turn_is_left_on_purpose_by_an_exception_of_the_callers():
+    """C1: it goes on as it is, with nothing of ours around it; the input waits for the same message."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format="openai-chat")
+        with pytest.raises(LookupError, match="not today") as raised:
+            async with talk.turn("q"):
+                raise LookupError("not today")
+        assert raised.value.__context__ is None
+        assert not await talk.last()
+
+
+@pytest.mark.parametrize("format_", ["openai-chat", "openai-responses", "anthropic", "gemini"])
+@asynchronous
+async def test_i22_o15_d08_no_window_leaves_while_a_call_waits(format_):
+    """I-22, O-15, D8: no call without its result, no exchange cut; with the last result, or parked, it is there."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format=format_)
+        body = calling_of(format_, 3)
+        async with talk.turn("go") as turn:
+            await turn.window()
+            calls = await turn.respond(body)
+            for position, call in enumerate(calls):
+                with pytest.raises(PairingViolation, match=rf"{3 - position} call\(s\) wait.*or park"):
+                    await turn.window()
+                assert turn.sent == turn.receipt.request, "no request was begun"
+                assert len(await talk.window()) == 1, "the look from outside shows the input and no exchange that waits"
+                await turn.result(call, f"r{position}")
+            window = json.loads((await turn.window()).json)
+            assert sum("r0" in json.dumps(m) for m in window) == 1
+            (again, _, _) = await turn.respond(body)
+            await turn.park(again)
+            assert (await turn.window()).messages == window, "the parked exchange alone stays out"
+            await turn.respond(body)
+            for call in await talk.open_calls():
+                if call.exchange != again.exchange:
+                    await turn.result(call, "r")
+
+
+@asynchronous
+async def test_c3_d18_a_window_that_outlives_its_turn_tells_nothing_and_records_nothing():
+    """C3, D18: a window that still waits for its summary when the turn ends is refused: no event, no summary."""
+    events, asked_for, given = [], asyncio.Event(), asyncio.Event()
+
+    async def summarize(**request):
+        asked_for.set()
+        await given.wait()
+        return "what was said"
+
+    async with MemoryStore() as store:
+        limits = WindowLimits(max_messages=4, low_water=1.0)
+        told = Conversation(
+            store, "c", format="openai-chat", limits=limits, summarize=summarize, on_event=events.append
+        )
+        await told.append(
+            [
+                m
+                for n in range(4)
+                for m in ({"role": "user", "content": f"q{n}"}, answered(f"a{n}")["choices"][0]["message"])
+            ]
+        )
+        async with told.turn("q") as turn:
+            stray = asyncio.create_task(turn.window())
+            await asked_for.wait()
+            await turn.respond(answered("a"))
+        given.set()
+        with pytest.raises(InvalidOption, match="over"):
+            await stray
+        assert [event.kind for event in events] == []
+        header = await store.header(told.key)
+        assert header.state.summary == 0
+        assert turn.sent is None
 
 
 def test_bad_input_51_limits_are_what_they_should_be():

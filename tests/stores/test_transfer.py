@@ -88,8 +88,8 @@ def take(store: Store, key: ConversationKey, path: Path, **options: Any) -> Impo
 def tell_a_story(told: Conversation) -> None:
     """A call with its result, a parked call, an attempt that failed twice, its retry, and an input left unanswered."""
     with told.turn("one é 日本") as turn:
-        (call,) = turn.respond(answer("", "call_1"))
         turn.window()
+        (call,) = turn.respond(answer("", "call_1"))
         turn.result(call, "done")
         turn.respond(answer("first"))
     with told.turn("two") as turn:
@@ -319,11 +319,12 @@ def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> N
 def test_c4_an_active_conversation_is_busy(store: Store, folder: Path) -> None:
     """Neither exported nor imported into while somebody holds it."""
     told, path = exported(store, folder)
-    with told.turn("five"):
+    with told.turn("five") as turn:
         with pytest.raises(DecisionHistoryBusy):
             store.export(told.key, folder / "busy.jsonl")
         with pytest.raises(DecisionHistoryBusy):
             take(store, told.key, path)
+        turn.respond(answer("fifth"))
     assert not (folder / "busy.jsonl").exists()
 
 
