@@ -281,10 +281,11 @@ async def _unfinished(database: Path) -> tuple[Observation, ...]:
 
 
 def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:
-    """Nothing was said, nothing is recorded, exit code 0."""
+    """Nothing was said, nothing is recorded, exit code 0; how to come back is told."""
     chat = chats()
     chat.until(PROMPT)
     chat.interrupt()
+    chat.until("the same command goes on with it")
     assert chat.ended() == 0
 
 
