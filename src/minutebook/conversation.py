@@ -18,6 +18,7 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, PairingViol
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained
 from minutebook.model.codec import JSON
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import Call, Draft
 from minutebook.model.events import check_observer
 from minutebook.model.keys import ConversationKey, check_id
@@ -296,6 +297,9 @@ class Turn:
         self._responded = False
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         """

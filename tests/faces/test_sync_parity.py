@@ -21,14 +21,14 @@ from minutebook.model.entries import Draft, Kind
 from minutebook.model.pause import drive, pause
 from minutebook.stores import opening
 from minutebook.stores.journal import JournalStore
-from minutebook.sync import _iterate
+from minutebook.sync.driving import iterate
 from minutebook.testing import FrozenClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAIRS = [
-    (JournalStore, minutebook.sync.Store),
+    (JournalStore, minutebook.sync.JournalStore),
     (opening.MemoryStore, minutebook.sync.MemoryStore),
     (opening.SQLiteStore, minutebook.sync.SQLiteStore),
     (opening.HostStore, minutebook.sync.HostStore),
@@ -41,17 +41,17 @@ PAIRS = [
     (programs.Runtime, minutebook.sync.Runtime),
     (minutebook.Memory, minutebook.sync.Memory),
 ]
-MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}
+MADE_BY_OTHERS = {minutebook.sync.JournalStore, minutebook.sync.Turn}
 """Classes that no caller constructs: their arguments differ, since they wrap what the other one is."""
 
 CORE_ATTRIBUTES = {"history", "journal", "tails", "tokens"}
 """Attributes of the asynchronous objects that belong to the core, not to callers."""
 
-SET_BY_INSTANCES = {"receipt"}
+SET_BY_INSTANCES = {minutebook.sync.Turn: {"receipt"}}
+"""A property there, where the asynchronous object sets an attribute of itself."""
 
 DRIVEN = {
     "AsyncIterator": "Iterator",
-    "JournalStore": "Store",
     "Awaitable[tuple[Record | None, Result]]": "tuple[Record | None, Result]",
 }
 """What the annotations of a driven method say instead."""
@@ -62,14 +62,16 @@ def ids(pair: object) -> str:
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")} - CORE_ATTRIBUTES - SET_BY_INSTANCES
+    return (
+        {name for name in dir(kind) if not name.startswith("_")} - CORE_ATTRIBUTES - SET_BY_INSTANCES.get(kind, set())
+    )
 
 
 def parameters(function: Any) -> list[tuple[str, object, object, str]]:
     """Name, kind, default and annotation of each, as a caller of either colour would read them."""
 
     def told(annotation: object) -> str:
-        text = str(annotation).replace("decisions.", "")
+        text = str(annotation).replace("asynchronous.", "")
         for asynchronous, blocking in DRIVEN.items():
             text = text.replace(asynchronous, blocking)
         return text
@@ -164,7 +166,7 @@ class Colour:
     @contextlib.asynccontextmanager
     async def within(self, block: Any) -> AsyncIterator[Any]:
         """A `with` block of either colour."""
-        if hasattr(block, "__aenter__"):
+        if self.faces is minutebook:
             async with block as entered:
                 yield entered
         else:
@@ -270,7 +272,7 @@ async def lose_the_conversation(colour: Colour, store: Any, told: Any) -> list[A
 async def end_without_an_answer(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")):
         pass
-    return [await colour.all(store.entries(told.key))]
+    return []
 
 
 async def exceed_the_window(colour: Colour, store: Any, told: Any) -> list[Any]:
@@ -308,7 +310,10 @@ SCENARIOS: list[Scenario] = [
     settle, fail_and_retry, park, read, look_at_the_store, transact, meet_a_holder, lose_the_conversation,
     end_without_an_answer, exceed_the_window, answer_nothing, recover_nothing, use_a_closed_store, send_no_message,
 ]  # fmt: skip
-REFUSED = {"meet_a_holder", "lose_the_conversation", "exceed_the_window", "answer_nothing", "recover_nothing"}
+REFUSED = {
+    "meet_a_holder", "lose_the_conversation", "exceed_the_window", "answer_nothing", "recover_nothing",
+    "end_without_an_answer",
+}  # fmt: skip
 
 
 async def run(faces: Any, scenario: Scenario, open_: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
@@ -425,11 +430,11 @@ def test_b11_a_generator_that_is_closed_closes_the_async_one() -> None:
         finally:
             closed.append("closed")
 
-    first = _iterate(stream())
+    first = iterate(stream())
     assert next(first) == 1
     first.close()
     with pytest.raises(OSError):  # noqa: PT011 - its type is all it has
-        list(_iterate(stream()))
+        list(iterate(stream()))
     assert closed == ["closed"] * 2
 
 

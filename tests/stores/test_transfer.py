@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.transfer import Imported
     from minutebook.ports import Wire
-    from minutebook.sync import Store
+    from minutebook.sync import JournalStore
 
 
 def answer(text: str, *calls: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[JournalStore]:
     if request.param == "memory":
         yield MemoryStore("n")
     else:
@@ -76,11 +76,11 @@ def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
             yield opened
 
 
-def conversation(store: Store, name: str = "first") -> Conversation:
+def conversation(store: JournalStore, name: str = "first") -> Conversation:
     return Conversation(store, name, format="openai-chat")
 
 
-def take(store: Store, key: ConversationKey, path: Path, **options: Any) -> Imported:
+def take(store: JournalStore, key: ConversationKey, path: Path, **options: Any) -> Imported:
     """Import a file of any format that the library knows."""
     return store.import_(key, path, **({"check": derived_entries} | options))
 
@@ -121,7 +121,7 @@ def parked(state: State) -> State:
     )
 
 
-def exported(store: Store, folder: Path) -> tuple[Conversation, Path]:
+def exported(store: JournalStore, folder: Path) -> tuple[Conversation, Path]:
     told = conversation(store)
     tell_a_story(told)
     path = folder / "first.jsonl"
@@ -132,7 +132,7 @@ def exported(store: Store, folder: Path) -> tuple[Conversation, Path]:
 # --- the round trip --------------------------------------------------------------------------------------------------
 
 
-def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: Store, folder: Path) -> None:
+def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: JournalStore, folder: Path) -> None:
     """Payloads, places, marks and times come back equal, and so does where the conversation stands."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -147,7 +147,7 @@ def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: Store, f
     store.verify(again.key)
 
 
-def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: Path) -> None:
+def test_c4_round_trip_gives_the_same_windows_and_reading(store: JournalStore, folder: Path) -> None:
     """What a model would see, and what is read back, is the same; the unanswered input is in no window."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -159,7 +159,7 @@ def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: 
     assert list(again.open_calls()) == moved
 
 
-def test_c4_an_imported_conversation_goes_on_like_its_original(store: Store, folder: Path) -> None:
+def test_c4_an_imported_conversation_goes_on_like_its_original(store: JournalStore, folder: Path) -> None:
     """The parked call takes its late result, the unanswered input its retry, and nothing is there twice."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -182,14 +182,14 @@ def test_c4_the_same_key_gets_the_same_digests(folder: Path) -> None:
     assert list(there.entries(told.key)) == list(here.entries(told.key))
 
 
-def test_c4_an_export_is_the_same_bytes_each_time(store: Store, folder: Path) -> None:
+def test_c4_an_export_is_the_same_bytes_each_time(store: JournalStore, folder: Path) -> None:
     """Nothing of the moment enters the file, and an import under the same key exports the same."""
     told, path = exported(store, folder)
     store.export(told.key, folder / "again.jsonl")
     assert (folder / "again.jsonl").read_bytes() == path.read_bytes()
 
 
-def test_c4_receipts_stay_behind(store: Store, folder: Path) -> None:
+def test_c4_receipts_stay_behind(store: JournalStore, folder: Path) -> None:
     """The import has one receipt of its own: the other store's commits are not this one's."""
     _, path = exported(store, folder)
     again = conversation(store, "second")
@@ -201,7 +201,7 @@ def test_c4_receipts_stay_behind(store: Store, folder: Path) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\xff\x00\xfe", b"", b"\x00", "\u2028\ud7ff\U0010ffff".encode(), b"\xef\xbb\xbf{}"]
 )
-def test_o30_any_payload_comes_back_exactly(store: Store, folder: Path, payload: bytes) -> None:
+def test_o30_any_payload_comes_back_exactly(store: JournalStore, folder: Path, payload: bytes) -> None:
     """A host's own drafts may hold bytes that are no text."""
     key = store.key("raw")
     draft = Draft(kind=Kind.INPUT, payload=payload, messages=1, size=len(payload), stop=len(payload))
@@ -279,13 +279,13 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_i36_the_file_is_private(store: Store, folder: Path) -> None:
+def test_i36_the_file_is_private(store: JournalStore, folder: Path) -> None:
     """Mode 0600, whatever the umask says."""
     _, path = exported(store, folder)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
+def test_i36_every_line_is_one_json_object(store: JournalStore, folder: Path) -> None:
     """Other tools can read the file line by line; payloads stand there as the text they are."""
     told, path = exported(store, folder)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -294,7 +294,7 @@ def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
     assert lines[-1]["end"] == len(lines) - 2
 
 
-def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: Path) -> None:
+def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: JournalStore, folder: Path) -> None:
     """Without `force` the older file stays as it is."""
     told, path = exported(store, folder)
     path.write_text("mine")
@@ -306,7 +306,7 @@ def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: Store
     assert path.read_text() != "mine"
 
 
-def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> None:
+def test_bad_input_116_a_link_is_never_followed(store: JournalStore, folder: Path) -> None:
     """Not even with `force`: what it points to stays untouched."""
     told, _ = exported(store, folder)
     (folder / "target").write_text("mine")
@@ -316,7 +316,7 @@ def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> N
     assert (folder / "target").read_text() == "mine"
 
 
-def test_c4_an_active_conversation_is_busy(store: Store, folder: Path) -> None:
+def test_c4_an_active_conversation_is_busy(store: JournalStore, folder: Path) -> None:
     """Neither exported nor imported into while somebody holds it."""
     told, path = exported(store, folder)
     with told.turn("five") as turn:
@@ -328,7 +328,7 @@ def test_c4_an_active_conversation_is_busy(store: Store, folder: Path) -> None:
     assert not (folder / "busy.jsonl").exists()
 
 
-def test_c4_an_absent_conversation_is_not_exported(store: Store, folder: Path) -> None:
+def test_c4_an_absent_conversation_is_not_exported(store: JournalStore, folder: Path) -> None:
     """There is nothing to write, and nothing is written."""
     with pytest.raises(DecisionHistoryAbsent):
         store.export(store.key("none"), folder / "none.jsonl")
@@ -910,7 +910,7 @@ def test_bad_input_115_the_largest_payload_fits_a_line(folder: Path) -> None:
 # --- recording it ----------------------------------------------------------------------------------------------------
 
 
-def test_bad_input_114_the_same_file_twice_is_recorded_once(store: Store, folder: Path) -> None:
+def test_bad_input_114_the_same_file_twice_is_recorded_once(store: JournalStore, folder: Path) -> None:
     """The first receipt comes back, also after the conversation went on."""
     _, path = exported(store, folder)
     again = conversation(store, "second")
@@ -923,7 +923,7 @@ def test_bad_input_114_the_same_file_twice_is_recorded_once(store: Store, folder
     assert columns(store.entries(again.key)) == held
 
 
-def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: Store, folder: Path) -> None:
+def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: JournalStore, folder: Path) -> None:
     """Also the original itself, which holds the same by its own commits; nothing is merged."""
     told, path = exported(store, folder)
     other = conversation(store, "other")
@@ -956,7 +956,7 @@ def test_c4_a_key_of_another_namespace_is_refused(folder: Path) -> None:
     assert take(other, other.key("x"), path).left == 0
 
 
-def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Path) -> None:
+def test_c4_a_closed_store_neither_exports_nor_imports(store: JournalStore, folder: Path) -> None:
     """Told before a file is read or written."""
     told, path = exported(store, folder)
     store.close()
@@ -966,7 +966,7 @@ def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Pat
         take(store, told.key, path)
 
 
-def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: Store, folder: Path) -> None:
+def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: JournalStore, folder: Path) -> None:
     """SIGINT while the file is read: all or nothing, and the same call again does it."""
     _, path = exported(store, folder)
     key = store.key("second")
@@ -976,7 +976,7 @@ def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: Store, f
     assert take(store, key, path).left == 0
 
 
-def test_c4_what_cannot_be_read_is_refused(store: Store, folder: Path) -> None:
+def test_c4_what_cannot_be_read_is_refused(store: JournalStore, folder: Path) -> None:
     """No file, a directory, a FIFO nobody writes to, and what is no name."""
     os.mkfifo(folder / "fifo")
     for path in (folder / "none", folder, folder / "fifo"):
@@ -988,7 +988,7 @@ def test_c4_what_cannot_be_read_is_refused(store: Store, folder: Path) -> None:
             take(store, store.key("x"), name)  # type: ignore[arg-type]
 
 
-def test_an_import_is_never_taken_without_its_check(store: Store, folder: Path) -> None:
+def test_an_import_is_never_taken_without_its_check(store: JournalStore, folder: Path) -> None:
     """It has no default, and none that says nothing."""
     _, path = exported(store, folder)
     with pytest.raises(TypeError, match="check"):
@@ -1069,7 +1069,7 @@ def test_o48_the_good_prefix_never_brings_back_an_abandoned_answer(folder: Path)
     assert b"taken back" not in conversation(store, "x").window().json
 
 
-def test_o48_the_good_prefix_of_a_sound_file_is_all_of_it(store: Store, folder: Path) -> None:
+def test_o48_the_good_prefix_of_a_sound_file_is_all_of_it(store: JournalStore, folder: Path) -> None:
     """The option changes nothing where nothing is damaged."""
     _, path = exported(store, folder)
     done = take(store, store.key("second"), path, good_prefix=True)

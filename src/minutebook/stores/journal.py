@@ -22,6 +22,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import system_clock
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
@@ -367,6 +368,9 @@ class JournalStore:
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""
         await self.journal.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self
