@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
-from minutebook.continuation import Continuation
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, PairingViolation
 from minutebook.history import History, Hold, Window
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained
@@ -162,6 +161,8 @@ class Conversation(Reading):
 
     async def _append_whole(self, drafts: Sequence[Draft], idempotency: str) -> Receipt | None:
         """Compare and record under one reservation, so that two clients with the same list record it once."""
+        from minutebook.continuation import Continuation  # loaded by those who keep a list of their own
+
         hold = await self.history.open(attempt=False)
         try:
             continuation = Continuation(self._wire, drafts)

@@ -114,6 +114,23 @@ def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
     assert not loaded_by("import minutebook.sync") & HEAVY
 
 
+UNUSED = {
+    *("dataclasses", "fractions", "random", "secrets", "urllib"),
+    *("minutebook.continuation", "minutebook.decisions", "minutebook.model.proof", "minutebook.stores.transfer"),
+    *("minutebook.stores.hosted", "minutebook.stores.memory", "minutebook.stores.private_writer"),
+}
+"""What a conversation on SQLite needs only when somebody exports, verifies, collides or counts tokens (figure 11)."""
+
+ON_SQLITE = "import minutebook.conversation, minutebook.stores.sqlite\nfrom minutebook import SQLiteStore, Conversation"
+
+
+def test_b11_a_conversation_on_sqlite_loads_what_is_used() -> None:
+    """B11: what else the library can do costs nothing; the control sees each of these once it is asked for."""
+    assert not loaded_by(ON_SQLITE) & UNUSED
+    everything = "; ".join(f"import {name}" for name in sorted(UNUSED))
+    assert loaded_by(f"{ON_SQLITE}; {everything}") >= UNUSED
+
+
 def test_b11_sync_has_the_same_names() -> None:
     """Whatever holds or drives coroutines has a blocking twin; values and errors are the same for both."""
     assert set(minutebook.sync.__all__) <= set(minutebook.__all__)

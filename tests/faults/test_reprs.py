@@ -87,7 +87,7 @@ SHOWN: dict[str, set[str]] = {
     },
     "providers.streams.Stream": {"fields", "path"},
     "stores.private_files.PrivateDatabase": {"path"},
-    "stores.private_files._Directory": {"path"},
+    "stores.private_paths.Directory": {"path"},
     # Lines that the command line prints, and what a test asks of a fake.
     "cli.doctor.Finding": {"check", "found", "attention"},
     "cli.evidence.Row": {"request"},

@@ -8,7 +8,7 @@ A store adds to a journal what is the same for all of them: the namespace from t
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -24,13 +24,11 @@ from minutebook.model.bounds import check_count
 from minutebook.model.clock import system_clock
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.stores.streams import stream_entries, stream_receipts
-from minutebook.stores.transfer import export_record, import_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -62,7 +60,7 @@ class JournalStore:
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.tails = Tails()
-        self.tokens = Tokens(secrets.token_hex(16))
+        self.tokens = Tokens(os.urandom(16).hex())
 
     @property
     def namespace(self) -> str:
@@ -99,7 +97,7 @@ class JournalStore:
     def fresh_id(self) -> str:
         """Return an unguessable idempotency id; ids sort by the millisecond they were made in."""
         # Ids in order go side by side into an index; random ones would dirty a page of it each (figure 8).
-        return f"{system_clock():012x}{secrets.token_hex(10)}"
+        return f"{system_clock():012x}{os.urandom(10).hex()}"
 
     async def read(self, key: ConversationKey) -> Record | None:
         """
@@ -299,6 +297,8 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        from minutebook.model.proof import Proof  # loaded by those who verify
+
         proof = Proof(key, header)
         entries = stream_entries(self.journal, key, header)
         async for receipt in stream_receipts(self.journal, key, header):
@@ -330,6 +330,8 @@ class JournalStore:
             DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
             DecisionHistoryStorageFailed: the disk failed.
         """
+        from minutebook.stores.transfer import export_record  # loaded by those who export
+
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
@@ -363,6 +365,8 @@ class JournalStore:
             DecisionHistoryRetentionExceeded: it would retain more than a bound.
             DecisionHistoryStoreFull: so would the store.
         """
+        from minutebook.stores.transfer import import_record
+
         return await import_record(self, self._own(key), path, check, good_prefix, progress)
 
     async def close(self) -> None:

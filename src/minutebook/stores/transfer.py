@@ -35,7 +35,7 @@ from minutebook.model.transfer import (
     left_out,
     sealed_entry,
 )
-from minutebook.stores.private_files import private_file_writer
+from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.streams import stream_entries
 
 if TYPE_CHECKING:
