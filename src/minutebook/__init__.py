@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
-    from minutebook.conversation import Conversation, ToolCall, Turn
+    from minutebook.conversation import Conversation
     from minutebook.decisions import (
         AnthropicDecisionProvider,
         GeminiDecisionProvider,
@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         create_sqlite_decision_history_store,
         open_store,
     )
+    from minutebook.turn import ToolCall, Turn
 
 __all__ = [
     "AgentDecisionProviderSchemaViolation",
@@ -255,9 +256,9 @@ _HOMES = {
     "SQLiteStore": "minutebook.stores.opening",
     "Sent": "minutebook.model.receipts",
     "Summarize": "minutebook.ports",
-    "ToolCall": "minutebook.conversation",
+    "ToolCall": "minutebook.turn",
     "Totals": "minutebook.ports",
-    "Turn": "minutebook.conversation",
+    "Turn": "minutebook.turn",
     "Window": "minutebook.history",
     "WindowLimits": "minutebook.model.bounds",
     "capability": "minutebook.runtime",

@@ -34,6 +34,7 @@ FACES = {
     "local",
     "options",
     "steps",
+    "turn",
     "__init__",
     "__main__",
     "_version",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from minutebook import conversation as asynchronous
+from minutebook import turn as turns
 from minutebook.model.colours import blocking_only
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, drive, streaming
@@ -67,10 +68,10 @@ class Conversation(Over[asynchronous.Conversation]):
     page = blocking(asynchronous.Conversation.page)
 
 
-class Turn(Over[asynchronous.Turn]):
+class Turn(Over[turns.Turn]):
     """One turn of a conversation: a `with` block that holds the reservation (SPEC C1)."""
 
-    def __init__(self, core: asynchronous.Turn) -> None:
+    def __init__(self, core: turns.Turn) -> None:
         """Prepare the turn; nothing is reserved before the block is entered."""
         self._core = core
 
@@ -96,8 +97,8 @@ class Turn(Over[asynchronous.Turn]):
         """The window that was given last, by numbers."""
         return self._core.sent
 
-    window = blocking(asynchronous.Turn.window)
-    respond = blocking(asynchronous.Turn.respond)
-    result = blocking(asynchronous.Turn.result)
-    say = blocking(asynchronous.Turn.say)
-    park = blocking(asynchronous.Turn.park)
+    window = blocking(turns.Turn.window)
+    respond = blocking(turns.Turn.respond)
+    result = blocking(turns.Turn.result)
+    say = blocking(turns.Turn.say)
+    park = blocking(turns.Turn.park)
