@@ -100,6 +100,27 @@ def test_bad_input_51_no_subclass_and_no_look_alike_passes(option: str, call: An
     assert told.window().messages == []
 
 
+@pytest.mark.parametrize("place", ["2", -1, True, 2.0, 2**62 + 1, SmallNumber(2)])
+def test_o40_a_place_in_the_record_is_a_number_of_its_own(place: Any) -> None:
+    """O-40: what is no place is refused by the option's name, wherever one is given; 0 and one beyond the end are."""
+    told = talk()
+    with told.turn("q") as turn:
+        turn.respond(SAYING)
+    for read in (
+        lambda at: told.page(before=at),
+        lambda at: told.page(after=at),
+        lambda at: list(told.entries(after=at)),
+        lambda at: list(told.exchanges(after=at)),
+        lambda at: list(told.store.entries(told.key, after=at)),
+        lambda at: list(told.store.receipts(told.key, after=at)),
+    ):
+        with pytest.raises(InvalidOption) as refused:
+            read(place)
+        assert refused.value.option in ("before", "after")
+        assert len(read(0)) > 0
+        read(2**62)
+
+
 @pytest.mark.parametrize("given", [ShortText("x"), SmallNumber(5), {"a": SmallNumber(5)}, {ShortText("k"): 1}])
 def test_bad_input_51_a_result_is_plain_json(given: object) -> None:
     """Bad input 51, O-30: the path to the value is named, and the call still waits."""

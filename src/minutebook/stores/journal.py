@@ -20,7 +20,7 @@ from minutebook.errors import (
     InvalidOption,
     MinutebookError,
 )
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import system_clock
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
@@ -131,6 +131,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for entry in stream_entries(self.journal, key, await self.header(key), after):
             yield entry
 
@@ -141,6 +142,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for receipt in stream_receipts(self.journal, key, await self.header(key), after):
             yield receipt
 
