@@ -12,11 +12,6 @@ from minutebook.errors import DecisionHistoryLimitExceeded, PairingViolation
 from minutebook.model.bounds import WindowLimits
 
 
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
-
-
 def upto(messages):
     return WindowLimits(max_messages=messages, low_water=1)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.faces.places import PLACES, Place, calling, chat, dump, lasting, reply, said, seen, short, tell, user
+from tests.faces.places import calling, chat, dump, lasting, reply, said, seen, short, tell, user
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
@@ -18,11 +18,6 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "anthropic", "gemini", "openai-responses"])

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores.labs import said
 
 import minutebook
 import minutebook.sync
 from minutebook import BlockingMismatch, InvalidValue, PairingViolation
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-CALLING = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [CALL]}}]}
+CALLING = said("", "c1")
 
 MADE: dict[str, Callable[[Any], Any]] = {
     "store": lambda faces: faces.MemoryStore(),

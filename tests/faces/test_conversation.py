@@ -14,7 +14,6 @@ import sys
 
 import pytest
 from tests.faces.places import (
-    PLACES,
     Place,
     calling,
     chat,
@@ -47,11 +46,6 @@ from minutebook.model.receipts import decode_sent
 from minutebook.stores.journal import JournalStore
 from minutebook.testing.drive import Cut, cancel_at
 from minutebook.testing.faults import SuspendingJournal
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
 
 
 async def marks(store, name="c"):

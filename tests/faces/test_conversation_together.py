@@ -7,6 +7,7 @@ import functools
 import json
 
 import pytest
+from tests.stores.labs import said
 
 from minutebook import (
     Conversation,
@@ -30,15 +31,10 @@ def asynchronous(test):
     return run
 
 
-def asked(*ids):
-    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
-    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
-
-
 def calling_of(format_, count):
     """Return a response of a format that makes `count` calls."""
     if format_ == "openai-chat":
-        return asked(*(f"c{n}" for n in range(count)))
+        return said("", *(f"c{n}" for n in range(count)))
     if format_ == "openai-responses":
         calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(count)]
         return {"status": "completed", "output": calls}
@@ -49,25 +45,21 @@ def calling_of(format_, count):
     return {"candidates": [{"content": {"role": "model", "parts": parts}}]}
 
 
-def answered(text):
-    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
-
-
 @asynchronous
 async def test_bad_input_44_a_call_of_another_conversation_takes_no_result():
     """I-22, bad input 44: two agents in one loop have exchanges of the same number; a result never crosses over."""
     async with MemoryStore() as store:
         one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
         async with one.turn("q") as first, two.turn("q") as second:
-            (mine,) = await first.respond(asked("a"))
-            (other,) = await second.respond(asked("b"))
+            (mine,) = await first.respond(said("", "a"))
+            (other,) = await second.respond(said("", "b"))
             for attempt in (second.result(mine, "x"), second.park(mine), two.complete(mine, "x")):
                 with pytest.raises(PairingViolation):
                     await attempt
             await first.result(mine, "one")
             await second.result(other, "two")
-            await first.respond(answered("done"))
-            await second.respond(answered("done"))
+            await first.respond(said("done"))
+            await second.respond(said("done"))
         assert [m.get("tool_call_id") for m in await two.window()] == [None, None, "b", None]
 
 
@@ -77,16 +69,16 @@ async def test_c1_a_refusal_that_is_caught_costs_no_answer():
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat", max_retained_bytes=400)
         async with talk.turn("q") as turn:
-            await turn.respond(answered("precious"))
+            await turn.respond(said("precious"))
             with pytest.raises(DecisionHistoryRetentionExceeded):
                 await turn.say("z" * 500)
         assert [m["content"] for m in await talk.window()] == ["q", "precious"]
         with pytest.raises(PairingViolation, match="without a response"):
             async with talk.turn("again") as turn:
                 with pytest.raises(DecisionHistoryRetentionExceeded):
-                    await turn.respond(asked("a" * 500))
+                    await turn.respond(said("", "a" * 500))
         assert [m["content"] for m in await talk.window()] == ["q", "precious"], "no response, so no settled turn"
-        for late in (turn.respond(answered("late")), turn.window(), turn.say("late")):
+        for late in (turn.respond(said("late")), turn.window(), turn.say("late")):
             with pytest.raises(InvalidOption, match="over"):
                 await late
 
@@ -98,8 +90,8 @@ async def test_c1_results_given_together_are_all_in_the_window(tmp_path):
     async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
         one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
         async with two.turn("other") as other, one.turn("mine") as turn:
-            (apart,) = await other.respond(asked("z"))
-            first, second = await turn.respond(asked("a", "b"))
+            (apart,) = await other.respond(said("", "z"))
+            first, second = await turn.respond(said("", "a", "b"))
             grouped = [asyncio.create_task(turn.result(first, "ra")), asyncio.create_task(other.result(apart, "rz"))]
             await asyncio.sleep(0)
             alone = asyncio.create_task(turn.result(second, "rb"))
@@ -109,8 +101,8 @@ async def test_c1_results_given_together_are_all_in_the_window(tmp_path):
             await asyncio.gather(*grouped, alone)
             shown = [(m["role"], m.get("tool_call_id")) for m in await turn.window()]
             assert shown == [("user", None), ("assistant", None), ("tool", "a"), ("tool", "b")]
-            await turn.respond(answered("done"))
-            await other.respond(answered("done"))
+            await turn.respond(said("done"))
+            await other.respond(said("done"))
 
 
 @asynchronous
@@ -119,10 +111,10 @@ async def test_c1_a_thousand_calls_of_one_response_take_their_results_in_bounded
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat")
         async with talk.turn("q") as turn:
-            calls = await turn.respond(asked(*(f"c{n}" for n in range(1_000))))
+            calls = await turn.respond(said("", *(f"c{n}" for n in range(1_000))))
             for call in calls:
                 await turn.result(call, "r")
-            await turn.respond(answered("done"))
+            await turn.respond(said("done"))
         assert len(await talk.window(WindowLimits(max_messages=2_000))) == 1_003
 
 
@@ -131,7 +123,7 @@ async def test_c2_a_conversation_is_not_read_in_another_format():
     """C2: the wire format never changes; every way of reading says so instead of giving messages of no format."""
     async with MemoryStore() as store:
         async with Conversation(store, "c", format="openai-chat").turn("q") as turn:
-            await turn.respond(answered("a"))
+            await turn.respond(said("a"))
         other = Conversation(store, "c", format="anthropic")
         for read in (other.window, other.last, other.open_calls):
             with pytest.raises(DecisionHistoryConflict, match="openai-chat"):
@@ -155,7 +147,7 @@ async def test_c1_a_turn_without_an_answer_is_refused_whatever_was_asked_for(ask
         assert not (await store.header(talk.key)).token
         async with talk.turn("q") as turn:
             assert [m["content"] for m in await turn.window()] == ["q"]
-            await turn.respond(answered("a"))
+            await turn.respond(said("a"))
         assert [m["content"] for m in await talk.window()] == ["q", "a"]
 
 
@@ -217,13 +209,13 @@ async def test_c3_d18_a_window_that_outlives_its_turn_tells_nothing_and_records_
             [
                 m
                 for n in range(4)
-                for m in ({"role": "user", "content": f"q{n}"}, answered(f"a{n}")["choices"][0]["message"])
+                for m in ({"role": "user", "content": f"q{n}"}, said(f"a{n}")["choices"][0]["message"])
             ]
         )
         async with told.turn("q") as turn:
             stray = asyncio.create_task(turn.window())
             await asked_for.wait()
-            await turn.respond(answered("a"))
+            await turn.respond(said("a"))
         given.set()
         with pytest.raises(InvalidOption, match="over"):
             await stray

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.stores.labs import said
 
 from minutebook import (
     DecisionHistoryConflict,
@@ -48,9 +49,8 @@ class Lawless(WindowLimits, frozen=True):
         pass
 
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-CALLING = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [CALL]}}]}
-SAYING = {"choices": [{"message": {"role": "assistant", "content": "Done."}}]}
+CALLING = said("", "c1")
+SAYING = said("Done.")
 
 
 def talk(name: str = "c", **options: Any) -> Conversation:

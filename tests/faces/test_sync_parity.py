@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.stores.labs import said
 
 import minutebook
 import minutebook.sync
@@ -143,12 +144,6 @@ def test_b11_a_strict_checker_finds_every_method_on_its_class(tmp_path: Path) ->
 # --- one scenario, two colours ---------------------------------------------------------------------------------------
 
 
-def answer(text: str, *calls: str) -> dict[str, Any]:
-    called = [{"id": call, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call in calls]
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    return {"choices": [{"message": message | ({"tool_calls": called} if called else {})}]}
-
-
 class Colour:
     """How one colour runs what a scenario says: a scenario is async, and blocking results are awaited as they are."""
 
@@ -180,11 +175,11 @@ Scenario = Callable[[Colour, Any, Any], Any]
 async def settle(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")) as turn:
         window = await colour.get(turn.window())
-        calls = await colour.get(turn.respond(answer("", "a", "b")))
+        calls = await colour.get(turn.respond(said("", "a", "b")))
         for call in calls:
             await colour.get(turn.result(call, {"n": 1}))
         await colour.get(turn.say("more"))
-        await colour.get(turn.respond(answer("done")))
+        await colour.get(turn.respond(said("done")))
         sent = turn.sent
     return [window.json, calls, sent, turn.receipt, (await colour.get(told.window())).messages]
 
@@ -192,25 +187,23 @@ async def settle(colour: Colour, store: Any, told: Any) -> list[Any]:
 async def fail_and_retry(colour: Colour, store: Any, told: Any) -> list[Any]:
     with contextlib.suppress(OSError):
         async with colour.within(told.turn("one")) as turn:
-            await colour.get(turn.respond(answer("", "a")))
+            await colour.get(turn.respond(said("", "a")))
             raise OSError
     async with colour.within(told.turn("one", id="t")) as turn:
-        await colour.get(turn.respond(answer("done")))
+        await colour.get(turn.respond(said("done")))
     return [turn.receipt]
 
 
 async def park(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")) as turn:
-        (call,) = await colour.get(turn.respond(answer("", "a")))
+        (call,) = await colour.get(turn.respond(said("", "a")))
         await colour.get(turn.park(call))
     waiting = await colour.get(told.open_calls())
     return [waiting, await colour.get(told.complete(waiting[0], "late")), await colour.get(told.open_calls())]
 
 
 async def read(colour: Colour, store: Any, told: Any) -> list[Any]:
-    messages = [
-        m for n in range(5) for m in ({"role": "user", "content": str(n)}, answer("so")["choices"][0]["message"])
-    ]
+    messages = [m for n in range(5) for m in ({"role": "user", "content": str(n)}, said("so")["choices"][0]["message"])]
     receipt = await colour.get(told.append(messages, id="whole"))
     again = await colour.get(told.append(messages, id="whole"))
     more = await colour.get(told.append([*messages, {"role": "user", "content": "x"}], whole=True))
@@ -258,14 +251,14 @@ async def transact(colour: Colour, store: Any, told: Any) -> list[Any]:
 async def meet_a_holder(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")) as turn:
         await colour.get(told.append([{"role": "user", "content": "y"}]))
-        await colour.get(turn.respond(answer("never")))
+        await colour.get(turn.respond(said("never")))
     return []
 
 
 async def lose_the_conversation(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")) as turn:
         await colour.get(store.recover(told.key, worker_stopped=True))
-        await colour.get(turn.respond(answer("late", "a")))
+        await colour.get(turn.respond(said("late", "a")))
     return []
 
 
@@ -283,7 +276,7 @@ async def exceed_the_window(colour: Colour, store: Any, told: Any) -> list[Any]:
 
 async def answer_nothing(colour: Colour, store: Any, told: Any) -> list[Any]:
     async with colour.within(told.turn("one")) as turn:
-        (call,) = await colour.get(turn.respond(answer("", "a")))
+        (call,) = await colour.get(turn.respond(said("", "a")))
         await colour.get(turn.result(call, "ok"))
         await colour.get(turn.result(call, "again"))
     return []
@@ -475,7 +468,7 @@ def test_b11_threads_share_a_store(kind: str, tmp_path: Path) -> None:
                         told = minutebook.sync.Conversation(store, name, format="openai-chat")
                         with contextlib.suppress(minutebook.DecisionHistoryBusy), told.turn(f"{number} {turn}") as held:
                             held.window()
-                            held.respond(answer("so"))
+                            held.respond(said("so"))
                             done.append(number)
             except BaseException as error:
                 failed.append(error)

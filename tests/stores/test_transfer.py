@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.stores.labs import said
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
@@ -55,12 +56,6 @@ if TYPE_CHECKING:
     from minutebook.sync import JournalStore
 
 
-def answer(text: str, *calls: str) -> dict[str, Any]:
-    called = [{"id": call, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for call in calls]
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    return {"choices": [{"message": message | ({"tool_calls": called} if called else {})}]}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
@@ -89,16 +84,16 @@ def tell_a_story(told: Conversation) -> None:
     """A call with its result, a parked call, an attempt that failed twice, its retry, and an input left unanswered."""
     with told.turn("one é 日本") as turn:
         turn.window()
-        (call,) = turn.respond(answer("", "call_1"))
+        (call,) = turn.respond(said("", "call_1"))
         turn.result(call, "done")
-        turn.respond(answer("first"))
+        turn.respond(said("first"))
     with told.turn("two") as turn:
-        (slow,) = turn.respond(answer("", "call_2"))
+        (slow,) = turn.respond(said("", "call_2"))
         turn.park(slow)
     for _ in range(2):
-        fail(told, "three", answer("", "call_3"))
+        fail(told, "three", said("", "call_3"))
     with told.turn("three") as turn:
-        turn.respond(answer("third"))
+        turn.respond(said("third"))
     fail(told, "four")
 
 
@@ -168,7 +163,7 @@ def test_c4_an_imported_conversation_goes_on_like_its_original(store: JournalSto
         (slow,) = each.open_calls()
         each.complete(slow, "late")
         with each.turn("four") as turn:
-            turn.respond(answer("fourth"))
+            turn.respond(said("fourth"))
     assert again.window().json == told.window().json
     assert again.window().json.count(b"four") == 2
     assert store.header(again.key).state == store.header(told.key).state  # type: ignore[union-attr]
@@ -263,7 +258,7 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
             if step == "say":
                 turn.say("by the way")
             if step in ("tool", "two tools", "park", "fail late"):
-                calls = turn.respond(answer("", "a", *("b" for _ in range(step == "two tools"))))
+                calls = turn.respond(said("", "a", *("b" for _ in range(step == "two tools"))))
                 if step == "park":
                     turn.park(calls[0])
                     return
@@ -271,7 +266,7 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
                     turn.result(call, "ok")
             if step.startswith("fail"):
                 raise OSError
-            turn.respond(answer(text))
+            turn.respond(said(text))
     except OSError:
         pass
 
@@ -324,7 +319,7 @@ def test_c4_an_active_conversation_is_busy(store: JournalStore, folder: Path) ->
             store.export(told.key, folder / "busy.jsonl")
         with pytest.raises(DecisionHistoryBusy):
             take(store, told.key, path)
-        turn.respond(answer("fifth"))
+        turn.respond(said("fifth"))
     assert not (folder / "busy.jsonl").exists()
 
 
@@ -363,8 +358,8 @@ def test_c4_progress_counts_up_to_the_total(folder: Path) -> None:
     """Both ways: growing counts, the last of them the total."""
     store = MemoryStore("n")
     told = conversation(store)
-    said = {"role": "assistant", "content": "so"}
-    told.append([message for n in range(400) for message in ({"role": "user", "content": str(n)}, said)])
+    spoken = {"role": "assistant", "content": "so"}
+    told.append([message for n in range(400) for message in ({"role": "user", "content": str(n)}, spoken)])
     seen: list[tuple[int, int]] = []
     store.export(told.key, folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
     take(store, store.key("again"), folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
@@ -389,7 +384,7 @@ def small(folder: Path) -> bytes:
     store = MemoryStore("n", clock=FrozenClock())
     told = conversation(store)
     with told.turn("é") as turn:
-        turn.respond(answer("日"))
+        turn.respond(said("日"))
     store.export(told.key, folder / "small.jsonl", force=True)
     return (folder / "small.jsonl").read_bytes()
 
@@ -543,7 +538,7 @@ def drafted(kind: Kind, call: int, calls: int, *, wire: Wire = wire_format("open
     if kind is Kind.INSTRUCTIONS:
         return wire.transcript([{"role": "system", "content": "x"}])[0]
     if kind is Kind.RESPONSE:
-        return wire.response(answer("so", *(f"c{n}" for n in range(calls))))
+        return wire.response(said("so", *(f"c{n}" for n in range(calls))))
     return wire.input("x") if kind is Kind.INPUT else wire.result(call, Call(f"c{call}", "look_up"), "done")
 
 
@@ -728,24 +723,24 @@ def test_a_conversation_takes_a_file_of_its_own_format_alone(folder: Path) -> No
 def results(format: str) -> list[Any]:  # noqa: A002
     """A transcript in which results are late, of one message, and without ids."""
     if format == "openai-chat":
-        called = answer("", "c0", "c1")["choices"][0]["message"]
+        called = said("", "c0", "c1")["choices"][0]["message"]
         answers = [{"role": "tool", "content": "no id"}, {"role": "tool", "content": "none here"}]
         return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}, called, *answers]
     if format == "openai-responses":
         call: dict[str, Any] = {"type": "function_call", "name": "look_up", "arguments": "{}"}
         output: dict[str, Any] = {"type": "function_call_output", "output": "done"}
         pairs = [{"call_id": "c1"}, {"call_id": "c0"}]
-        said: list[Any] = [{"role": "user", "content": "x"}, {"type": "reasoning", "id": "r", "summary": []}]
-        return [*said, *(call | pair for pair in pairs), *(output | pair for pair in reversed(pairs))]
+        begun: list[Any] = [{"role": "user", "content": "x"}, {"type": "reasoning", "id": "r", "summary": []}]
+        return [*begun, *(call | pair for pair in pairs), *(output | pair for pair in reversed(pairs))]
     if format == "anthropic":
         used: list[Any] = [{"type": "tool_use", "id": f"c{n}", "name": "look_up", "input": {}} for n in range(3)]
         told: list[Any] = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": "done"} for n in (2, 0, 1)]
-        said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": used[:1]}]
-        return [*said, {"role": "assistant", "content": used[1:]}, {"role": "user", "content": told}]
+        begun = [{"role": "user", "content": "x"}, {"role": "assistant", "content": used[:1]}]
+        return [*begun, {"role": "assistant", "content": used[1:]}, {"role": "user", "content": told}]
     used = [{"functionCall": {"name": "look_up", "args": {"n": n}}} for n in range(3)]
     told = [{"functionResponse": {"name": "look_up", "response": {"n": n}}} for n in range(3)]
-    said = [{"role": "user", "parts": [{"text": "x"}]}, {"role": "model", "parts": used}]
-    return [*said, {"role": "user", "parts": told[:1]}, {"role": "function", "parts": [*told[1:], {"text": "y"}]}]
+    begun = [{"role": "user", "parts": [{"text": "x"}]}, {"role": "model", "parts": used}]
+    return [*begun, {"role": "user", "parts": told[:1]}, {"role": "function", "parts": [*told[1:], {"text": "y"}]}]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -917,7 +912,7 @@ def test_bad_input_114_the_same_file_twice_is_recorded_once(store: JournalStore,
     first = take(store, again.key, path)
     assert take(store, again.key, path) == first
     with again.turn("five") as turn:
-        turn.respond(answer("fifth"))
+        turn.respond(said("fifth"))
     held = columns(store.entries(again.key))
     assert take(store, again.key, path) == first
     assert columns(store.entries(again.key)) == held
@@ -1057,8 +1052,8 @@ def test_o48_the_good_prefix_never_brings_back_an_abandoned_answer(folder: Path)
     source = MemoryStore("n")
     told = conversation(source)
     with told.turn("one") as turn:
-        turn.respond(answer("kept"))
-    fail(told, "two", answer("taken back"))
+        turn.respond(said("kept"))
+    fail(told, "two", said("taken back"))
     source.export(told.key, folder / "whole.jsonl")
     lines = (folder / "whole.jsonl").read_bytes().splitlines(keepends=True)
     assert b"taken back" in lines[4]
