@@ -289,6 +289,22 @@ def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:
     assert chat.ended() == 0
 
 
+def test_a_pipe_whose_line_has_no_answer_ends_with_the_providers_exit_code(tmp_path: Path) -> None:
+    """No terminal, so nobody asks again: exit code 4, the error on standard error, and the message is kept."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    command = ("chat", "--store", f"sqlite:///{database}", "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+    told = run(*command, input=f"{TELL}\nAnd more.\n", stdin=None)
+    assert told.returncode == 4
+    assert told.stderr.startswith("AgentDecisionProviderUnavailable: ")
+    assert "agent>" not in told.stdout
+    with SQLiteStore(database, namespace="chat") as store:
+        (listing,) = store.list()
+        assert (listing.header.state.turns, listing.header.state.exchanges) == (1, 0)
+        assert listing.header.state.unanswered
+        assert not listing.header.token
+
+
 def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> None:
     """No terminal: each line is a message, and the record is private in the person's data directory."""
     told = run("chat", input=f"{TELL}\n", stdin=None, env=environment(XDG_DATA_HOME=str(tmp_path)))

@@ -213,13 +213,20 @@ def _go_on(runner: asyncio.Runner, chat: Chat) -> bool:
 
 
 def _turn(runner: asyncio.Runner, chat: Chat, task: str, observations: tuple[Observation, ...] = ()) -> bool:
-    """Take one turn and show its answer; return whether there was one."""
+    """
+    Take one turn and show its answer; return whether there was one.
+
+    Raises:
+        MinutebookError: there was none, and the lines come from a pipe.
+    """
     try:
         answer = runner.run(chat.say(task, observations))
     except KeyboardInterrupt:
         paragraph("Stopped. Your message is kept, and is answered first when you write again.")
         return False
     except MinutebookError as error:
+        if not sys.stdin.isatty():
+            raise  # nobody is there to ask again; the exit code has to tell
         paragraph(f"{error.code}: {error}", style="red")
         return False
     paragraph(f"agent> {answer}")

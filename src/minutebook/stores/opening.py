@@ -192,11 +192,10 @@ def store_url(url: object) -> str | None:
         return text.removeprefix("sqlite:///")
     # Only a scheme is shown: the rest of a URL may hold a password.
     scheme = re.match(r"[a-z][a-z0-9+.-]{0,31}:", text)
-    raise InvalidOption(
-        f"{'no store for ' + repr(scheme[0]) if scheme else 'this is no URL of a store'}; there are sqlite:///<file> "
-        "and memory:",
-        option="url",
-    )
+    told = f"no store for {scheme[0]!r}" if scheme else "this is no URL of a store"
+    if text.startswith("sqlite:"):
+        told = "sqlite: wants three slashes before the file's name, and so four before one from the root"
+    raise InvalidOption(f"{told}; there are sqlite:///<file> and memory:", option="url")
 
 
 def store_bounds(
