@@ -22,6 +22,7 @@ from minutebook.errors import (
     ImportRefused,
     InvalidOption,
 )
+from minutebook.model.arrivals import Reading
 from minutebook.model.bounds import check_flag
 from minutebook.model.entries import Draft, Kind, first_digest, recompute_digest
 from minutebook.model.reservation import check_idle
@@ -29,7 +30,6 @@ from minutebook.model.transfer import (
     MAX_LINE_BYTES,
     Checks,
     Imported,
-    Reading,
     end_of,
     head_of,
     left_out,
