@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from minutebook.errors import InvalidOption
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.context import ContextWindow
 from minutebook.model.decisions import Decision, DecisionRequest
 from minutebook.options import HistoryOptions
@@ -150,6 +151,9 @@ class ApiProvider:
         Nothing more need follow, but a later decision makes another client.
         """
         await self._post.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ from minutebook.errors import (
     DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
+    InvalidOption,
     MinutebookError,
     ProviderContextWindowExceeded,
 )
@@ -297,6 +298,7 @@ class Hold:
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
             ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
+            InvalidOption: the reservation ended meanwhile.
         """
         history = self.history
         pending = () if self._summary is None else (self._summary,)
@@ -310,6 +312,8 @@ class Hold:
             summarising=history.summarising,
             prelude=prelude,
         )
+        if not self.held:  # the turn ended while a summary was waited for: nothing of this window may be told or kept
+            raise InvalidOption("the turn is over; begin another one", option="turn")
         if self.header is header:  # else something was recorded meanwhile, which this tail does not know of
             self.tail = tail
         self._tell_trimmed(fitted.plan, window)

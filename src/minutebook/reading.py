@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
+from minutebook.model.bounds import check_place
 from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
 from minutebook.model.pause import pause
@@ -71,6 +72,7 @@ class Reading:
         Raises:
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
+        check_place(after, "after")
         async for turns in self._turns(await self.history.header(), after):
             for entry in turns:
                 yield entry
@@ -106,6 +108,7 @@ class Reading:
         Raises:
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
+        check_place(after, "after")
         header = await self.history.header()
         if header is None:
             return
@@ -133,6 +136,9 @@ class Reading:
         """
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
+        check_place(before, "before")
+        if after is not None:
+            check_place(after, "after")
         if before and after is not None:
             raise InvalidOption("page before a seq or after one, not both", option="before")
         header = await self.history.header()

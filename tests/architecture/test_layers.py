@@ -35,6 +35,7 @@ FACES = {
     "local",
     "options",
     "steps",
+    "turn",
     "__init__",
     "__main__",
     "_version",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from math import isfinite
+from types import CoroutineType
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -199,6 +200,8 @@ def _number_bytes(item: object, place: _Place) -> int:
         if isfinite(item):
             return 0
         raise _refused(place, "NaN or an infinity, which JSON does not have")
+    if type(item) is CoroutineType:
+        raise _refused(place, "a coroutine; is an `await` missing?")
     raise _refused(place, f"a {type(item).__name__}; convert it to a JSON type first")
 
 

@@ -20,10 +20,10 @@ from minutebook.errors import (
     InvalidOption,
     MinutebookError,
 )
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import system_clock
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary
@@ -131,6 +131,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for page in stream_pages(self.journal, key, await self.header(key), after):
             for entry in page:
                 yield entry
@@ -142,6 +143,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for receipt in stream_receipts(self.journal, key, await self.header(key), after):
             yield receipt
 
@@ -298,6 +300,8 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        from minutebook.model.proof import Proof  # loaded by those who verify
+
         proof = Proof(key, header)
         entries = stream_entries(self.journal, key, header)
         async for receipt in stream_receipts(self.journal, key, header):
@@ -329,7 +333,7 @@ class JournalStore:
             DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
             DecisionHistoryStorageFailed: the disk failed.
         """
-        from minutebook.stores.transfer import export_record  # seldom wanted, and long to load
+        from minutebook.stores.transfer import export_record  # loaded by those who export
 
         return await export_record(self, self._own(key), path, force, progress)
 
@@ -371,6 +375,9 @@ class JournalStore:
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""
         await self.journal.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self

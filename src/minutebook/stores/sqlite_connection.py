@@ -100,7 +100,7 @@ def refuse_fork(pid: int) -> None:
 
 def pauses(seconds: float) -> Iterator[None]:
     """Yield after each of a series of growing pauses, until `seconds` have passed."""
-    import random  # by whoever has to wait
+    import random  # loaded by whoever has to wait
 
     end = time.monotonic() + seconds
     pause = 0.0002
