@@ -8,8 +8,7 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -27,7 +26,6 @@ from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
-from minutebook.stores.streams import OneRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Journal, Observer, Summarize
+    from minutebook.ports import Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
 
@@ -231,9 +229,7 @@ class Conversation(Reading):
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         limits = None if limits is None else _checked_limits(limits)
-        history = copy.copy(self.history)
-        history.journal = cast("Journal", OneRecord(self.store.journal))
-        return await history.window(limits)
+        return await self._one_record().window(limits)
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """Write the conversation to a private file and return how many entries it holds; see `JournalStore.export`."""

@@ -40,6 +40,7 @@ from minutebook.model.codec import reread
 from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.pause import pause
+from minutebook.model.proof import check_links, proved
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, extend
 from minutebook.model.summaries import read_summary, summary_draft
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
 
 INPUT_ROWS = 256
 """How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
+
+
+_ONE = Page(rows=1, messages=2**62, size=2**62)
 
 
 class Window(Sequence["dict[str, JSON]"]):
@@ -243,10 +247,24 @@ class History:
             return None
         if tail.summary is not None and tail.summary.seq == seq:
             return tail.summary
-        found = next((entry for entry in entries if entry.seq == seq), None)
-        if found is None:
-            found = next(iter(await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))), None)
-        return found or await self._refuse_missing(seq)
+        return next((entry for entry in entries if entry.seq == seq), None) or await self.entry(seq)
+
+    async def entry(self, seq: int) -> Entry:
+        """
+        Return one entry, proved by the one before it.
+
+        Raises:
+            DecisionHistoryCorrupt: it is missing, or is not what was written.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        entries: list[Entry] = []
+        for place in range(max(1, seq - 1), seq + 1):
+            page = await self.journal.oldest(self.key, place - 1, _ONE)
+            if [entry.seq for entry in page] != [place]:
+                await self._refuse_missing(place)
+            entries += page
+        check_links(self.key, entries)
+        return entries[-1] if entries else await self._refuse_missing(seq)
 
     async def _uncovered(self, header: Header, state: State) -> Removed:
         """Return all exchanges that no summary covers as `state` has it, those in the window too; linear in them."""
@@ -257,10 +275,7 @@ class History:
         scan = Scan(header)
         late: set[int] = set()
         while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
-            entries = await self.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
+            await self.read_on(header, scan, STREAM_PAGE)
             if scan.next_seq <= state.summarised:
                 late = late or scan.late()
             await pause()
@@ -282,12 +297,26 @@ class History:
                 return scan, read
             return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
         while not scan.reaches(limits, low_water):
-            entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
-            read.extend(entries)
+            read.extend(await self.read_on(header, scan, self.page(limits)))
         return scan, read
+
+    async def read_on(self, header: Header, scan: Scan, page: Page) -> Sequence[Entry]:
+        """
+        Have a scan take the next entries, about a page of them, and return them.
+
+        Each is seen to be what was written. That is done here, once: what a tail remembers is not looked at again.
+
+        Raises:
+            DecisionHistoryCorrupt: one is not, or is missing.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        before = scan.next_seq + 1
+        entries = await self.journal.newest(self.key, before, page)
+        if len(entries) == 1 < entries[0].seq:  # a page of one entry holds none that could prove it
+            entries += await self.journal.newest(self.key, entries[0].seq, _ONE)
+        found = proved(self.key, header, entries) or await self._refuse_missing(before - 1)
+        scan.add(found)
+        return found
 
     def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:
         """Return what to remember of a record whose newest entries are `read`."""
@@ -322,11 +351,15 @@ class History:
         turn, said = scan.missing_input(limits)
         entries: list[Entry] = []
         while turn and (not entries or entries[-1].seq < said):
-            after = entries[-1].seq if entries else turn - 1
+            if not entries:
+                entries.append(await self.entry(turn))
+                continue
+            after = entries[-1].seq
             rows = min(max(said, turn) - after, INPUT_ROWS)
             page = await self.journal.oldest(self.key, after, Page(rows=rows, messages=2**62, size=2**62))
             if not page:
                 await self._refuse_missing(after + 1)
+            check_links(self.key, (entries[-1], *page))
             entries.extend(page)
         if entries:
             scan.add_input(entries)
@@ -338,8 +371,13 @@ class History:
         raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
 
     def page(self, limits: WindowLimits) -> Page:
-        """Return how much to read at once so that one page usually decides a window."""
-        return Page(rows=limits.max_messages + 8, messages=limits.max_messages, size=limits.max_bytes)
+        """
+        Return how much to read at once so that one page usually decides a window.
+
+        That is somewhat more than the limits: the oldest entry of a page only proves the one behind it.
+        """
+        size = limits.max_bytes + limits.max_bytes // 16
+        return Page(rows=limits.max_messages + 8, messages=limits.max_messages + 2, size=size)
 
     def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
         """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
@@ -382,6 +420,8 @@ class Hold:
         self._prelude = ""
         self._window_end = 0
         """The newest `seq` when the last window was made."""
+        self._unproved = 0
+        """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
@@ -413,6 +453,7 @@ class Hold:
         self.held = not release
         continued = known.continued(reserved.header, reserved.written) if known else None
         self.tail = continued or Tail(reserved.tail)
+        self._unproved = 0 if continued else reserved.header.entries - len(reserved.written)
         if release:
             self._end()
         if reserved.receipt is None:
@@ -477,6 +518,9 @@ class Hold:
             ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
         """
         history = self.history
+        if self._unproved:
+            self.tail = Tail(tuple(proved(history.key, self.header, self.tail.entries)))
+            self._unproved = 0
         pending = () if self._summary is None else (self._summary,)
         header = self.header
         fitted, window, tail = await history.fit(
@@ -581,6 +625,8 @@ class Hold:
         if sent is not None:
             self._plan = self._sent = None
         if release:
+            if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
+                self.tail = Tail(tuple(entry for entry in self.tail.entries if entry.seq > self._unproved))
             history.tails.put(history.key, self.header, history.bounded(self.tail))
             self._end()
         return committed

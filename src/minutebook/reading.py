@@ -7,18 +7,19 @@ are there; only what attempts took back is not.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
+from minutebook.errors import InvalidOption
 from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE, Page
-from minutebook.stores.streams import standing, stream_entries
+from minutebook.stores.streams import OneRecord, standing, stream_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.model.units import Unit
+    from minutebook.ports import Journal
     from minutebook.stores.journal import JournalStore
 
 READ_AT_ONCE = 64
@@ -123,18 +125,15 @@ class Reading:
             raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
         if before and after is not None:
             raise InvalidOption("page before a seq or after one, not both", option="before")
-        header = await self.history.header()
+        if after is not None:
+            return await self._page_after(after, limit) if limit != 0 else []
+        history = self._one_record()
+        header = await history.header()
         if header is None or limit == 0:
             return []
-        if after is not None:
-            return await self._page_after(after, limit)
         scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
-            entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            await standing(self.store.journal, self.key, header)
-            if not entries:
-                raise _missing(scan.next_seq)
-            scan.add(entries)
+            await history.read_on(header, scan, STREAM_PAGE)
             await pause()
         found: list[Exchange] = []
         for position in reversed(range(len(scan.units))[:limit]):
@@ -142,6 +141,12 @@ class Reading:
             if len(found) % READ_AT_ONCE == 0:
                 await pause()
         return found
+
+    def _one_record(self) -> History:
+        """Return the history for one reading, of which every page is of the record that it first found."""
+        history = copy.copy(self.history)
+        history.journal = cast("Journal", OneRecord(self.store.journal))
+        return history
 
     async def _turn_of(self, seq: int) -> int:
         page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
@@ -191,12 +196,6 @@ class Reading:
 
     async def _entry(self, header: Header, seq: int) -> Entry:
         """Return one entry of the conversation that `header` describes."""
-        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
+        entry = await self.history.entry(seq)
         await standing(self.store.journal, self.key, header)
-        if not page or page[0].seq != seq:
-            raise _missing(seq)
-        return page[0]
-
-
-def _missing(seq: int) -> DecisionHistoryCorrupt:
-    return DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
+        return entry

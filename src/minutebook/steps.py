@@ -32,7 +32,6 @@ from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
-from minutebook.ports import Page
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import (
     Ask,
@@ -199,8 +198,8 @@ class Steps:
             return False
         if header is None or not header.state.turn:
             return True
-        opened = await history.journal.oldest(history.key, header.state.turn - 1, _ONE_ENTRY)
-        return bool(opened) and opened[0].payload == self.interface.wire.input(as_data(request)).payload
+        opened = await history.entry(header.state.turn)
+        return opened.payload == self.interface.wire.input(as_data(request)).payload
 
     async def _undelivered(
         self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool
@@ -216,12 +215,10 @@ class Steps:
         newest = header.state.exchange
         if header.attempt is not None or not newest or not (anew or newest > request.resumed.seen):
             return None
-        entries = await history.journal.oldest(history.key, newest - 1, _ONE_ENTRY)
-        if not entries:
-            return None
+        recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, entries[0].payload)[1], newest, None)
+        decision = _referenced(read(request, recorded.payload)[1], newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
@@ -371,9 +368,6 @@ class Steps:
         else:
             return counted_tokens(counting, payload)
         raise failure
-
-
-_ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
 
 
 def _tell_resumed(history: History, request: DecisionRequest, window: Window, *, gone: bool) -> None:

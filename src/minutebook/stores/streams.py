@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.pause import pause
-from minutebook.ports import STREAM_PAGE
+from minutebook.model.proof import check_links
+from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal, Page
+    from minutebook.ports import Journal
+
+_ONE = Page(rows=1, messages=2**62, size=2**62)
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -89,15 +92,19 @@ async def stream_entries(
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile.
+        DecisionHistoryCorrupt: an entry is not what was written.
     """
+    before = next(iter(await journal.oldest(key, after - 1, _ONE)), None) if header is not None and after > 0 else None
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         header = await standing(journal, key, header)
         if not page:
             return
+        check_links(key, page if before is None else (before, *page))
+        before = page[-1]
         for entry in page:
             yield entry
-        after = page[-1].seq
+        after = before.seq
         await pause()
 
 
