@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minutebook.errors import (
@@ -25,8 +24,9 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import encode
-from minutebook.model.entries import damaged, recompute_digest
+from minutebook.model.entries import Kind, damaged
 from minutebook.model.keys import ConversationKey
+from minutebook.model.proof import check_links
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
 from minutebook.runtime.records import Progress, draft_of
@@ -125,13 +125,17 @@ class Log:
         self._storage.tokens.end(self._token)
 
     async def _newest_task(self, header: Header) -> list[Entry]:
+        first = header.state.turn
         entries: list[Entry] = []
-        after = max(0, header.state.turn - 1)
+        after = max(0, first - 2)  # the one before the task proves its first
         while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
             entries += page
             after = page[-1].seq
-        _check_chain(entries, header.digest)
-        return entries
+        _check_chain(self._key, entries, header)
+        task = [entry for entry in entries if entry.seq >= first]
+        if [entry.seq for entry in task if entry.kind is Kind.INPUT] != ([first] if first else []):
+            raise damaged(first, "does not begin the newest task")
+        return task
 
     def note(self, record: Record) -> None:
         """Keep a record for the next commit."""
@@ -194,15 +198,13 @@ class Log:
         self._noted, self._batch = [], ""
 
 
-def _check_chain(entries: list[Entry], digest: bytes) -> None:
+def _check_chain(key: ConversationKey, entries: list[Entry], header: Header) -> None:
     """
     See that records are what was written, before anything is executed on their word.
 
     Raises:
         DecisionHistoryCorrupt: one does not follow from the one before it, or the last is not the header's.
     """
-    for before, entry in pairwise(entries):
-        if recompute_digest(before.digest, entry) != entry.digest:
-            raise damaged(entry.seq, "is not what was written")
-    if entries and entries[-1].digest != digest:
-        raise damaged(entries[-1].seq, "is not the last one by the header")
+    check_links(key, entries)
+    if (entries[-1].seq, entries[-1].digest) != (header.entries, header.digest) if entries else header.entries:
+        raise damaged(header.entries, "is not the last one by the header")

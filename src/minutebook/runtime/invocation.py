@@ -26,7 +26,7 @@ from minutebook.runtime.authority import Denial, denial
 from minutebook.runtime.budgets import Budget, Ledger
 from minutebook.runtime.capabilities import Capability
 from minutebook.runtime.checkpoints import Log
-from minutebook.runtime.delegation import tasks_in
+from minutebook.runtime.delegation import tasks_in, tasks_of
 from minutebook.runtime.execution import Admitted, Refused, checked, executed
 from minutebook.runtime.memory import Resources
 from minutebook.runtime.outcomes import Branch, Host, Outcome
@@ -186,8 +186,9 @@ class Invocation(Generic[T]):
         for position, branches in before.open.items():
             found = self.program.capabilities.get(before.calls[position].capability)
             if branches and found is not None and found.agent is not None:
+                tasks = tasks_of(before.calls[position].arguments, branches)
                 children = self.children[position] = self._children(found, branches)
-                for child, task in zip(children, tasks_in(before.calls[position].arguments)[0], strict=True):
+                for child, task in zip(children, tasks, strict=True):
                     await child.begin_or_go_on(task)
         self._count_from_here()
 

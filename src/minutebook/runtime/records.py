@@ -195,15 +195,38 @@ class Progress:
         Return the state that entries of a checkpoint's newest task tell, oldest first.
 
         Raises:
-            DecisionHistoryCorrupt: one of them is no record.
+            DecisionHistoryCorrupt: one of them is no record, or none that an invocation would note there.
         """
         progress = cls()
         for entry in entries:
             if entry.kind is Kind.ABANDONED:
                 progress.recovered = True
-            else:
-                progress.apply(record_in(entry))
+                continue
+            record = record_in(entry)
+            if not progress.may_follow(record):
+                raise DecisionHistoryCorrupt(
+                    f"entry {entry.seq} of the checkpoint does not follow from those before it", seq=entry.seq
+                )
+            progress.apply(record)
         return progress
+
+    def may_follow(self, record: Record) -> bool:
+        """Return whether a record can stand next: the first begins the task, and others are of calls that wait."""
+        if isinstance(record, Began) is self.began:
+            return False
+        if isinstance(record, Observed) and min(record.decisions, record.calls) < 0:
+            return False
+        return self.waiting_at(record)
+
+    def waiting_at(self, record: Record) -> bool:
+        """Return whether all calls that a record is of were proposed, and have no observation yet."""
+        if isinstance(record, (Intended, Observed)):
+            places = [record.position]
+        elif isinstance(record, Ruled):
+            places = [record.approval.position]
+        else:
+            places = [each.position for each in record.pending] if isinstance(record, Waiting) else []
+        return set(places) <= set(self.waiting)
 
     @property
     def waiting(self) -> tuple[int, ...]:
