@@ -44,6 +44,7 @@ from minutebook.providers.decision import (
     prelude,
     read,
     read_message,
+    stopped,
     withheld,
 )
 from minutebook.providers.generator import Generator
@@ -154,7 +155,7 @@ class Steps:
         if self.store is None:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
-        header = await history.journal.header(history.key)
+        header = await self._closed(history, await history.journal.header(history.key), request)
         anew = await self._begins_anew(history, header, request)
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
@@ -186,6 +187,18 @@ class Steps:
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
         decision = _referenced(decision, committed.header.state.exchange, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
+
+    async def _closed(self, history: History, header: Header | None, request: DecisionRequest) -> Header | None:
+        """Record what the last calls of a task came to that was given up, so that the next task can open its turn."""
+        before = request.abandoned
+        if header is None or before is None or not header.state.open:
+            return header
+        if header.token and before.worker_stopped:
+            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+                await history.journal.recover(history.key, header.epoch)
+        drafts = answers(header.state.open, stopped(header.state.open, before.observations), self.interface)
+        await history.append(drafts)
+        return await history.journal.header(history.key)
 
     async def _begins_anew(self, history: History, header: Header | None, request: DecisionRequest) -> bool:
         """

@@ -727,6 +727,10 @@ class Runtime(Generic[T]):
         """Go on with an invocation from its checkpoint: see `minutebook.Runtime.resume`."""
         return drive(self._core.resume(run_id, invocation_id, approvals=approvals, on_observation=on_observation))
 
+    def abandon(self, run_id: str, invocation_id: str) -> Outcome[T]:
+        """Give up the newest task of an invocation: see `minutebook.Runtime.abandon`."""
+        return drive(self._core.abandon(run_id, invocation_id))
+
     def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """Free the invocation of a worker that is known to be stopped: see `minutebook.Runtime.recover`."""
         drive(self._core.recover(run_id, invocation_id, worker_stopped=worker_stopped, epoch=epoch))

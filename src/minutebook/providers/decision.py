@@ -23,7 +23,15 @@ from minutebook.errors import (
 )
 from minutebook.model import codec
 from minutebook.model.codec import JSON
-from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
+from minutebook.model.decisions import (
+    CallReference,
+    CapabilitySpec,
+    Decision,
+    DecisionRequest,
+    Finish,
+    Observation,
+    ProposedCall,
+)
 from minutebook.model.entries import Call, Draft, payload_digest
 from minutebook.model.rules import fault_in
 from minutebook.model.schemas import checked_schema
@@ -379,6 +387,25 @@ def answers(
             draft = interface.result(position, exchange.calls[position], observation)
             drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
     return tuple(drafts)
+
+
+def stopped(waiting: Sequence[OpenExchange], observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return the observations of calls that wait, with each call that has none refused: its task was given up."""
+    known = {each.reference for each in observations}
+    places = [(exchange, position) for exchange in waiting for position in exchange.waiting]
+    references = [CallReference(exchange.exchange, position) for exchange, position in places]
+    refused = tuple(
+        Observation(
+            capability=exchange.calls[position].name,
+            arguments={},
+            value={"refused": "run_stopped"},
+            error=True,
+            reference=reference,
+        )
+        for (exchange, position), reference in zip(places, references, strict=True)
+        if reference not in known
+    )
+    return (*(each for each in observations if each.reference in references), *refused)
 
 
 def _by_position(exchange: OpenExchange, observations: Iterable[Observation]) -> dict[int, Observation]:

@@ -117,7 +117,7 @@ class Invocation(Generic[T]):
         elif before.began and before.ended is None:
             raise CheckpointRefused(
                 "this invocation has an unfinished task, of another text or with other observations: go on with "
-                "it by `resume`, or take a new invocation_id",
+                "it by `resume`, give it up by `abandon`, or take a new invocation_id",
                 problem="unfinished",
             )
         elif again:
@@ -126,17 +126,31 @@ class Invocation(Generic[T]):
                 "new task_id or invocation_id",
                 problem="repeated",
             )
-        elif before.ended is None or before.ended.kind == "finished":
-            # In another mode it has another conversation, of which nothing was received yet.
-            seen = before.seen if before.projection == self.host.projection else 0
-            self._begin(task, task_id, seen, earlier)
+        elif before.ended is None or before.ended.kind in ("finished", "abandoned"):
+            self._begin(task, task_id, before, earlier)
         else:
             self.progress, self.settled = before, True
             self._open_ledger()
 
-    def _begin(self, task: str, task_id: str = "", seen: int = 0, earlier: Sequence[Observation] = ()) -> None:
+    def _begin(
+        self,
+        task: str,
+        task_id: str = "",
+        before: Progress | None = None,
+        earlier: Sequence[Observation] = (),
+    ) -> None:
         self.progress = Progress()
-        self._keep(Began(task=task, task_id=task_id, seen=seen, projection=self.host.projection))
+        # In another mode it has another conversation, of which nothing was received yet.
+        same = before is not None and before.projection == self.host.projection
+        self._keep(
+            Began(
+                task=task,
+                task_id=task_id,
+                seen=before.seen if before and same else 0,
+                projection=self.host.projection,
+                before=before.given_up() if before and same else None,
+            )
+        )
         for each in earlier:
             self._keep(
                 Given(
@@ -286,6 +300,24 @@ class Invocation(Generic[T]):
             if decision.finish is not None:
                 return self._end("finished", output=decision.finish.output)
 
+    async def abandon(self) -> Outcome[T]:
+        """End the task without an answer, its agents' first, and give the log back; nothing more is executed."""
+        try:
+            outcome = await self._abandon()
+        except BaseException as error:
+            await self.release(error)
+            raise
+        await self.release()
+        return outcome
+
+    async def _abandon(self) -> Outcome[T]:
+        if (ended := self.progress.ended) and ended.kind in ("finished", "abandoned"):
+            return self._told(ended)
+        for position, children in list(self.children.items()):
+            self._settle(position, children, [await child.abandon() for child in children])
+        self._refuse_waiting()
+        return self._end("abandoned")
+
     def _raised(self, ended: Ended) -> bool:
         """Return whether a budget that ended the task has been raised since."""
         if self.settled or ended.kind != "budget_exhausted":
@@ -333,6 +365,7 @@ class Invocation(Generic[T]):
             withheld=withheld,
             observations=self.progress.told,
             resumed=self.resumed,
+            abandoned=self.progress.abandoned,
             project=self._project if opaque else None,
         )
 
@@ -549,9 +582,15 @@ class Invocation(Generic[T]):
 
     def _fail(self, fault: InvalidValue) -> Outcome[T]:
         """End a run whose program is at fault; the calls that are left are refused."""
-        for position in self.progress.waiting:
-            self._observe(position, observed.refused(self.progress.calls[position], "run_stopped"))
+        self._refuse_waiting()
         return self._end("failed", error=fault)
+
+    def _refuse_waiting(self) -> None:
+        """Observe the calls that are left: as stopped, or as interrupted where one was under way."""
+        for position in self.progress.waiting:
+            call = self.progress.calls[position]
+            under_way = position in self.progress.open
+            self._observe(position, observed.interrupted(call) if under_way else observed.refused(call, "run_stopped"))
 
     def _end(
         self,
@@ -576,7 +615,7 @@ class Invocation(Generic[T]):
 
     def _outcome(
         self,
-        kind: Literal["finished", "approval_required", "budget_exhausted", "failed"],
+        kind: Literal["finished", "approval_required", "budget_exhausted", "failed", "abandoned"],
         *,
         output: T | None = None,
         budget: Budget | None = None,

@@ -132,7 +132,7 @@ class Runtime(Generic[T]):
         task again gives its recorded outcome, with 0 decisions and 0 calls, and nothing is asked or executed. After
         one that *finished* another task is the next turn of the conversation, with budgets of its own. After one that
         ended otherwise every task gets that recorded outcome: what was used up stays used up under these ids. `resume`
-        with a program of larger budgets goes on with it; otherwise take a new `invocation_id`.
+        with a program of larger budgets goes on with it; `abandon` gives it up, and the next task begins.
 
         Args:
             task: what to do; the same text at each step.
@@ -205,6 +205,28 @@ class Runtime(Generic[T]):
             await invocation.release(error)
             raise
         return await invocation.run()
+
+    async def abandon(self, run_id: str, invocation_id: str) -> Outcome[T]:
+        """
+        Give up the newest task of an invocation, so that the next one can begin, and return what it came to.
+
+        That is for a task that ended without an answer, that waits for an approval which nobody will give, or that
+        raises however often it is resumed, as one does that fits no window. Nothing more is executed: calls that wait
+        are observed as refused, one that was under way as interrupted, and its agents' tasks end like it. What was used
+        stays used: the same task again gives this outcome. Another task is the next turn of the conversation, with
+        budgets of its own; its model is told what the last calls came to, long results left out. A task that finished
+        is left as it is.
+
+        Raises:
+            InvalidOption: no checkpoints are kept.
+            CheckpointRefused: there is no checkpoint.
+            DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
+        """
+        if self._host.checkpoints is None:
+            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        invocation = self._invocation(run_id, invocation_id, None)
+        await invocation.go_on()
+        return await invocation.abandon()
 
     async def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """

@@ -163,7 +163,9 @@ class Resources:
     async def _header(self, key: ConversationKey) -> Header | None:
         """Return the counters of a resource's log, of which nothing but values was ever written."""
         header = await self.storage.journal.header(key)
-        if header is not None and (header.state, header.attempt) != (State(said=header.entries), None):
+        if header is None:
+            return None
+        if (header.format, header.state, header.attempt) != (FORMAT, State(said=header.entries), None):
             raise damaged(header.entries, "is not the newest value by the header")
         return header
 
