@@ -18,7 +18,6 @@ import minutebook
 from minutebook import conversation as asynchronous
 from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch
-from minutebook.model.clock import system_clock
 from minutebook.model.pause import drive
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
@@ -26,7 +25,9 @@ from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.runtime.approvals import APPROVAL_SECONDS
+from minutebook.runtime.loop import checked_providers
 from minutebook.runtime.memory import MemoryHandle
+from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import (
@@ -681,10 +682,11 @@ class Runtime(Generic[T]):
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
         projection: Projection = "inline",
     ) -> None:
+        others = checked_providers(provider, providers)
         self._core = programs.Runtime(
             program,
             _Awaitable(provider),
-            providers={name: _Awaitable(each) for name, each in (providers or {}).items()},
+            providers={name: _Awaitable(each) for name, each in others.items()},
             checkpoints=checkpoints if checkpoints is None or checkpoints is False else _core_of(checkpoints),
             memory=None if memory is None else _core_of(memory),
             fresh_id=fresh_id,

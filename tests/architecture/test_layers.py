@@ -53,10 +53,11 @@ FORBIDDEN_IN_CORE = {
     "secrets",
     "socket",
     "sqlite3",
+    "time",
     "trio",
     "uuid",
 }
-"""No event loop, database, HTTP client, SDK or random source in the core: they arrive through ports."""
+"""No event loop, database, HTTP client, SDK, clock or random source in the core: they arrive through ports."""
 
 
 def sources() -> list[Path]:

@@ -8,6 +8,7 @@ once more for each call that it proposes, and the two never disagree; see `invoc
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minutebook.errors import BlockingMismatch, InvalidOption
@@ -17,19 +18,19 @@ from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
+from minutebook.runtime.checkpoints import Storage
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
 from minutebook.runtime.references import PROJECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from minutebook.model.decisions import Observation
     from minutebook.ports import DecisionProvider, Random
     from minutebook.runtime.approvals import Approval, PendingApproval
-    from minutebook.runtime.checkpoints import Storage
     from minutebook.runtime.outcomes import Branch, Gather
     from minutebook.runtime.references import Projection
 
@@ -87,13 +88,19 @@ class Runtime(Generic[T]):
     ) -> None:
         """Keep the parts; nothing is called."""
         if not isinstance(program, Program):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-            raise InvalidOption(f"program must be a Program, not {type(program).__name__}", option="program")
-        providers = dict(providers or {})
+            raise InvalidOption(f"program must be a Program, not {shown_type(program)}", option="program")
+        providers = checked_providers(provider, providers)
         for each in (provider, *providers.values()):
             if not inspect.iscoroutinefunction(getattr(each, "decide", None)):
                 raise BlockingMismatch(
                     "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
                 )
+        for option, given in (("checkpoints", checkpoints), ("memory", memory)):
+            if not isinstance(given, (Storage, type(None))):
+                raise InvalidOption(f"{option} is a Storage, not {shown_type(given)}", option=option)
+        for option, function in (("fresh_id", fresh_id), ("monotonic_ns", monotonic_ns), ("clock", clock)):
+            if not callable(function):
+                raise InvalidOption(f"{option} is a function, not {shown_type(function)}", option=option)
         _check_agents(agents_of(program), providers, kept=checkpoints is not None, remembers=memory is not None)
         self._program = program
         self._host = Host(
@@ -288,6 +295,28 @@ class Runtime(Generic[T]):
                 raise refuse_changed(each.capability)
         for each in checked:
             await owners[each.id].keep_answer(each)
+
+
+def shown_type(value: object) -> str:
+    """Return what an error says that it was given: a type's name, and of a class that it is one."""
+    return f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+
+
+def checked_providers(provider: T, providers: Mapping[str, T] | None) -> dict[str, T]:
+    """
+    Return the providers of agents by name, once all of them are objects with a `decide`.
+
+    Raises:
+        InvalidOption: one is a class or has no `decide`, or `providers` is no mapping.
+    """
+    if not isinstance(providers, (Mapping, type(None))):
+        raise InvalidOption(f"providers is a mapping of agents' names, not {shown_type(providers)}", option="providers")
+    for option, each in (("provider", provider), *(("providers", each) for each in (providers or {}).values())):
+        if isinstance(each, type) or not callable(getattr(each, "decide", None)):
+            raise InvalidOption(
+                f"{option}: a provider is an object with the method decide, not {shown_type(each)}", option=option
+            )
+    return dict(providers or {})
 
 
 def _checked_projection(projection: object) -> Projection:

@@ -21,13 +21,13 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count
-from minutebook.model.clock import system_clock
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary
 from minutebook.model.tails import Tails, Tokens
+from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_receipts
 from minutebook.stores.transfer import export_record, import_record
 
@@ -58,6 +58,8 @@ class JournalStore:
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         """Check the namespace; nothing is opened here that the journal has not opened."""
+        if isinstance(journal, type):
+            raise InvalidOption(f"journal is the class {journal.__name__} itself; make one of it", option="journal")
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.tails = Tails()
