@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
@@ -24,7 +25,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import encode
-from minutebook.model.entries import Kind, damaged
+from minutebook.model.entries import Kind, damaged, first_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.proof import check_links
 from minutebook.model.record import Delta
@@ -75,6 +76,7 @@ class Log:
         """Name the log; nothing is read or held yet."""
         self._storage = storage
         self._key = key
+        self.address = first_digest(key).hex()
         self._token = storage.tokens.issue(self)
         self._noted: list[Draft] = []
         self._batch = ""
@@ -93,15 +95,27 @@ class Log:
         """
         try:
             header = await self._reserve(owned=owned)
+        except DecisionHistoryBusy as busy:
+            self._storage.tokens.end(self._token)
+            raise DecisionHistoryBusy(
+                f"another worker runs this invocation since {busy.since_ms:,} ms, with epoch {busy.epoch}; wait for it "
+                "or, once that worker is stopped, call runtime.recover(run_id, invocation_id, worker_stopped=True)",
+                **busy.facts,
+            ) from None
         except BaseException as error:
             await self._undo(error)
             raise
         self._epoch, self._held = header.epoch, True
         try:
-            return Progress.of(await self._newest_task(header))
+            return self._checked(Progress.of(await self._newest_task(header)))
         except BaseException as error:
             await self.release(error)
             raise
+
+    def _checked(self, progress: Progress) -> Progress:
+        if progress.began and progress.address != self.address:
+            raise DecisionHistoryCorrupt("the checkpoint holds a task of another invocation; restore a backup")
+        return progress
 
     async def _reserve(self, *, owned: bool) -> Header:
         journal = self._storage.journal

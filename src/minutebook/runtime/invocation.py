@@ -149,6 +149,7 @@ class Invocation(Generic[T]):
                 seen=before.seen if before and same else 0,
                 projection=self.host.projection,
                 before=before.given_up() if before and same else None,
+                address=self.log.address if self.log else "",
             )
         )
         for each in earlier:

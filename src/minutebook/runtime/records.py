@@ -71,6 +71,8 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     projection: Projection = "inline"
     before: GivenUp | None = None
     """The task before, if it was given up: its model is told of that."""
+    address: str = ""
+    """A digest of where the log is kept: a whole log of another run tells no story in this one's place."""
 
 
 class Given(_Record, frozen=True, kw_only=True, tag="given"):
@@ -178,7 +180,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.task = self.task_id = ""
+        self.task = self.task_id = self.address = ""
         self.began = False
         self.ended: Ended | None = None
         self.observations: list[Observation] = []
@@ -311,7 +313,7 @@ class Progress:
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
-        self.task, self.task_id = record.task, record.task_id
+        self.task, self.task_id, self.address = record.task, record.task_id, record.address
         self.began, self.seen = True, record.seen
         self.projection, self._before = record.projection, record.before
 
