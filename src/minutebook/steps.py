@@ -37,7 +37,6 @@ from minutebook.providers.decision import (
     Ask,
     Native,
     answers,
-    as_data,
     checked_request,
     joined,
     merged,
@@ -45,6 +44,7 @@ from minutebook.providers.decision import (
     read,
     read_message,
     stopped,
+    task_with_observations,
     withheld,
 )
 from minutebook.providers.generator import Generator
@@ -212,7 +212,7 @@ class Steps:
         if header is None or not header.state.turn:
             return True
         opened = await history.entry(header.state.turn)
-        return opened.payload == self.interface.wire.input(as_data(request)).payload
+        return opened.payload == self.interface.wire.input(task_with_observations(request)).payload
 
     async def _undelivered(
         self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool
@@ -273,13 +273,13 @@ class Steps:
         if not turn:
             return await history.open(attempt=False)
         # Where the messages are gone, what was really done goes as data, as it does without a history.
-        task = as_data(request) if anew else request.task
+        task = task_with_observations(request) if anew else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it.
         return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
-        message = self.interface.wire.input(as_data(request))
+        message = self.interface.wire.input(task_with_observations(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
         prepared: dict[bytes, Prepared] = {}
         guard = self._guard(request, prepared)

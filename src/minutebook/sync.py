@@ -26,7 +26,7 @@ from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.loop import checked_providers
-from minutebook.runtime.memory import MemoryHandle
+from minutebook.runtime.memory import MemoryAccess
 from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -645,7 +645,7 @@ class _Awaitable:
         return decision  # type: ignore[return-value]
 
 
-class Memory(MemoryHandle):
+class Memory(MemoryAccess):
     """The memory resources of one call, for a capability that is a plain function: see `minutebook.Memory`."""
 
     def read(self, name: str) -> MemoryValue:

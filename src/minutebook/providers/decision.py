@@ -514,7 +514,7 @@ def token_count(value: JSON) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def as_data(request: DecisionRequest) -> str:
+def task_with_observations(request: DecisionRequest) -> str:
     """Return the task with the real observations as data: all that a provider without a history is told."""
     if not request.observations:
         return request.task

@@ -104,9 +104,9 @@ def tasks_of(arguments: dict[str, JSON], branches: Sequence[str]) -> list[str]:
     Raises:
         DecisionHistoryCorrupt: it names more or fewer, or what the call gave are no tasks.
     """
-    given: Any = arguments.get("tasks", [arguments.get("task")])
-    tasks: list[Any] = given if isinstance(given, list) else []
-    if len(tasks) != len(branches) or not all(isinstance(task, str) for task in tasks):
+    given = arguments.get("tasks", [arguments.get("task")])
+    tasks = [task for task in given if isinstance(task, str)] if isinstance(given, list) else []
+    if len(tasks) != len(branches):
         raise DecisionHistoryCorrupt(
             f"a checkpoint names {len(branches)} invocations for {len(tasks)} tasks; restore a backup"
         )

@@ -96,7 +96,7 @@ class Runtime(Generic[T]):
                     "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
                 )
         for option, given in (("checkpoints", checkpoints), ("memory", memory)):
-            if not isinstance(given, (Storage, type(None))):
+            if not isinstance(given, (Storage, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
                 raise InvalidOption(f"{option} is a Storage, not {shown_type(given)}", option=option)
         for option, function in (("fresh_id", fresh_id), ("monotonic_ns", monotonic_ns), ("clock", clock)):
             if not callable(function):
@@ -161,15 +161,8 @@ class Runtime(Generic[T]):
             DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
-        earlier = observed.check_earlier(observations)
-        _check_identity(run_id, invocation_id, earlier)
+        earlier = self._checked_earlier(observations, run_id, invocation_id)
         task_id = "" if task_id is None else self._checked_task_id(task_id, invocation_id)
-        if earlier and self._host.projection == "opaque_refs":
-            raise InvalidOption(
-                "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
-                "checkpoints, and go on with resume",
-                option="observations",
-            )
         invocation = self._invocation(
             self._host.fresh_id() if run_id is None else run_id,
             self._host.fresh_id() if invocation_id is None else invocation_id,
@@ -258,6 +251,19 @@ class Runtime(Generic[T]):
             raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
         await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
 
+    def _checked_earlier(
+        self, observations: Sequence[Observation], run_id: str | None, invocation_id: str | None
+    ) -> tuple[Observation, ...]:
+        earlier = observed.check_earlier(observations)
+        _check_identity(run_id, invocation_id, earlier)
+        if earlier and self._host.projection == "opaque_refs":
+            raise InvalidOption(
+                "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
+                "checkpoints, and go on with resume",
+                option="observations",
+            )
+        return earlier
+
     def _checked_task_id(self, task_id: str, invocation_id: str | None) -> str:
         if invocation_id is None or self._host.checkpoints is None:
             raise InvalidOption(
@@ -291,7 +297,7 @@ class Runtime(Generic[T]):
         used = [id_ for each in tree for id_ in each.progress.ruled]
         checked = check_approvals(approvals, waiting, used, self._host.clock()) if approvals else ()
         for each in checked:
-            if not owners[each.id].holds_for(waiting[each.id]):
+            if not owners[each.id].calls.holds_for(waiting[each.id]):
                 raise refuse_changed(each.capability)
         for each in checked:
             await owners[each.id].keep_answer(each)
@@ -303,13 +309,13 @@ def shown_type(value: object) -> str:
 
 
 def checked_providers(provider: T, providers: Mapping[str, T] | None) -> dict[str, T]:
-    """
+    """# pyright: ignore[reportUnnecessaryIsInstance]
     Return the providers of agents by name, once all of them are objects with a `decide`.
 
     Raises:
         InvalidOption: one is a class or has no `decide`, or `providers` is no mapping.
     """
-    if not isinstance(providers, (Mapping, type(None))):
+    if not isinstance(providers, (Mapping, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise InvalidOption(f"providers is a mapping of agents' names, not {shown_type(providers)}", option="providers")
     for option, each in (("provider", provider), *(("providers", each) for each in (providers or {}).values())):
         if isinstance(each, type) or not callable(getattr(each, "decide", None)):

@@ -207,20 +207,20 @@ def _held(entry: Entry) -> JSON:
     return held[0]
 
 
-class MemoryHandle:
+class MemoryAccess:
     """What a capability is given for its resources. The runtime makes it; a model neither sees nor names it."""
 
     @classmethod
     def over(cls, resources: Resources) -> Self:
-        """Return a handle over the resources of one call."""
-        handle = cls()
-        handle._resources = resources
-        return handle
+        """Return this over the resources of one call."""
+        access = cls()
+        access._resources = resources
+        return access
 
     _resources: Resources
 
 
-class Memory(MemoryHandle):
+class Memory(MemoryAccess):
     """
     The memory resources of one call, for an `async def` capability; `minutebook.sync.Memory` is for a plain function.
 
