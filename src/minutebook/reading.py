@@ -150,7 +150,7 @@ class Reading:
 
     async def _turn_of(self, seq: int) -> int:
         page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
-        return page[0].turn if page and page[0].seq == seq else 0
+        return (await self.history.entry(seq)).turn if page and page[0].seq == seq else 0
 
     async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
         found: list[Exchange] = []

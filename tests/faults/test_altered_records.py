@@ -191,7 +191,8 @@ async def last(case: Altered) -> Any:
 
 
 async def page(case: Altered) -> Any:
-    found = [await case.talk().page(**where) for where in ({"before": 9, "limit": 2}, {"after": 4, "limit": 2}, {})]
+    places: list[dict[str, int]] = [{"before": 5, "limit": 2}, {"before": 9, "limit": 2}, {"after": 4, "limit": 2}, {}]
+    found = [await case.talk().page(**where) for where in places]
     return [[(each, each.messages) for each in part] for part in found]
 
 

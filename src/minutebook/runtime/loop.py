@@ -309,7 +309,7 @@ def shown_type(value: object) -> str:
 
 
 def checked_providers(provider: T, providers: Mapping[str, T] | None) -> dict[str, T]:
-    """# pyright: ignore[reportUnnecessaryIsInstance]
+    """
     Return the providers of agents by name, once all of them are objects with a `decide`.
 
     Raises:
