@@ -76,7 +76,7 @@ class Log:
         """Name the log; nothing is read or held yet."""
         self._storage = storage
         self._key = key
-        self.address = first_digest(key).hex()
+        self.address = first_digest(key).hex()[:32]
         self._token = storage.tokens.issue(self)
         self._noted: list[Draft] = []
         self._batch = ""
