@@ -69,8 +69,11 @@ CLERK = program(act, pay, count, delegate(HELPER, max_branches=3), memory=[STOCK
 class Run:
     """A run as it was left, and how it is gone on with: by a script for each agent."""
 
-    def __init__(self, first: Any, then: Any, *, helper: Any = ((), ()), projection: str = "inline") -> None:
+    def __init__(
+        self, first: Any, then: Any, *, helper: Any = ((), ()), projection: str = "inline", given_up: bool = False
+    ) -> None:
         self.first, self.then, self.helper, self.projection = first, then, helper, projection
+        self.given_up = given_up
 
     def made(self, shelf: Shelf, *, goes_on: bool) -> Any:
         script = self.then if goes_on else self.first
@@ -81,6 +84,10 @@ class Run:
         """Run until it stops, fails or ends."""
         with contextlib.suppress(AgentDecisionProviderUnavailable):
             drive(self.made(shelf, goes_on=False).run("go", task_id="one", **IDS))
+        if self.given_up:
+            drive(self.made(shelf, goes_on=True).abandon("r", "i"))
+            with contextlib.suppress(AgentDecisionProviderUnavailable):
+                drive(kept(CLERK, shelf.store(), DOWN)[0].run("next", task_id="two", **IDS))
 
 
 DOWN = AgentDecisionProviderUnavailable("down")
@@ -89,6 +96,7 @@ RUNS = {
     "failed": Run([calls(call("act", number=1), exchange=2), calls(call("count"), exchange=4), DOWN], [finish("on")]),
     "finished": Run([calls(call("act", number=1), exchange=2), finish("done")], [finish("next")]),
     "exhausted": Run([calls(call("act", number=n), exchange=2 * n) for n in range(1, 5)], []),
+    "given up": Run([calls(call("act", number=1), call("pay", amount=2), exchange=2)], [finish("on")], given_up=True),
     "delegated": Run(
         [calls(call("helper", tasks=["a", "b"]), exchange=2)],
         [finish("helped")],
@@ -127,13 +135,18 @@ async def recover(run: Run, shelf: Shelf) -> Any:
     return await made.resume("r", "i")
 
 
+async def abandon(run: Run, shelf: Shelf) -> Any:
+    given_up = await run.made(shelf, goes_on=True).abandon("r", "i")
+    return given_up, await run.made(shelf, goes_on=True).run("another", task_id="three", **IDS)
+
+
 async def remembered(_: Run, shelf: Shelf) -> Any:
     resources = Resources(storage_of(shelf.store()), {"stock": STOCK}, "r", "clerk")
     before = await resources.read("stock")
     return before, await resources.compare_and_set("stock", 7, version=before.version), await resources.read("stock")
 
 
-GOES_ON = (resume, approve, again, another, recover, remembered)
+GOES_ON = (resume, approve, again, another, recover, abandon, remembered)
 
 
 class Left:
