@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
+        Abandoned,
         CallReference,
         Decision,
         DecisionRequest,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from minutebook.windows import Window
 
 __all__ = [
+    "Abandoned",
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
     "AnthropicDecisionProvider",
@@ -208,6 +210,7 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "Abandoned": "minutebook.model.decisions",
     "AnthropicDecisionProvider": "minutebook.decisions",
     "Approval": "minutebook.runtime",
     "Budgets": "minutebook.runtime",
