@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
-    from minutebook.conversation import Conversation, ToolCall
+    from minutebook.conversation import Conversation
     from minutebook.decisions import (
         AnthropicDecisionProvider,
         GeminiDecisionProvider,
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
         StorageError,
         StoreClosed,
     )
-    from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
+        Abandoned,
         CallReference,
         Decision,
         DecisionRequest,
@@ -79,8 +79,22 @@ if TYPE_CHECKING:
         ProposedCall,
         Resumed,
     )
+    from minutebook.model.entries import Entry
+    from minutebook.model.events import (
+        Event,
+        HistoryAbandoned,
+        HistoryResumed,
+        HistorySummary,
+        HistoryTrimmed,
+        ProviderContextCount,
+        ReasoningWithheld,
+    )
     from minutebook.model.keys import ConversationKey
+    from minutebook.model.receipts import Sent
+    from minutebook.model.record import Header, Receipt, Record
+    from minutebook.model.transfer import Imported
     from minutebook.model.turns import HistoryEntry, LLMContextMessage, TurnReason, TurnResponse
+    from minutebook.ports import DecisionProvider, Listing, Observer, Summarize, Totals
     from minutebook.programs import Runtime
     from minutebook.providers.guard import ContextGuardTransport
     from minutebook.reading import Exchange
@@ -97,6 +111,7 @@ if TYPE_CHECKING:
         capability,
         delegate,
     )
+    from minutebook.stores.journal import JournalStore
     from minutebook.stores.opening import (
         HostStore,
         MemoryStore,
@@ -104,8 +119,11 @@ if TYPE_CHECKING:
         create_sqlite_decision_history_store,
         open_store,
     )
+    from minutebook.turn import ToolCall, Turn
+    from minutebook.windows import Window
 
 __all__ = [
+    "Abandoned",
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
     "AnthropicDecisionProvider",
@@ -137,25 +155,36 @@ __all__ = [
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
     "DecisionHistorySummaryInvalid",
+    "DecisionProvider",
     "DecisionRequest",
     "Engine",
     "EngineTurn",
+    "Entry",
+    "Event",
     "Exchange",
     "Finish",
     "GeminiDecisionProvider",
+    "Header",
+    "HistoryAbandoned",
     "HistoryConfig",
     "HistoryEntry",
     "HistoryManager",
     "HistoryMessageTooLong",
     "HistoryOptions",
+    "HistoryResumed",
     "HistoryStore",
+    "HistorySummary",
+    "HistoryTrimmed",
     "HostStore",
     "ImportRefused",
+    "Imported",
     "InvalidId",
     "InvalidMessage",
     "InvalidOption",
     "InvalidValue",
+    "JournalStore",
     "LLMContextMessage",
+    "Listing",
     "Memory",
     "MemoryRefused",
     "MemoryResource",
@@ -163,6 +192,7 @@ __all__ = [
     "MemoryValue",
     "MinutebookError",
     "Observation",
+    "Observer",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
     "Outcome",
@@ -170,16 +200,24 @@ __all__ = [
     "PendingApproval",
     "Program",
     "ProposedCall",
+    "ProviderContextCount",
     "ProviderContextCountUnavailable",
     "ProviderContextWindowExceeded",
     "ProviderError",
+    "ReasoningWithheld",
+    "Receipt",
+    "Record",
     "Resumed",
     "Runtime",
     "RuntimeRefusal",
     "SQLiteStore",
+    "Sent",
     "StorageError",
     "StoreClosed",
+    "Summarize",
     "ToolCall",
+    "Totals",
+    "Turn",
     "TurnReason",
     "TurnResponse",
     "Window",
@@ -195,6 +233,7 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "Abandoned": "minutebook.model.decisions",
     "AnthropicDecisionProvider": "minutebook.decisions",
     "Approval": "minutebook.runtime",
     "Budgets": "minutebook.runtime",
@@ -205,37 +244,57 @@ _HOMES = {
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",
+    "DecisionProvider": "minutebook.ports",
     "DecisionRequest": "minutebook.model.decisions",
     "Engine": "minutebook.engine",
     "EngineTurn": "minutebook.engine",
+    "Entry": "minutebook.model.entries",
+    "Event": "minutebook.model.events",
     "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
     "GeminiDecisionProvider": "minutebook.decisions",
+    "Header": "minutebook.model.record",
+    "HistoryAbandoned": "minutebook.model.events",
     "HistoryConfig": "minutebook.engine",
     "HistoryEntry": "minutebook.model.turns",
     "HistoryManager": "minutebook.engine",
     "HistoryOptions": "minutebook.decisions",
+    "HistoryResumed": "minutebook.model.events",
     "HistoryStore": "minutebook.engine",
+    "HistorySummary": "minutebook.model.events",
+    "HistoryTrimmed": "minutebook.model.events",
     "HostStore": "minutebook.stores.opening",
+    "Imported": "minutebook.model.transfer",
+    "JournalStore": "minutebook.stores.journal",
     "LLMContextMessage": "minutebook.model.turns",
+    "Listing": "minutebook.ports",
     "Memory": "minutebook.runtime",
     "MemoryResource": "minutebook.runtime",
     "MemoryStore": "minutebook.stores.opening",
     "MemoryValue": "minutebook.runtime",
     "Observation": "minutebook.model.decisions",
+    "Observer": "minutebook.ports",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
     "OpenAIDecisionProvider": "minutebook.decisions",
     "Outcome": "minutebook.runtime",
     "PendingApproval": "minutebook.runtime",
     "Program": "minutebook.runtime",
     "ProposedCall": "minutebook.model.decisions",
+    "ProviderContextCount": "minutebook.model.events",
+    "ReasoningWithheld": "minutebook.model.events",
+    "Receipt": "minutebook.model.record",
+    "Record": "minutebook.model.record",
     "Resumed": "minutebook.model.decisions",
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
-    "ToolCall": "minutebook.conversation",
+    "Sent": "minutebook.model.receipts",
+    "Summarize": "minutebook.ports",
+    "ToolCall": "minutebook.turn",
+    "Totals": "minutebook.ports",
+    "Turn": "minutebook.turn",
     "TurnReason": "minutebook.model.turns",
     "TurnResponse": "minutebook.model.turns",
-    "Window": "minutebook.history",
+    "Window": "minutebook.windows",
     "WindowLimits": "minutebook.model.bounds",
     "capability": "minutebook.runtime",
     "create_history_manager": "minutebook.engine",

@@ -23,6 +23,7 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import INPUT, damaged
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
+from minutebook.model.proof import check_links
 from minutebook.model.record import has_left
 from minutebook.model.shown import type_alone
 from minutebook.model.turns import (
@@ -42,6 +43,7 @@ from minutebook.stores.streams import standing, stream_entries
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
 
@@ -275,6 +277,7 @@ class HistoryManager(Generic[Meta]):
         """
         found: list[_Shown] = []
         most = known.count_at(header.digest) if known is not None and not costing else None
+        newer: tuple[Entry, ...] = ()
         chars, before = 0, header.entries + 1
         page = Page(rows=self._retention.rows(STREAM_PAGE.rows), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
         while before > header.cut.seq + 1 and not self._retention.is_none:
@@ -282,6 +285,8 @@ class HistoryManager(Generic[Meta]):
             now = await standing(self._journal, key, header)
             if not entries:
                 raise has_left(before - 1, now) if before <= now.cut.seq + 1 else damaged(before - 1, "is missing")
+            check_links(key, (*entries[::-1], *newer), now.cut)
+            newer = entries[-1:]
             for stored in entries:
                 if costing and known is not None and (stored.seq, stored.digest) == (known.seq, known.digest):
                     return found, True

@@ -8,7 +8,7 @@ A store adds to a journal what is the same for all of them: the namespace from t
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -20,16 +20,16 @@ from minutebook.errors import (
     InvalidOption,
     MinutebookError,
 )
-from minutebook.model.bounds import check_count
-from minutebook.model.clock import system_clock
+from minutebook.model.bounds import check_count, check_place
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary
 from minutebook.model.tails import Tails, Tokens
-from minutebook.stores.streams import stream_entries, stream_receipts
-from minutebook.stores.transfer import export_record, import_record
+from minutebook.stores.clock import system_clock
+from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,10 +58,12 @@ class JournalStore:
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         """Check the namespace; nothing is opened here that the journal has not opened."""
+        if isinstance(journal, type):
+            raise InvalidOption(f"journal is the class {journal.__name__} itself; make one of it", option="journal")
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.tails = Tails()
-        self.tokens = Tokens(secrets.token_hex(16))
+        self.tokens = Tokens(os.urandom(16).hex())
 
     @property
     def namespace(self) -> str:
@@ -98,7 +100,7 @@ class JournalStore:
     def fresh_id(self) -> str:
         """Return an unguessable idempotency id; ids sort by the millisecond they were made in."""
         # Ids in order go side by side into an index; random ones would dirty a page of it each (figure 8).
-        return f"{system_clock():012x}{secrets.token_hex(10)}"
+        return f"{system_clock():012x}{os.urandom(10).hex()}"
 
     async def read(self, key: ConversationKey) -> Record | None:
         """
@@ -113,9 +115,9 @@ class JournalStore:
         check_idle(header, system_clock())
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
-        stream = stream_entries(self.journal, key, header)
+        pages = stream_pages(self.journal, key, header)
         try:
-            entries = [entry async for entry in stream if entry.seq <= header.entries]
+            entries = [entry async for page in pages for entry in page if entry.seq <= header.entries]
         except DecisionHistoryAbsent as gone:
             return await self.read(key) if "cut" in gone.facts else None
         end, digest = (entries[-1].seq, entries[-1].digest) if entries else (header.cut.seq, header.cut.digest)
@@ -133,8 +135,10 @@ class JournalStore:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out. Or
                 what comes next has left the record by a cut; then `cut` is the newest entry that did.
         """
-        async for entry in stream_entries(self.journal, key, await self.header(key), after):
-            yield entry
+        check_place(after, "after")
+        async for page in stream_pages(self.journal, key, await self.header(key), after):
+            for entry in page:
+                yield entry
 
     async def receipts(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Receipt]:
         """
@@ -143,6 +147,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for receipt in stream_receipts(self.journal, key, await self.header(key), after):
             yield receipt
 
@@ -331,6 +336,8 @@ class JournalStore:
             DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
             DecisionHistoryStorageFailed: the disk failed.
         """
+        from minutebook.stores.transfer import export_record  # loaded by those who export
+
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
@@ -364,11 +371,16 @@ class JournalStore:
             DecisionHistoryRetentionExceeded: it would retain more than a bound.
             DecisionHistoryStoreFull: so would the store.
         """
+        from minutebook.stores.transfer import import_record
+
         return await import_record(self, self._own(key), path, check, good_prefix, progress)
 
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""
         await self.journal.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.pause import pause
+from minutebook.model.proof import check_links
 from minutebook.model.record import has_left
-from minutebook.ports import STREAM_PAGE
+from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal, Page
+    from minutebook.ports import Journal
+
+_ONE = Page(rows=1, messages=2**62, size=2**62)
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -55,10 +58,10 @@ class OneRecord:
     What needs no page, since it is remembered, costs nothing more.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        """Begin with the next header that is asked for."""
+    def __init__(self, journal: Journal, header: Header | None = None) -> None:
+        """Begin with `header`, or with the next one that is asked for."""
         self._journal = journal
-        self._header: Header | None = None
+        self._header = header
 
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
@@ -69,7 +72,9 @@ class OneRecord:
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`. Raises as `standing`."""
         entries = await self._journal.newest(key, before, page)
-        await self._check(key)
+        # A chain's digest is bound to its record: a page that ends with the one in the header needs no second look.
+        if not entries or self._header is None or entries[0].digest != self._header.digest:
+            await self._check(key)
         return entries
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
@@ -83,16 +88,22 @@ class OneRecord:
             self._header = await standing(self._journal, key, self._header)
 
 
-async def stream_entries(
+async def stream_pages(
     journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
-) -> AsyncIterator[Entry]:
+) -> AsyncIterator[tuple[Entry, ...]]:
     """
-    Stream the entries above `after` of the conversation that `header` describes, oldest first, in bounded memory.
+    Stream the entries above `after` of the conversation that `header` describes, oldest first, page by page.
+
+    A step of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages.
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile, or what comes next has left the record.
+        DecisionHistoryCorrupt: an entry is not what was written.
     """
     after = max(after, header.cut.seq) if header is not None else after
+    before: tuple[Entry, ...] = ()
+    if header is not None and after > header.cut.seq:
+        before = await journal.oldest(key, after - 1, _ONE)
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         header = await standing(journal, key, header)
@@ -100,10 +111,21 @@ async def stream_entries(
             raise has_left(after + 1, header)
         if not page:
             return
-        for entry in page:
-            yield entry
+        # Where the entry before has just left, the anchor stands for it.
+        check_links(key, (*[entry for entry in before if entry.seq == after], *page), header.cut)
+        yield page
+        before = page[-1:]
         after = page[-1].seq
         await pause()
+
+
+async def stream_entries(
+    journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
+) -> AsyncIterator[Entry]:
+    """Stream the same entry by entry, in bounded memory. Raises as `stream_pages`."""
+    async for page in stream_pages(journal, key, header, after):
+        for entry in page:
+            yield entry
 
 
 async def stream_receipts(
