@@ -7,7 +7,9 @@ Each test names the row that it proves. Stores are real: RAM, a SQLite file, a h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -1137,3 +1139,28 @@ def test_i39_an_entry_that_is_none_is_named(store: JournalStore) -> None:
             drive(kept.get_llm_context(key.id))
         assert caught.value.seq == 1
         assert "MARKER" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("seq", [6, 7, 8, 9, 10])
+def test_i39_an_altered_entry_is_shown_to_no_model(tmp_path: Path, seq: int, keep: bool) -> None:
+    """Each retained entry is held to the chain when it is read, the oldest too, behind a cut and without one."""
+    journal = open_journal("SQLite", tmp_path)
+    policy: dict[str, Any] = {"store": JournalStore(journal, namespace="n"), "max_entries": 5, "keep_truncated": keep}
+    kept = manager(**policy)
+    for number in range(1, 11):
+        drive(kept.append("s", turn(f"question {number:02}")))
+    assert len(context(kept)) == 10
+    drive(journal.close())
+    with contextlib.closing(sqlite3.connect(tmp_path / "lab.db", isolation_level=None)) as connection:
+        (row,) = connection.execute("SELECT entries FROM minutebook_log WHERE seq = ?", (seq,)).fetchone()
+        altered = row.replace(b"question", b"QUESTION")
+        assert altered != row
+        connection.execute("UPDATE minutebook_log SET entries = ? WHERE seq = ?", (altered, seq))
+    again = manager(**policy | {"store": JournalStore(open_journal("SQLite", tmp_path), namespace="n")})
+    with pytest.raises(DecisionHistoryCorrupt) as caught:
+        drive(again.get_llm_context("s"))
+    assert caught.value.seq == seq
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(again.config.store.verify(again.config.store.key("s")))
+    drive(again.config.store.close())
