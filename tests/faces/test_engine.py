@@ -181,7 +181,7 @@ def test_e1_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
     assert drive(read(manager(store=store))) == [{"name": "glad", "score": 0.5}, None]
     with pytest.raises(InvalidOption):
         drive(read(manager(store=store, metadata=int)))
-    for meta in (Mood("sad", float("nan")), Mood(7)):  # type: ignore[arg-type]
+    for meta in (Mood("sad", float("nan")), Mood(7), Mood(object()), Mood("\ud800"), "sad"):  # type: ignore[arg-type]
         with pytest.raises(InvalidValue):
             drive(typed.append("s", turn("three", meta=meta)))
     for plain in ({1: 2}, (1,), b"x", float("inf"), "\ud800", Mood("plain")):

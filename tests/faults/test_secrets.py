@@ -27,10 +27,12 @@ from tests.faults import workload
 from tests.faults.workload import Clock, Store
 
 from minutebook.conversation import Conversation
+from minutebook.engine import Engine, HistoryConfig, HistoryManager
 from minutebook.errors import MinutebookError
 from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta, Receipt
+from minutebook.model.turns import HistoryEntry
 from minutebook.ports import Listing
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
@@ -257,6 +259,52 @@ async def in_a_turn(store: Store, watch: Watch) -> None:
         await turn.respond({"role": "assistant", "content": m})
 
 
+class Note(msgspec.Struct, frozen=True):
+    """Metadata of an engine's entries."""
+
+    text: str
+
+
+def engines(store: Store, watch: Watch) -> None:
+    """What an engine refuses, and how its values show themselves."""
+    m = watch.marker
+    session = f"session {m}"
+    policy: dict[str, Any] = {"store": store, "max_chars": 300}
+
+    def turn(response: Any, **options: Any) -> Awaitable[Any]:
+        engine = Engine(history=HistoryConfig(**policy, **options), respond=lambda turn: response)
+        return engine.turn(session, m)
+
+    for response in (None, Odd(m), {"user_message": m}, m * 30, m + "\ud800"):
+        watch.refused(lambda response=response: turn(response))
+    for derived in ([m], [{"role": m, "content": m}], [{"role": "user", "content": Odd(m)}], [{m: m}]):
+        watch.refused(lambda derived=derived: turn(m, derive_llm_context=lambda entry, defaults: derived))
+    for meta in (Odd(m), {m, "set"}, m + "\ud800", float("nan")):
+        entry: HistoryEntry[Any] = HistoryEntry(kind="injection", message=m, meta=meta)
+        watch.look_at_value(entry)
+        watch.refused(lambda entry=entry: HistoryManager(HistoryConfig(**policy)).append(session, entry))
+    for meta in (Note(Odd(m)), Note(m + "\ud800"), m):  # type: ignore[arg-type]
+        entry = HistoryEntry(kind="injection", message=m, meta=meta)
+        typed: HistoryConfig[Any] = HistoryConfig(**policy, metadata=Note)
+        watch.refused(lambda entry=entry, typed=typed: HistoryManager(typed).append(session, entry))
+    watch.refused(lambda: turn(m, transform_entry=lambda entry: Odd(m)))
+    for wrong in ({"kind": m}, {"kind": "turn", "message": m}, {"kind": "injection", "message": Odd(m)}):
+        watch.refused(lambda wrong=wrong: HistoryEntry(**wrong))
+    said = drive(
+        HistoryManager(HistoryConfig(**policy)).append(session, HistoryEntry(kind="injection", message=m, meta=m))
+    )
+    watch.look_at_value(said)
+    watch.look_at_value(HistoryConfig(**policy))
+
+    async def read(metadata: Any) -> None:
+        async for entry in HistoryManager(HistoryConfig(**policy, metadata=metadata)).entries(session):
+            watch.look_at_value(entry)
+
+    watch.refused(lambda: read(Note))
+    watch.refused(lambda: Conversation(store, session, format=FORMAT).append(pair(m)))
+    drive(store.delete(store.key(session)))
+
+
 def damaged(path: Path, watch: Watch) -> None:
     """Rows that hold something else than was written, on a store that is open."""
     store = Store(SQLiteJournal(path, blocking=True))
@@ -308,6 +356,9 @@ def test_i37_no_marker_outside_the_store(tmp_path: Path, figure: Figure) -> None
             store._namespace = f"tenant {watch.marker}"
             drive(succeed(store, watch))
             refusals(store, watch)
+            for key in [listing.key for listing in drive(store.list())][:1]:
+                drive(store.delete(key))  # the store is bounded: make room for a session
+            engines(store, watch)
             for n in range(4):
                 with contextlib.suppress(MinutebookError):
                     drive(Conversation(store, f"{watch.marker} {n}", format=FORMAT).append(pair(watch.marker)))

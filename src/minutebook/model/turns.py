@@ -182,11 +182,12 @@ class Written(Generic[Meta]):
     def _plain(self, meta: Meta | None) -> JSON:
         if self._decoder is None or meta is None:
             return cast("JSON", meta)
-        written = msgspec.json.encode(meta)
+        written = b""
         try:
+            written = msgspec.json.encode(meta)
             same = self._decoder.decode(written) == meta
-        except msgspec.MsgspecError:
-            same = False
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+            same = False  # their texts may quote it
         if not same:
             raise InvalidValue("it does not come back equal as the type that metadata= names", path="$.meta")
         return decode(written)
