@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
+    from minutebook.agent import Agent
     from minutebook.conversation import Conversation, ToolCall
     from minutebook.decisions import (
         AnthropicDecisionProvider,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         OpenAIDecisionProvider,
     )
     from minutebook.errors import (
+        AgentBudgetExhausted,
         AgentDecisionProviderSchemaViolation,
         AgentDecisionProviderUnavailable,
         ApprovalRefused,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     )
     from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.chat_events import AgentEvent
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         CallReference,
@@ -95,8 +98,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Agent",
+    "AgentBudgetExhausted",
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
+    "AgentEvent",
     "AnthropicDecisionProvider",
     "Approval",
     "ApprovalRefused",
@@ -172,6 +178,8 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "Agent": "minutebook.agent",
+    "AgentEvent": "minutebook.model.chat_events",
     "AnthropicDecisionProvider": "minutebook.decisions",
     "Approval": "minutebook.runtime",
     "Budgets": "minutebook.runtime",

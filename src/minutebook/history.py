@@ -41,7 +41,7 @@ from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
-from minutebook.model.record import Delta, extend
+from minutebook.model.record import Delta, extend, new_header
 from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 
 INPUT_ROWS = 256
 """How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
+
+PAGE_ROWS = 4096
+"""How many rows are read at once for a window, however large its limits are."""
 
 
 class Window(Sequence["dict[str, JSON]"]):
@@ -181,14 +184,23 @@ class History:
             )
         return header
 
-    async def window(self, limits: WindowLimits | None = None) -> Window:
-        """Return the window as it stands, without a reservation; writes nothing and asks for no summary."""
+    async def window(self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), floor: int = 0) -> Window:
+        """
+        Return the window as it stands, without a reservation; writes nothing and asks for no summary.
+
+        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `fit`.
+        """
         header = await self.header()
-        if header is None:
+        if header is None and not staged:
             return Window(b"[]")
+        if header is None:
+            _, window, _ = await self.fit(
+                new_header(self.key, self.identity, 0), Tail(), limits or self.limits, staged, floor=floor
+            )
+            return window
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        _, window, read = await self.fit(header, tail or Tail(), limits or self.limits)
+        _, window, read = await self.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
         self.tails.put(self.key, header, read)
         return window
 
@@ -202,9 +214,12 @@ class History:
         *,
         summarising: Summarising | None = None,
         prelude: str = "",
+        floor: int = 0,
     ) -> tuple[Fitted, Window, Tail]:
         """
         Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
+
+        With a `floor` the exchanges up to that `seq` stay out, as if a summary covered them.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
@@ -217,11 +232,15 @@ class History:
         if staged:
             grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
             after, entries = grown.header, grown.entries
+        if floor > after.state.summarised:
+            after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
         scan, read = await self._scanned(after, entries, tail, limits, low_water)
         await self._add_missing_input(scan, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
         summary = read_summary(shown) if shown else None
+        if summary is not None and not summary.told:
+            summary = None
 
         def bound(plan: Plan, behind_new: bool) -> Plan:
             mark = prelude_mark(self.wire, prelude, header.entries + 1 if behind_new else after.state.summary)
@@ -339,7 +358,8 @@ class History:
 
     def page(self, limits: WindowLimits) -> Page:
         """Return how much to read at once so that one page usually decides a window."""
-        return Page(rows=limits.max_messages + 8, messages=limits.max_messages, size=limits.max_bytes)
+        rows = min(limits.max_messages + 8, PAGE_ROWS)
+        return Page(rows=rows, messages=limits.max_messages, size=limits.max_bytes)
 
     def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
         """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
@@ -466,11 +486,13 @@ class Hold:
         staged: Sequence[Draft] = (),
         guard: TokenGuard | None = None,
         prelude: str = "",
+        floor: int = 0,
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
 
-        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too.
+        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too. With a
+        `floor` the exchanges up to that `seq` stay out.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
@@ -487,6 +509,7 @@ class Hold:
             guard,
             summarising=history.summarising,
             prelude=prelude,
+            floor=floor,
         )
         if self.header is header:  # else something was recorded meanwhile, which this tail does not know of
             self.tail = tail

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import minutebook
+from minutebook import agent as agents
 from minutebook import conversation as asynchronous
 from minutebook import decisions, programs
 from minutebook.errors import BlockingMismatch
@@ -26,6 +27,7 @@ from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.runtime.approvals import APPROVAL_SECONDS
+from minutebook.runtime.budgets import DEFAULT_BUDGETS
 from minutebook.runtime.memory import MemoryHandle
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from minutebook.runtime.references import Projection
 
 __all__ = [
+    "Agent",
     "AnthropicDecisionProvider",
     "ContextGuardTransport",
     "Conversation",
@@ -367,6 +370,7 @@ class Conversation(_Over[asynchronous.Conversation]):
     exchanges = _streaming(asynchronous.Conversation.exchanges)
     last = _blocking(asynchronous.Conversation.last)
     page = _blocking(asynchronous.Conversation.page)
+    search = _streaming(asynchronous.Conversation.search)
 
 
 class Turn(_Over[asynchronous.Turn]):
@@ -730,6 +734,103 @@ class Runtime(Generic[T]):
     def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """Free the invocation of a worker that is known to be stopped: see `minutebook.Runtime.recover`."""
         drive(self._core.recover(run_id, invocation_id, worker_stopped=worker_stopped, epoch=epoch))
+
+
+class _Agent(agents.Agent):
+    """The coroutines of an agent over a client that never suspends them."""
+
+    _blocking = True
+
+
+class Agent(_Over[agents.Agent]):
+    """One agent and one conversation with it, with an `openai.OpenAI` client: see `minutebook.Agent`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        goal: str,
+        client: object = None,
+        model: str = "gpt-4o-mini",
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_history_messages: int = 50,
+        auto_manage_history: bool = True,
+        enable_summarization: bool = False,
+        summarization_threshold: int = 3000,
+        summarization_model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        budgets: Budgets = DEFAULT_BUDGETS,
+        store: Store | None = None,
+        conversation: str | None = None,
+        max_output_tokens: int | None = None,
+        extra_body: Mapping[str, JSON] | None = None,
+    ) -> None:
+        self._core = _Agent(
+            name=name,
+            goal=goal,
+            client=client,
+            model=model,
+            base_url=base_url,
+            api_key=api_key,
+            max_history_messages=max_history_messages,
+            auto_manage_history=auto_manage_history,
+            enable_summarization=enable_summarization,
+            summarization_threshold=summarization_threshold,
+            summarization_model=summarization_model,
+            tools=tools,
+            budgets=budgets,
+            store=None if store is None else _core_of(store),
+            conversation=conversation,
+            max_output_tokens=max_output_tokens,
+            extra_body=extra_body,
+        )
+        self.name = self._core.name
+        self.goal = self._core.goal
+        self.conversation = self._core.conversation
+
+    @property
+    def agent_id(self) -> str:
+        """A UUID: the conversation's id where that is one, else one that is made of it."""
+        return self._core.agent_id
+
+    @property
+    def key(self) -> ConversationKey:
+        """The conversation's address in its store: to read, verify or export it."""
+        return self._core.key
+
+    @property
+    def lost_events(self) -> int:
+        """How often a handler raised; nothing else came of that."""
+        return self._core.lost_events
+
+    chat = _blocking(agents.Agent.chat)
+    stream = _streaming(agents.Agent.stream)
+    get_history = _blocking(agents.Agent.get_history)
+    get_history_length = _blocking(agents.Agent.get_history_length)
+    add_to_history = _blocking(agents.Agent.add_to_history)
+    clear_history = _blocking(agents.Agent.clear_history)
+    set_history = _blocking(agents.Agent.set_history)
+    export_conversation_state = _blocking(agents.Agent.export_conversation_state)
+    import_conversation_state = _blocking(agents.Agent.import_conversation_state)
+    summarize_history = _blocking(agents.Agent.summarize_history)
+    get_conversation_summary = _blocking(agents.Agent.get_conversation_summary)
+    set_conversation_summary = _blocking(agents.Agent.set_conversation_summary)
+    is_summarization_enabled = _plain(agents.Agent.is_summarization_enabled)
+    estimate_history_tokens = _blocking(agents.Agent.estimate_history_tokens)
+    search = _streaming(agents.Agent.search)
+    delete = _blocking(agents.Agent.delete)
+    recover = _blocking(agents.Agent.recover)
+    on = _plain(agents.Agent.on)
+    close = _blocking(agents.Agent.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _store_over(core: JournalStore | None) -> Store | None:

@@ -39,6 +39,7 @@ PAIRS = [
     (decisions.AnthropicDecisionProvider, minutebook.sync.AnthropicDecisionProvider),
     (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
+    (minutebook.Agent, minutebook.sync.Agent),
     (minutebook.Memory, minutebook.sync.Memory),
 ]
 MADE_BY_OTHERS = {minutebook.sync.Store, minutebook.sync.Turn}
