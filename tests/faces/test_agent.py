@@ -794,7 +794,7 @@ FAILURES: list[Line] = [
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda line: type(line).__name__)
 def test_a6_o19_where_summarising_fails_plain_trimming_takes_its_place(failure: Line) -> None:
-    """A6, O-19: the chat goes on, an event says so, no error text is anywhere, and the same messages are offered again."""
+    """A6, O-19: the chat goes on, an event says so, no error text is anywhere, and the same are offered again."""
 
     def script(request: Received) -> Line:
         asked = request.json["messages"][0]["content"].startswith("You write the summary")
@@ -1137,7 +1137,7 @@ def test_a9_o32_two_chats_at_once_are_one_after_the_other_or_busy(fake: Provider
 
 
 def test_a10_a_store_and_an_id_are_all_that_coming_back_takes(scribe: ProviderFake, tmp_path: Path) -> None:
-    """A10: history, summary, system messages and the new start survive; the request after it is byte for byte the same."""
+    """A10: history, summary, system messages and the new start survive; the next request is the same to the byte."""
     tmp_path.chmod(0o700)
 
     async def story() -> None:
