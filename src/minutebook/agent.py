@@ -7,7 +7,6 @@ else. `chat.py` tells the story, `policy/retention.py` says which messages a his
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from minutebook.chat import KEEP_RECENT, Chat
@@ -34,7 +33,7 @@ from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -139,7 +138,7 @@ class Agent:
         await self._handlers.tell(events)
         return answer
 
-    async def stream(self, text: str, context: str | None = None, *, name: str | None = None) -> AsyncIterator[str]:
+    def stream(self, text: str, context: str | None = None, *, name: str | None = None) -> AsyncGenerator[str, None]:
         """
         Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
 
@@ -151,9 +150,7 @@ class Agent:
         async def saying() -> None:
             await self._handlers.tell((await self._chat.say(message, context, streamed=True))[1])
 
-        async with contextlib.aclosing(emitted(saying())) as pieces:
-            async for piece in pieces:
-                yield piece
+        return emitted(saying)
 
     async def get_history(self) -> list[dict[str, JSON]]:
         """Return a copy of the history: messages of role, content and maybe name, oldest first (SPEC A3)."""

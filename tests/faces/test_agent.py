@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -126,7 +128,7 @@ def test_a1_two_chats_remember_each_other_and_count_four(fake: ProviderFake) -> 
 
 def test_a1_the_defaults_are_the_seeds(fake: ProviderFake) -> None:
     """A1: 50 messages, kept by itself, no summaries, a threshold of 3000, the agent's own model for summaries."""
-    parameters = dict(__import__("inspect").signature(Agent).parameters)
+    parameters = dict(inspect.signature(Agent).parameters)
     found = {name: parameters[name].default for name in parameters if name.startswith(("max_h", "auto", "en", "su"))}
     assert found == {
         "max_history_messages": 50,
@@ -379,7 +381,7 @@ def test_a3_the_state_is_plain_json_and_restores_either_way(fake: ProviderFake) 
         assert state["history"] == [user("hi"), said("answer to hi")]
         assert (state["agent_name"], state["summary"]) == ("Assistant", "before that, nothing")
         assert str(uuid.UUID(state["agent_id"])) == state["agent_id"] == each.agent_id
-        assert abs(state["timestamp"] - __import__("time").time() * 1000) < 60_000
+        assert abs(state["timestamp"] - time.time() * 1000) < 60_000
         other = agent(fake)
         await other.import_conversation_state(state)
         assert await other.get_history() == state["history"]
@@ -1214,7 +1216,7 @@ def test_a10_o35_a_stream_that_is_left_leaves_the_history_as_it_was(fake: Provid
         stream = each.stream("a longer message to be answered")
         async for _ in stream:
             break
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         assert await each.get_history() == []
         header = await store.header(each.key)
         assert header is not None

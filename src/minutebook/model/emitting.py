@@ -8,8 +8,9 @@ the coroutine stands still at the value until the next one is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 import msgspec
@@ -32,20 +33,16 @@ def emit(value: str) -> Generator[_Emitted, None, None]:
     yield _Emitted(value)
 
 
-async def emitted(running: Coroutine[Any, Any, object]) -> AsyncGenerator[str, None]:
-    """Yield what `running` emits until it has ended; closing this stops it where it stands, and waits for its end."""
-    step = _Step(running)
-    try:
-        while (found := await step) is not None:
-            yield found.value
-    except GeneratorExit:
-        step.thrown = Stopped()
+async def emitted(begin: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[str, None]:
+    """Yield what a coroutine emits until it has ended; closing this stops it where it stands, and waits for its end."""
+    step = _Step(begin())
+    while (found := await step) is not None:
         try:
-            while await step is not None:
-                step.thrown = Stopped()
-        except Stopped:
-            pass
-        raise
+            yield found.value
+        except BaseException:
+            # Whoever closes an async generator waits for it, so that what runs inside may wait as well.
+            await step.stop()
+            raise
 
 
 class _Step:
@@ -53,11 +50,18 @@ class _Step:
 
     def __init__(self, running: Coroutine[Any, Any, object]) -> None:
         self._running = running
-        self.thrown: BaseException | None = None
+        self._thrown: BaseException | None = None
+
+    async def stop(self) -> None:
+        """Have the coroutine end where it stands, whatever it still emits."""
+        with contextlib.suppress(Stopped):
+            self._thrown = Stopped()
+            while await self is not None:
+                self._thrown = Stopped()
 
     def __await__(self) -> Generator[Any, Any, _Emitted | None]:
         while True:
-            thrown, self.thrown = self.thrown, None
+            thrown, self._thrown = self._thrown, None
             try:
                 waits_for = self._running.send(None) if thrown is None else self._running.throw(thrown)
             except StopIteration:
@@ -67,4 +71,4 @@ class _Step:
             try:
                 yield waits_for
             except BaseException as error:  # passed on to where the coroutine stands
-                self.thrown = error
+                self._thrown = error
