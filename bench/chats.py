@@ -29,8 +29,8 @@ KEPT = 50
 PROMPT = "You are Bench.\nYour goal: Answer"
 NOTE = (
     "milliseconds that `Agent.chat` takes beyond a bare loop with the official client, which keeps a list and sends "
-    "its last messages: 51 of them, 200 B asked, 300 B answered. The bare loop has the client parse and check the answer, "
-    "which ours does not need. Beside it what each takes beyond a plain HTTP post of the same bytes, median / minimum."
+    "its last messages: 51 of them, 200 B asked, 300 B answered. The bare loop has the client parse and check the "
+    "answer, which ours does not need. Beside it what each takes beyond a plain HTTP post of the same bytes."
 )
 
 
