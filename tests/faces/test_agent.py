@@ -422,6 +422,29 @@ def test_a3_what_is_no_state_is_refused(fake: ProviderFake, state: Any, field: s
     told(story())
 
 
+def test_a3_d18_a_dropped_summary_does_not_bring_back_what_was_cleared(fake: ProviderFake) -> None:
+    """A3, D18: an operator who drops a chat's summary drops its text; the history begins where it began."""
+
+    async def story() -> None:
+        store = MemoryStore()
+        each = agent(fake, store=store)
+        await each.chat("forgotten")
+        assert await store.drop_summary(each.key) is False
+        await each.clear_history()
+        assert await store.drop_summary(each.key) is False
+        await each.add_to_history(system("S"))
+        await each.chat("kept")
+        await each.set_conversation_summary("poison")
+        assert await store.drop_summary(each.key) is True
+        assert await store.drop_summary(each.key) is False
+        assert await each.get_conversation_summary() is None
+        assert await each.get_history() == [system("S"), user("kept"), said("answer to kept")]
+        await each.chat("more")
+        assert texts(fake.requests[-1]) == ["S", "kept", "answer to kept", "more"]
+
+    told(story())
+
+
 # --- A4: what a message may be ---------------------------------------------------------------------------------------
 
 

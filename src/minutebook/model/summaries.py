@@ -148,8 +148,16 @@ def summary_draft(summary: Summary) -> Draft:
     return Draft(kind=SUMMARY, payload=_encode(summary), call=summary.covered.last)
 
 
-def dropped_summary() -> Draft:
-    """Return the draft after which windows show no summary; what the last one covered is covered no more."""
+def dropped_summary(before: Summary) -> Draft | None:
+    """
+    Return the draft after which windows show no summary; `None` where `before` shows none.
+
+    What that covered is covered no more; where it says how a chat's history begins, it still does.
+    """
+    if not before.told:
+        return None
+    if before.start or before.kept:
+        return summary_draft(bracketed("", Covered(last=before.covered.last), before.start, before.kept))
     return summary_draft(Summary(before="", text="", after="", covered=Covered()))
 
 
