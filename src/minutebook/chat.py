@@ -38,14 +38,14 @@ from minutebook.model.summaries import (
 )
 from minutebook.model.units import Unit
 from minutebook.policy.retention import (
-    SYSTEM,
+    INSTRUCTING,
     Backward,
     Said,
     end_of,
+    instruction_places,
     parted,
     said_in,
     shortened,
-    system_places,
 )
 from minutebook.ports import Page
 from minutebook.programs import Runtime
@@ -173,7 +173,7 @@ class Chat(Reading):
         return read_summary(await self._entry(header, seq)) if seq else None
 
     async def _said(self, header: Header, mark: Summary | None) -> tuple[Said, ...]:
-        """Return the newest messages behind the start, as far as the limit reaches, and the system messages."""
+        """Return the newest messages behind the start, as far as the limit reaches, and the instructions."""
         limit, start = self.settings.max_history_messages, mark.start if mark else 0
         backward = Backward(header)
         found: dict[int, Said] = {}
@@ -185,7 +185,7 @@ class Chat(Reading):
             for said in backward.take(entries):
                 if said.seq > start and plain < limit:
                     found[said.seq] = said
-                    plain += said.role != SYSTEM
+                    plain += not said.instructs
         for seq in mark.kept if mark else ():
             if seq not in found and (kept := said_in(await self._entry(header, seq))) is not None:
                 found[seq] = kept
@@ -206,8 +206,8 @@ class Chat(Reading):
             view = await self._view(hold.header)
             drafts = [draft]
             mark = view.mark
-            if message["role"] == SYSTEM:
-                places = (*system_places(view.said), _next_seq(hold.header))
+            if message["role"] in INSTRUCTING:
+                places = (*instruction_places(view.said), _next_seq(hold.header))
                 mark = bracketed(view.summary or "", view.covered, mark.start if mark else 0, places)
                 drafts.append(summary_draft(mark))
             said = await self._commit(hold, drafts)
@@ -230,7 +230,7 @@ class Chat(Reading):
             view = await self._view(hold.header)
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
-            places = tuple(first + n for n, message in enumerate(messages) if message["role"] == SYSTEM)
+            places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
             mark = bracketed(summary or "", Covered(last=max(view.covered.last, start)), start, places)
             if view.said or view.mark or summary or places:
                 drafts += [summary_draft(mark)]
@@ -246,7 +246,7 @@ class Chat(Reading):
         try:
             view = await self._view(hold.header)
             start = view.mark.start if view.mark else 0
-            mark = bracketed(text or "", view.covered, start, system_places(view.said))
+            mark = bracketed(text or "", view.covered, start, instruction_places(view.said))
             if text or view.mark:
                 await self._commit(hold, [summary_draft(mark)])
                 self._grown(hold.header, view.said, (), mark)
@@ -311,7 +311,7 @@ class Chat(Reading):
         if untold := parting.untold(covered.last if covered.exchanges else 0):
             text = await self._asked_summary(view.summary, untold)
             covered = covering(covered, [Unit(each.seq, 0, [each.entry]) for each in untold], {})
-        mark = bracketed(text, covered, parting.start, system_places(parting.staying))
+        mark = bracketed(text, covered, parting.start, instruction_places(parting.staying))
         event = HistorySummarized(
             summarized_count=len(parting.leaving),
             previous_length=len(view.said),

@@ -184,7 +184,9 @@ class History:
             )
         return header
 
-    async def window(self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), floor: int = 0) -> Window:
+    async def window(
+        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), floor: int | None = None
+    ) -> Window:
         """
         Return the window as it stands, without a reservation; writes nothing and asks for no summary.
 
@@ -214,12 +216,12 @@ class History:
         *,
         summarising: Summarising | None = None,
         prelude: str = "",
-        floor: int = 0,
+        floor: int | None = None,
     ) -> tuple[Fitted, Window, Tail]:
         """
         Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
 
-        With a `floor` the exchanges up to that `seq` stay out, as if a summary covered them.
+        With a `floor` the exchanges up to that `seq` stay out, whatever a summary covers.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
@@ -232,7 +234,7 @@ class History:
         if staged:
             grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
             after, entries = grown.header, grown.entries
-        if floor > after.state.summarised:
+        if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
         scan, read = await self._scanned(after, entries, tail, limits, low_water)
         await self._add_missing_input(scan, limits)
@@ -486,7 +488,7 @@ class Hold:
         staged: Sequence[Draft] = (),
         guard: TokenGuard | None = None,
         prelude: str = "",
-        floor: int = 0,
+        floor: int | None = None,
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.

@@ -47,8 +47,7 @@ class Server:
         self.settings = settings
         self._post = post
         self._extra = settings.extra
-        counter = exact_counter(settings.model)
-        self._estimates = Estimates() if counter is None else Estimates(count=counter)
+        self._estimates: Estimates | None = None
         self._billed: tuple[bytes, bytes, int] | None = None
 
     def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
@@ -98,10 +97,12 @@ class Server:
 
     def estimated(self, messages: bytes) -> int:
         """Return how many tokens messages take: by a tokenizer or a rule, corrected by the newest bill."""
+        estimates = self._estimates or _estimates(self.settings.model)
         if self._billed is not None:
             (sent, tools, billed), self._billed = self._billed, None
-            self._estimates = self._estimates.learned(self._estimates.expected(weighed(sent, tools)), billed)
-        return self._estimates.corrected(self._estimates.expected(weighed(messages)))
+            estimates = estimates.learned(estimates.expected(weighed(sent, tools)), billed)
+        self._estimates = estimates
+        return estimates.corrected(estimates.expected(weighed(messages)))
 
 
 class Talk:
@@ -187,6 +188,12 @@ class Talk:
         else:
             window = await self._history.window(REQUEST_LIMITS, self.staged, self._floor)
         return window.json
+
+
+def _estimates(model: str) -> Estimates:
+    """Return how texts are counted for a model; a tokenizer is loaded by the first estimate alone."""
+    counter = exact_counter(model)
+    return Estimates() if counter is None else Estimates(count=counter)
 
 
 def unfinished(outcome: Outcome[str]) -> Exception:

@@ -24,6 +24,7 @@ from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     BlockingMismatch,
     DecisionHistoryBusy,
+    DecisionHistoryConflict,
     DecisionHistorySummaryInvalid,
     InvalidMessage,
     InvalidOption,
@@ -1281,6 +1282,57 @@ def test_a10_an_exported_chat_is_imported_whole(fake: ProviderFake, tmp_path: Pa
         await conversation.import_(tmp_path / "chat.jsonl")
         assert await other.get_history() == await each.get_history()
         assert await other.get_conversation_summary() == "so [far]"
+
+    told(story())
+
+
+def test_a9_i37_no_content_and_no_key_in_errors_logs_events_or_reprs(caplog: pytest.LogCaptureFixture) -> None:
+    """I-37: whatever fails, and however much is logged, what was said and the key are nowhere but in the record."""
+    canary = "canary-81526"
+    script: list[Line] = [
+        Failure(status=401, code=canary),
+        Reply(status=500, body=json.dumps({"error": {"message": canary, "code": canary}}).encode()),
+        Reply(body=json.dumps({"choices": [{"message": {"role": canary}}]}).encode()),
+        Answer(calls=(FunctionCall(canary, {"path": canary}),)),
+        Answer(text=canary),
+    ]
+    caplog.set_level("DEBUG", logger="minutebook")
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            each = agent(fake, tools=[look])
+            shown: list[str] = []
+            for event in AgentEvent:
+                each.on(event, lambda data: shown.append(repr(data)))
+            for _ in script[:-1]:
+                with pytest.raises(MinutebookError) as caught:
+                    await each.chat(canary, canary, name="ann")
+                shown += [str(caught.value), repr(caught.value), repr(caught.value.facts), caught.value.code]
+                assert caught.value.__cause__ is None
+            await each.chat(canary)
+            with pytest.raises(InvalidMessage) as refused:
+                await each.add_to_history({"role": canary, "content": canary})
+            shown += [repr(refused.value), repr(each), repr(await each._chat.view()), repr(each._chat.settings)]
+            shown += [repr([found async for found in each.search(canary)])]
+            assert canary not in "\n".join([*shown, caplog.text])
+            assert KEY not in "\n".join([*shown, caplog.text])
+
+        told(story())
+
+
+def test_a10_a_conversation_of_another_kind_is_refused(fake: ProviderFake) -> None:
+    """A10: what a loop of one's own recorded, or another format, is no chat; nothing of it is changed."""
+
+    async def story() -> None:
+        store = MemoryStore()
+        for kind in ("openai-chat", "anthropic"):
+            await minutebook.Conversation(store, kind, format=kind).append([user("mine"), said("yes")])
+            each = agent(fake, store=store, conversation=kind)
+            before = await store.header(each.key)
+            with pytest.raises(DecisionHistoryConflict):
+                await each.chat("hi")
+            assert await store.header(each.key) == before
+        assert not fake.requests
 
     told(story())
 

@@ -22,6 +22,7 @@ from minutebook.model.entries import Kind
 from minutebook.model.pause import drive
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import Answer, Cut, Fault, FaultyJournal, ProviderFake, SuspendingJournal, cancel_at
 from minutebook.testing.fakes import Line, Received, Silence
 
@@ -102,14 +103,15 @@ def blocking(fake: ProviderFake, **options: Any) -> Agent:
     return _Blocking(name="Assistant", goal="Help users", client=client, **options)
 
 
-async def struck(fake: ProviderFake, make: Callable[..., Agent], method: str, step: int, cut: Cut) -> tuple[bool, bool]:
+async def struck(
+    fake: ProviderFake, make: Callable[..., Agent], method: str, step: int, cut: Cut, journal: Any
+) -> tuple[bool, bool]:
     """
     Cut a method at one await, and see that what is left is old or new, and that the next chat works.
 
     Returns whether the method was still under way, and whether it was done all the same.
     """
     call, options, after, summary = METHODS[method]
-    journal = MemoryJournal()
     plain = JournalStore(journal, namespace="n")
     await make(fake, store=plain, conversation="c").set_history(OLD)
     store = JournalStore(SuspendingJournal(journal), namespace="n")  # type: ignore[arg-type]
@@ -136,11 +138,15 @@ async def struck(fake: ProviderFake, make: Callable[..., Agent], method: str, st
     return ended.struck, done
 
 
-async def everywhere(fake: ProviderFake, make: Callable[..., Agent], method: str, cut: Cut) -> int:
-    """Cut a method at each of its awaits; return how many there were."""
+async def everywhere(
+    fake: ProviderFake, make: Callable[..., Agent], method: str, cut: Cut, fresh: Callable[[int], Any]
+) -> int:
+    """Cut a method at each of its awaits, each time over a fresh journal; return how many there were."""
     step, done_before_the_end = 1, 0
     while True:
-        under_way, done = await struck(fake, make, method, step, cut)
+        journal = fresh(step)
+        under_way, done = await struck(fake, make, method, step, cut, journal)
+        await journal.close()
         if not under_way:
             assert done
             return step
@@ -155,17 +161,23 @@ async def everywhere(fake: ProviderFake, make: Callable[..., Agent], method: str
 def test_a9_i18_cut_at_any_await(method: str, cut: Cut) -> None:
     """A9, I-18: cancelled, closed or interrupted at each await of the store, nothing is half there or said twice."""
     with ProviderFake("openai-chat", script) as fake:
-        assert drive(everywhere(fake, blocking, method, cut)) > 4
+        assert drive(everywhere(fake, blocking, method, cut, lambda _: MemoryJournal())) > 4
         assert not fake.refused
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.TIMEOUT], ids=lambda cut: cut.value)
-@pytest.mark.parametrize("method", ["chat", "chat with a tool", "stream"])
-def test_a9_o35_cut_at_any_await_under_asyncio(method: str, cut: Cut) -> None:
-    """A9, O-35: the awaits of the real client among them."""
+@pytest.mark.parametrize("method", ["chat", "chat with a tool", "chat with a summary", "stream"])
+@pytest.mark.parametrize("kind", ["RAM", "SQLite"])
+def test_a9_o35_cut_at_any_await_under_asyncio(kind: str, method: str, cut: Cut, tmp_path: Path) -> None:
+    """A9, O-35: the awaits of the real client among them, in RAM and in a file."""
+    tmp_path.chmod(0o700)
+
+    def fresh(step: int) -> Any:
+        return MemoryJournal() if kind == "RAM" else SQLiteJournal(tmp_path / f"{step}.sqlite")
+
     with ProviderFake("openai-chat", script) as fake:
-        assert asyncio.run(everywhere(fake, agent, method, cut)) > 8
+        assert asyncio.run(everywhere(fake, agent, method, cut, fresh)) > 8
 
 
 def test_a9_control_a_hold_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +188,7 @@ def test_a9_control_a_hold_that_is_not_given_back_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(Hold, "abandon", forgotten)
     with ProviderFake("openai-chat", script) as fake, pytest.raises((DecisionHistoryBusy, AssertionError)):
-        drive(everywhere(fake, blocking, "chat", Cut.CANCELLED))
+        drive(everywhere(fake, blocking, "chat", Cut.CANCELLED, lambda _: MemoryJournal()))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])

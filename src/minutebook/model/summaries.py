@@ -56,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int = 0
     """A chat's history begins behind this `seq` (SPEC A3); 0 for its first message."""
     kept: tuple[int, ...] = ()
-    """A chat's system messages, oldest first: those that its history keeps however old they are (SPEC A5)."""
+    """Where a chat's instructions stand, oldest first: its history keeps them however old they are (SPEC A5)."""
 
     @property
     def told(self) -> str:

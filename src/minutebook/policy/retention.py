@@ -3,7 +3,7 @@ The history of a chat: which messages of a record it has, and how it is shortene
 
 It is a list of messages, not of exchanges: calls and their results are no part of it. It begins behind the newest start
 and holds at most so many messages. What leaves it leaves no record, and nothing here is stored but the start and the
-places of system messages, in the summary's entry: the rest is a pure function of the record and the limit.
+places of instructions, in the summary's entry: the rest is a pure function of the record and the limit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from minutebook.model.record import Header
 
-SYSTEM = "system"
-INSTRUCTING = frozenset({SYSTEM, "developer"})
+INSTRUCTING = frozenset({"system", "developer"})
+"""The roles of instructions: they outlive what was said, and no summary tells them (SPEC A5, A6; case O-17)."""
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -38,6 +38,11 @@ class Said(msgspec.Struct, frozen=True):
     def seq(self) -> int:
         """Where it stands in the record."""
         return self.entry.seq
+
+    @property
+    def instructs(self) -> bool:
+        """Whether it is an instruction."""
+        return self.role in INSTRUCTING
 
 
 def said_in(entry: Entry) -> Said | None:
@@ -97,24 +102,24 @@ def end_of(header: Header) -> int:
 
 def shortened(said: Sequence[Said], limit: int) -> tuple[Said, ...]:
     """
-    Return the messages that stay under `limit`: the oldest that are no system messages leave first (SPEC A5).
+    Return the messages that stay under `limit`: the oldest that are no instructions leave first (SPEC A5).
 
-    A first system message stays, and so does the newest message whatever it is, so two messages may stay under a limit
+    The first instruction stays, and so does the newest message whatever it is, so two messages may stay under a limit
     of one. Shortening what was shortened before and has grown gives the same as shortening all of it at once.
     """
     over = len(said) - limit
     if over <= 0:
         return tuple(said)
     older = range(len(said) - 1)
-    plain = [place for place in older if said[place].role != SYSTEM]
-    system = [place for place in older if said[place].role == SYSTEM and place]
-    leaving = set([*plain, *system][:over])
+    plain = [place for place in older if not said[place].instructs]
+    instructions = [place for place in older if said[place].instructs]
+    leaving = set([*plain, *instructions[1:]][:over])
     return tuple(each for place, each in enumerate(said) if place not in leaving)
 
 
-def system_places(said: Iterable[Said]) -> tuple[int, ...]:
-    """Return where the system messages stand: what a mark keeps of them, so that none is looked for."""
-    return tuple(each.seq for each in said if each.role == SYSTEM)
+def instruction_places(said: Iterable[Said]) -> tuple[int, ...]:
+    """Return where the instructions stand: what a mark keeps of them, so that none is looked for."""
+    return tuple(each.seq for each in said if each.instructs)
 
 
 def first_input(said: Iterable[Said]) -> int:
@@ -124,7 +129,7 @@ def first_input(said: Iterable[Said]) -> int:
 
 def before_window(said: Iterable[Said], first: int) -> list[Said]:
     """Return the instructions that stand before the window which begins at `first`: answers there are not sent."""
-    return [each for each in said if each.seq < first and each.role in INSTRUCTING]
+    return [each for each in said if each.seq < first and each.instructs]
 
 
 class Parting(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +138,7 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
     leaving: tuple[Said, ...]
     staying: tuple[Said, ...]
     start: int
-    """The `seq` behind which what stays begins, but for its system messages from before."""
+    """The `seq` behind which what stays begins, but for its instructions from before."""
 
     __repr__ = type_alone
 
@@ -153,8 +158,8 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parted(said: Sequence[Said], keep: int) -> Parting:
-    """Return what leaves when the newest `keep` messages stay whole, and every system message (SPEC A6)."""
+    """Return what leaves when the newest `keep` messages stay whole, and every instruction (SPEC A6)."""
     older = said[: max(0, len(said) - keep)]
-    leaving = tuple(each for each in older if each.role != SYSTEM)
-    staying = tuple(each for each in older if each.role == SYSTEM) + tuple(said[len(older) :])
+    leaving = tuple(each for each in older if not each.instructs)
+    staying = tuple(each for each in older if each.instructs) + tuple(said[len(older) :])
     return Parting(leaving=leaving, staying=staying, start=older[-1].seq if older else 0)
