@@ -47,7 +47,7 @@ from minutebook.policy.retention import (
     said_in,
     shortened,
 )
-from minutebook.ports import Page
+from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
@@ -130,7 +130,7 @@ class Chat(Reading):
         self._server = Server(settings, post)
         self._program = program
         self._known = View()
-        room = 4 * settings.max_history_messages + 64
+        room = min(4 * settings.max_history_messages + 64, REQUEST_LIMITS.max_messages)
         self.history = History(
             store.journal,
             store.tails,
@@ -179,7 +179,7 @@ class Chat(Reading):
         found: dict[int, Said] = {}
         plain = 0
         while plain < limit and backward.next_seq > start:
-            page = Page(rows=2 * limit + 8, messages=2**62, size=1024 * 1024)
+            page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
             entries = await self.store.journal.newest(self.key, backward.next_seq + 1, page)
             await standing(self.store.journal, self.key, header)
             for said in backward.take(entries):

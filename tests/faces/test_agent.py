@@ -175,6 +175,37 @@ def test_a1_without_management_a_chat_adds_and_trims_nothing(fake: ProviderFake)
     told(story())
 
 
+def test_a1_without_management_tools_and_streams_work_and_write_nothing() -> None:
+    """A1: the loop's calls and results are in its requests alone."""
+    script = [asking("a", "b"), asking("c"), Answer(text="looked"), Answer(text="streamed")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            each = agent(fake, auto_manage_history=False, tools=[look], store=store)
+            assert await each.chat("read", "told") == "looked"
+            roles = [message["role"] for message in fake.requests[-1].json["messages"]]
+            assert roles == ["system", "user", "assistant", "tool", "tool", "assistant", "tool"]
+            assert "".join([piece async for piece in each.stream("and?")]) == "streamed"
+            assert await store.header(each.key) is None
+
+        told(story())
+        assert not fake.refused
+
+
+def test_a1_a_limit_beyond_all_records_is_one(fake: ProviderFake) -> None:
+    """A1: as large as a count may be, on every store; it costs what is there."""
+
+    async def story() -> None:
+        each = agent(fake, max_history_messages=2**62)
+        await each.set_history(messages(700))
+        await each.chat("hi")
+        assert len(sent(fake.requests[-1])) == 702
+        assert await agent(fake, store=each._chat.store, conversation=each.conversation).get_history_length() == 50
+
+    told(story())
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -33,7 +33,7 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True):
     `digest` is a chain: for each exchange in turn SHA-256 over the digest before it (nothing for the first one) and the
     SHA-256 of every payload of its turn's input and its own, as a window shows them: the response, its results in call
     order, what was said meanwhile; in hexadecimal. A message that no exchange holds, such as an input whose call still
-    waits, counts as one of its own.
+    waits, counts as one of its own; so does every message that a chat's summary tells.
     """
 
     exchanges: int = 0
