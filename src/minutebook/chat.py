@@ -25,6 +25,7 @@ from minutebook.model.chat_events import (
     SummarizationFailed,
 )
 from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, recompute_digest
+from minutebook.model.pause import pause
 from minutebook.model.record import Delta, Header, extend, new_header
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import (
@@ -50,7 +51,7 @@ from minutebook.policy.retention import (
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
-from minutebook.reading import Reading
+from minutebook.reading import Reading, missing
 from minutebook.stores.streams import standing
 from minutebook.talk import REQUEST_LIMITS, Server, Talk, unfinished
 
@@ -182,10 +183,13 @@ class Chat(Reading):
             page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
             entries = await self.store.journal.newest(self.key, backward.next_seq + 1, page)
             await standing(self.store.journal, self.key, header)
+            if not entries:
+                raise missing(backward.next_seq)
             for said in backward.take(entries):
                 if said.seq > start and plain < limit:
                     found[said.seq] = said
                     plain += not said.instructs
+            await pause()
         for seq in mark.kept if mark else ():
             if seq not in found and (kept := said_in(await self._entry(header, seq))) is not None:
                 found[seq] = kept
@@ -193,7 +197,7 @@ class Chat(Reading):
 
     def estimated(self, view: View) -> int:
         """Return how many tokens a history takes, its summary included; see `Server.estimated`."""
-        summary: list[JSON] = [{"content": view.mark.told}] if view.mark and view.mark.told else []
+        summary: list[JSON] = [{"role": "user", "content": view.mark.told}] if view.mark and view.mark.told else []
         return self._server.estimated(codec.encode([*summary, *view.messages]))
 
     # --- changing the history ----------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ class Reading:
             entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
             await standing(self.store.journal, self.key, header)
             if not entries:
-                raise _missing(scan.next_seq)
+                raise missing(scan.next_seq)
             scan.add(entries)
             await pause()
         found: list[Exchange] = []
@@ -239,7 +239,7 @@ class Reading:
         page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
         await standing(self.store.journal, self.key, header)
         if not page or page[0].seq != seq:
-            raise _missing(seq)
+            raise missing(seq)
         return page[0]
 
 
@@ -258,5 +258,6 @@ def _holds(value: JSON, sought: str) -> bool:
     return False
 
 
-def _missing(seq: int) -> DecisionHistoryCorrupt:
+def missing(seq: int) -> DecisionHistoryCorrupt:
+    """Return the refusal of a record in which an entry is not where it stands."""
     return DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
@@ -25,6 +26,7 @@ from minutebook.errors import (
     BlockingMismatch,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
+    DecisionHistoryCorrupt,
     DecisionHistorySummaryInvalid,
     InvalidMessage,
     InvalidOption,
@@ -722,6 +724,24 @@ def test_a5_o49_a_long_chat_is_read_and_sent_in_pages_that_the_limit_bounds(fake
         again = agent(fake, store=JournalStore(journal, namespace="memory"), conversation="c", max_history_messages=10)
         assert await again.get_history() == [system("S"), system("late"), *messages(300)[-8:]]
         assert rows <= 28
+
+    told(story())
+
+
+def test_a5_a_record_with_a_gap_is_refused_and_not_read_for_ever(fake: ProviderFake, tmp_path: Path) -> None:
+    """A5: an entry that is not where its header says is corruption, told with its place."""
+    tmp_path.chmod(0o700)
+
+    async def story() -> None:
+        async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            await agent(fake, store=store, conversation="c").set_history(messages(6))
+        with sqlite3.connect(tmp_path / "book.sqlite") as database:
+            assert database.execute("delete from minutebook_log").rowcount > 0
+        database.close()
+        async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            with pytest.raises(DecisionHistoryCorrupt) as caught:
+                await agent(fake, store=store, conversation="c").get_history()
+            assert caught.value.seq == 6
 
     told(story())
 
