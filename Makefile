@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 STAMPS := .stamps
 BUILD := pyproject.toml src/minutebook/_version.py
 
@@ -15,7 +16,7 @@ demo: $(STAMPS)/demo
 chat: $(STAMPS)/demo
 	$(BIN)/minutebook chat $(ARGS)
 
-test: $(STAMPS)/dev $(STAMPS)/tools
+test: $(STAMPS)/dev $(STAMPS)/tools $(STAMPS)/peers
 	$(BIN)/python -m pytest $(ARGS)
 
 # The ring that runs in seconds: pure functions and RAM.
@@ -40,7 +41,7 @@ format: $(STAMPS)/dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(STAMPS)
+	rm -rf $(VENV) $(PEERS) $(STAMPS)
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -66,3 +67,12 @@ $(STAMPS)/tools:
 		apt-get update -qq && apt-get install -y -qq strace e2fsprogs >/dev/null || true; \
 	fi
 	@mkdir -p $(STAMPS) && touch $@
+
+# The libraries that docs/coming-from speaks of, apart from what the package is developed with: together they want other
+# versions, and half a gigabyte. Where they cannot be had, the pages' tests skip and say so, and the next run tries again.
+$(STAMPS)/peers: $(BUILD)
+	@mkdir -p $(STAMPS)
+	@{ test -e $(PEERS)/pyvenv.cfg || $(PYTHON) -m venv $(PEERS); } \
+		&& $(PEERS)/bin/python -m pip install --quiet --editable '.[peers]' \
+		&& touch $@ \
+		|| { rm -rf $(PEERS); echo "the peers are not installed: their pages in docs/coming-from are not tested"; }

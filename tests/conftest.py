@@ -1,19 +1,28 @@
 """
-What all tests share: figures, and a word at the end on what was skipped and why.
+What all tests share: where conversations are kept, figures, and a word at the end on what was skipped and why.
 
 A test whose promise has a number says what it reached: `figure("1,989 states, 0 lost")`. The figures are printed at the
 end of a run, and `make prove` writes them, with the tests that gave them, to docs/reliability.md.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tests.faces.places import PLACES, Place
 
 FIGURES = pytest.StashKey[list[tuple[str, str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a conversation is kept: RAM, and a SQLite file in a private folder."""
+    tmp_path.chmod(0o700)
+    return Place(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -1,10 +1,14 @@
 """
 The README keeps its word: its code runs, and the tests and documents that it names are there.
 
+Pages for people who come from another library have blocks with that library's name, `before=` and `with=`. They run
+with the python of `.venv-peers`, which `make test` fills, and skip with a reason where it is not there.
+
 `python -m tests.test_readme` writes the consoles of all documents anew where what they show has changed.
 """
 
 import asyncio
+import functools
 import json
 import os
 import re
@@ -28,36 +32,167 @@ from minutebook.cli.app import app
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVICE = re.compile(r"^```python service\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 def blocks(pattern: re.Pattern[str]) -> list[object]:
     return [
-        pytest.param(match.group(1), id=f"{path.name}-{position}")
+        pytest.param(*match.groups(), id=f"{relative(path)}-{position}")
         for path in DOCUMENTS
         for position, match in enumerate(pattern.finditer(path.read_text()))
     ]
 
 
+def said(code: str, folder: Path, python: str | Path = sys.executable) -> str:
+    """What a block prints; one that fails fails the test."""
+    folder.chmod(0o700)
+    run = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, code + run.stderr
+    return run.stdout
+
+
 @pytest.mark.parametrize("code", blocks(BLOCK))
 def test_documented_code_runs(code: str, tmp_path: Path) -> None:
     """A block marked `python` runs as it stands, in an empty private folder, with no key and no network."""
-    tmp_path.chmod(0o700)
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
+    said(code, tmp_path)
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if BLOCK.search(path.read_text())], ids=relative)
+def test_documented_code_runs_in_one_folder_and_again(path: Path, tmp_path: Path) -> None:
+    """Whoever tries a page from top to bottom, and then once more, trips over nothing that a block left behind."""
+    for code in [*BLOCK.findall(path.read_text())] * 2:
+        said(code, tmp_path)
+
+
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+PEER = re.compile(r"^```python with=([\w-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAIR = re.compile(
+    r"^```python before=([\w-]+)\n(.*?)^```$(?:(?!^```).)*?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+"""What a program says in another library, and the block after it, which says the same in this one."""
+INSTALLED = "import importlib.metadata as found; print(*(one.name for one in found.distributions()))"
+
+
+@functools.cache
+def peers() -> frozenset[str]:
+    """The distributions that the peers' python has; none without it."""
+    return frozenset(said(INSTALLED, ROOT / "tests", PEERS).split()) if PEERS.exists() else frozenset()
+
+
+def python_with(peer: str) -> Path:
+    if peer not in peers():
+        pytest.skip(f"{peer} is not in .venv-peers, so what its page says is not tested; `make .stamps/peers` says why")
+    return PEERS
+
+
+@pytest.mark.parametrize(("peer", "code"), blocks(PEER))
+def test_documented_code_of_a_peer_runs(peer: str, code: str, tmp_path: Path) -> None:
+    """A block `with=` another library runs as it stands, with that library itself, with no key and no network."""
+    said(code, tmp_path, python_with(peer))
+
+
+@pytest.mark.parametrize(("peer", "before", "after"), blocks(PAIR))
+def test_documented_code_says_what_it_said_in_the_peer(peer: str, before: str, after: str, tmp_path: Path) -> None:
+    """A block `before=` and the one after it print the same: the result of a change is what it was."""
+    assert said(before, tmp_path, python_with(peer)) == said(after, tmp_path) != ""
+
+
+def test_each_before_has_its_after() -> None:
+    """No block `before=` stands alone, or is followed by anything else than what it became."""
+    for path in DOCUMENTS:
+        text = path.read_text()
+        assert len(PAIR.findall(text)) == text.count("```python before="), relative(path)
+
+
+NAMES = """
+import importlib, inspect, sys
+
+def known(name):
+    path, _, parameter = name.removesuffix("=)").partition("(")
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+            break
+        except ModuleNotFoundError:
+            continue
+    else:
+        return False
+    for part in parts[cut:]:
+        if part in getattr(found, "__annotations__", ()) or part in getattr(found, "model_fields", ()):
+            break
+        try:
+            found = getattr(found, part)
+        except ImportError:  # it is there, and wants an extra that is not
+            break
+        except AttributeError:
+            return False
+    return not parameter or parameter in inspect.signature(found).parameters
+
+print(*(name for name in sys.argv[1:] if not known(name)))
+"""
+"""Prints those of its arguments, `a.module.name.member` or `a.module.name(parameter=)`, that lead to nothing."""
+DOTTED = r"`({}[\w.]+(?:\(\w+=\))?)`"
+
+
+def unknown(names: list[str], python: str | Path = sys.executable) -> list[str]:
+    run = subprocess.run([python, "-c", NAMES, *names], capture_output=True, text=True, timeout=120, check=True)
+    return run.stdout.split()
+
+
+PAGES = [path for path in DOCUMENTS if path.parent.name == "coming-from"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_the_pages_name_what_is_there(path: Path) -> None:
+    """A table of names has this library's in its right column, as `minutebook.sync` has them; each is there."""
+    rows = re.findall(r"^\| .* \| (.*) \|$", path.read_text(), re.MULTILINE)
+    ours = re.findall(DOTTED.format("[A-Za-z]"), " ".join(rows))
+    assert unknown([f"minutebook.sync.{name}" for name in ours]) == []
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if PEER.search(path.read_text())], ids=relative)
+def test_the_pages_name_what_their_peer_has(path: Path) -> None:
+    """A name that begins with a module of the peer is one of the peer's, in the version that is installed."""
+    text = path.read_text()
+    modules = re.search(r"^Names here begin with ((?:`[\w.]+`(?: and )?)+)\.", text, re.MULTILINE)
+    assert modules, "the page says how its peer's names begin"
+    prefixes = re.findall(r"`([\w.]+)`", modules[1])
+    theirs = [name for prefix in prefixes for name in re.findall(DOTTED.format(re.escape(prefix)), text)]
+    peer = python_with(PEER.findall(text)[0][0])
+    assert theirs
+    assert unknown(theirs, peer) == []
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if BLOCK.search(path.read_text())], ids=lambda path: path.name
+    ("name", "noticed"),
+    [
+        ("minutebook.Conversation.turn", False),
+        ("minutebook.Conversation(limits=)", False),
+        ("minutebook.WindowLimits.low_water", False),
+        ("minutebook.Conversation.forget", True),
+        ("minutebook.Conversation(limit=)", True),
+        ("no_such_module.name", True),
+    ],
 )
-def test_documented_code_runs_in_one_folder_and_again(path: Path, tmp_path: Path) -> None:
-    """Whoever tries a page from top to bottom, and then once more, trips over nothing that a block left behind."""
-    tmp_path.chmod(0o700)
-    for code in [*BLOCK.findall(path.read_text())] * 2:
-        run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert run.returncode == 0, code + run.stderr
+def test_a_name_that_leads_nowhere_is_noticed(name: str, noticed: bool) -> None:
+    """The look-up can fail: in a member, in a parameter, and in a module."""
+    assert unknown([name]) == [name] * noticed
+
+
+def test_a_before_that_says_something_else_is_noticed(tmp_path: Path) -> None:
+    """The comparison can fail, and a before whose after is missing is none."""
+    page = "```python before=a-peer\nprint(1)\n```\n\nAnd then:\n\n```python\nprint({})\n```\n"
+    for number, same in ((1, True), (2, False)):
+        ((_, before, after),) = PAIR.findall(page.format(number))
+        assert (said(before, tmp_path) == said(after, tmp_path)) is same
+    assert PAIR.findall(page.replace("```python\n", "```python with=a-peer\n")) == []
 
 
 @pytest.mark.parametrize("code", blocks(SERVICE))
@@ -178,7 +313,7 @@ def masked(text: str) -> list[str]:
 STORIES = [path for path in DOCUMENTS if "```console\n" in path.read_text()]
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", STORIES, ids=relative)
 def test_documented_consoles_show_what_the_commands_say(path: Path, tmp_path: Path) -> None:
     """A page with consoles is one story in one private folder: what it shows is what its commands print."""
     tmp_path.chmod(0o700)
@@ -201,7 +336,7 @@ def test_named_files_exist() -> None:
     for path in [*DOCUMENTS, *ROOT.glob("examples/*.md")]:
         text = path.read_text()
         named = {ROOT / name for name in re.findall(r"`((?:tests|examples|docs)/[a-z_/.]*)`", text)}
-        named |= {path.parent / name for name in re.findall(r"\]\(([A-Za-z_/.]+)(?:#[a-z-]+)?\)", text)}
+        named |= {path.parent / name for name in re.findall(r"\]\(([A-Za-z0-9_/.-]+)(?:#[a-z-]+)?\)", text)}
         assert sorted(name for name in named if not name.exists()) == [], path.name
 
 

@@ -13,7 +13,7 @@ from minutebook._version import __version__
 
 if TYPE_CHECKING:
     from minutebook.agent import Agent
-    from minutebook.conversation import Conversation, ToolCall
+    from minutebook.conversation import Conversation
     from minutebook.decisions import (
         AnthropicDecisionProvider,
         GeminiDecisionProvider,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
         StorageError,
         StoreClosed,
     )
-    from minutebook.history import Window
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_events import AgentEvent
     from minutebook.model.context import ContextWindow
@@ -72,7 +71,21 @@ if TYPE_CHECKING:
         ProposedCall,
         Resumed,
     )
+    from minutebook.model.entries import Entry
+    from minutebook.model.events import (
+        Event,
+        HistoryAbandoned,
+        HistoryResumed,
+        HistorySummary,
+        HistoryTrimmed,
+        ProviderContextCount,
+        ReasoningWithheld,
+    )
     from minutebook.model.keys import ConversationKey
+    from minutebook.model.receipts import Sent
+    from minutebook.model.record import Header, Receipt, Record
+    from minutebook.model.transfer import Imported
+    from minutebook.ports import DecisionProvider, Listing, Observer, Summarize, Totals
     from minutebook.programs import Runtime
     from minutebook.providers.guard import ContextGuardTransport
     from minutebook.reading import Exchange
@@ -89,6 +102,7 @@ if TYPE_CHECKING:
         capability,
         delegate,
     )
+    from minutebook.stores.journal import JournalStore
     from minutebook.stores.opening import (
         HostStore,
         MemoryStore,
@@ -96,6 +110,8 @@ if TYPE_CHECKING:
         create_sqlite_decision_history_store,
         open_store,
     )
+    from minutebook.turn import ToolCall, Turn
+    from minutebook.windows import Window
 
 __all__ = [
     "Agent",
@@ -132,17 +148,28 @@ __all__ = [
     "DecisionHistoryStorageUnsafe",
     "DecisionHistoryStoreFull",
     "DecisionHistorySummaryInvalid",
+    "DecisionProvider",
     "DecisionRequest",
+    "Entry",
+    "Event",
     "Exchange",
     "Finish",
     "GeminiDecisionProvider",
+    "Header",
+    "HistoryAbandoned",
     "HistoryOptions",
+    "HistoryResumed",
+    "HistorySummary",
+    "HistoryTrimmed",
     "HostStore",
     "ImportRefused",
+    "Imported",
     "InvalidId",
     "InvalidMessage",
     "InvalidOption",
     "InvalidValue",
+    "JournalStore",
+    "Listing",
     "Memory",
     "MemoryRefused",
     "MemoryResource",
@@ -150,6 +177,7 @@ __all__ = [
     "MemoryValue",
     "MinutebookError",
     "Observation",
+    "Observer",
     "OpenAIChatDecisionProvider",
     "OpenAIDecisionProvider",
     "Outcome",
@@ -157,16 +185,24 @@ __all__ = [
     "PendingApproval",
     "Program",
     "ProposedCall",
+    "ProviderContextCount",
     "ProviderContextCountUnavailable",
     "ProviderContextWindowExceeded",
     "ProviderError",
+    "ReasoningWithheld",
+    "Receipt",
+    "Record",
     "Resumed",
     "Runtime",
     "RuntimeRefusal",
     "SQLiteStore",
+    "Sent",
     "StorageError",
     "StoreClosed",
+    "Summarize",
     "ToolCall",
+    "Totals",
+    "Turn",
     "Window",
     "WindowLimits",
     "__version__",
@@ -190,28 +226,48 @@ _HOMES = {
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
     "Decision": "minutebook.model.decisions",
+    "DecisionProvider": "minutebook.ports",
     "DecisionRequest": "minutebook.model.decisions",
+    "Entry": "minutebook.model.entries",
+    "Event": "minutebook.model.events",
     "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
     "GeminiDecisionProvider": "minutebook.decisions",
+    "Header": "minutebook.model.record",
+    "HistoryAbandoned": "minutebook.model.events",
     "HistoryOptions": "minutebook.decisions",
+    "HistoryResumed": "minutebook.model.events",
+    "HistorySummary": "minutebook.model.events",
+    "HistoryTrimmed": "minutebook.model.events",
     "HostStore": "minutebook.stores.opening",
+    "Imported": "minutebook.model.transfer",
+    "JournalStore": "minutebook.stores.journal",
+    "Listing": "minutebook.ports",
     "Memory": "minutebook.runtime",
     "MemoryResource": "minutebook.runtime",
     "MemoryStore": "minutebook.stores.opening",
     "MemoryValue": "minutebook.runtime",
     "Observation": "minutebook.model.decisions",
+    "Observer": "minutebook.ports",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
     "OpenAIDecisionProvider": "minutebook.decisions",
     "Outcome": "minutebook.runtime",
     "PendingApproval": "minutebook.runtime",
     "Program": "minutebook.runtime",
     "ProposedCall": "minutebook.model.decisions",
+    "ProviderContextCount": "minutebook.model.events",
+    "ReasoningWithheld": "minutebook.model.events",
+    "Receipt": "minutebook.model.record",
+    "Record": "minutebook.model.record",
     "Resumed": "minutebook.model.decisions",
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
-    "ToolCall": "minutebook.conversation",
-    "Window": "minutebook.history",
+    "Sent": "minutebook.model.receipts",
+    "Summarize": "minutebook.ports",
+    "ToolCall": "minutebook.turn",
+    "Totals": "minutebook.ports",
+    "Turn": "minutebook.turn",
+    "Window": "minutebook.windows",
     "WindowLimits": "minutebook.model.bounds",
     "capability": "minutebook.runtime",
     "create_sqlite_decision_history_store": "minutebook.stores.opening",

@@ -54,7 +54,7 @@ class Continuation:
             self._take_result(entry)
             return
         step = self._steps[self._found] if self._found < len(self._steps) else None
-        same = step is not None and _is_same(step.draft, entry)
+        same = step is not None and _is_same(self._wire, step.draft, entry)
         if entry.kind is RESPONSE and not entry.fragment and not same:
             return  # a body without usable content is in no window, and so in no client's list (case O-13)
         if step is None:
@@ -75,7 +75,7 @@ class Continuation:
         if step.draft.kind is entry.kind is RESPONSE and not entry.calls:
             given, recorded = _members(_fragment(step.draft)), _members(entry.fragment)
             if recorded and _canonical(given[: len(recorded)]) == _canonical(recorded):
-                return self._wire.transcript(given[len(recorded) :])[0]
+                return self._wire.response(given[len(recorded) :])
         raise _conflict(f"entry {step.number} of the transcript is not what is recorded", entry)
 
     def _take_result(self, entry: Entry) -> None:
@@ -176,17 +176,20 @@ class _Answers:
         return parts
 
 
-def _is_same(draft: Draft, entry: Entry) -> bool:
+def _is_same(wire: Wire, draft: Draft, entry: Entry) -> bool:
     """Return whether a client's message says what is recorded: of a raw response, the part that is sent back."""
     # What was said while a call waited stands behind the results in a window, where it looks like an input.
     if draft.kind is not entry.kind and not {draft.kind, entry.kind} <= _SPOKEN:
         return False
     if draft.payload == entry.payload:
         return True
-    given = _fragment(draft)
-    if draft.kind is RESPONSE and not given:
-        return not entry.fragment
-    return bool(given) and _canonical(_members(given)) == _canonical(_members(entry.fragment))
+    given, recorded = _fragment(draft), entry.fragment
+    if draft.kind is RESPONSE:
+        if not given:
+            return not recorded
+        # The client may have it from the provider, or from a window.
+        given, recorded = wire.sendable(given), wire.sendable(recorded)
+    return bool(given) and _canonical(_members(given)) == _canonical(_members(recorded))
 
 
 def _fragment(draft: Draft) -> bytes:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from minutebook.errors import InvalidOption
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.context import ContextWindow
 from minutebook.model.decisions import Decision, DecisionRequest
 from minutebook.options import HistoryOptions
@@ -150,6 +151,9 @@ class ApiProvider:
         Nothing more need follow, but a later decision makes another client.
         """
         await self._post.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self
@@ -289,7 +293,8 @@ class GeminiDecisionProvider(ApiProvider):
 
     Args:
         client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
-        base_url: the service's address and API version; also beside a client.
+        base_url: the service's address, such as `https://generativelanguage.googleapis.com`; also beside a client.
+            A version of the API in its path (`…/v1beta`) is asked for, otherwise it is `v1`.
         api_key: else `GOOGLE_API_KEY` or `GEMINI_API_KEY`; beside a client that proves itself it may be left out.
         extra_body: further fields; `generationConfig` may hold anything but the answer's form and bound, such as
             `temperature` or `thinkingConfig`.

@@ -14,10 +14,7 @@ starts no task and takes no lock; it runs the same under any event loop and unde
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,92 +23,41 @@ from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
-    DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
+    InvalidOption,
     MinutebookError,
     ProviderContextWindowExceeded,
 )
-from minutebook.fitting import Fitted, Fitting
-from minutebook.model.codec import reread
 from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
-from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent, encode_sent
-from minutebook.model.record import Delta, extend, new_header
-from minutebook.model.summaries import read_summary, summary_draft
+from minutebook.model.record import Delta, new_header
+from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
-from minutebook.policy.binding import Reasoning, bind, prelude_mark
-from minutebook.policy.compaction import Removed, Summarising
-from minutebook.policy.window import Plan, Scan
-from minutebook.ports import STREAM_PAGE, Committed, Page
+from minutebook.policy.binding import prelude_mark
+from minutebook.ports import Committed
+from minutebook.windows import Window, WindowReader, bounded, page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from minutebook.fitting import Fitted
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.codec import JSON
-    from minutebook.model.entries import Draft, Entry
+    from minutebook.model.entries import Draft
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header, Receipt, State
+    from minutebook.model.record import Header, Receipt
     from minutebook.model.summaries import Summary
     from minutebook.model.tails import Tails, Tokens
-    from minutebook.model.units import Settled
+    from minutebook.policy.binding import Reasoning
+    from minutebook.policy.compaction import Summarising
     from minutebook.policy.tokens import TokenGuard
+    from minutebook.policy.window import Plan
     from minutebook.ports import Journal, Observer, Wire
-
-INPUT_ROWS = 256
-"""How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
-
-PAGE_ROWS = 4096
-"""How many rows are read at once for a window, however large its limits are."""
-
-
-class Window(Sequence["dict[str, JSON]"]):
-    """
-    The messages to send, oldest first, each a dict of the wire format; `json` is the same as bytes.
-
-    It is a copy: changing a message changes neither the record nor a later window.
-    """
-
-    def __init__(
-        self, json: bytes, plan: Plan | None = None, limits: WindowLimits | None = None, summary: int = 0
-    ) -> None:
-        """Keep the bytes; they are decoded, and measured for a receipt, when somebody looks."""
-        self.json = json
-        self._plan = plan
-        self._limits = limits
-        self._summary = summary
-        self._messages: list[dict[str, JSON]] | None = None
-
-    @cached_property
-    def sent(self) -> Sent:
-        """What the receipt of a request with this window says of it, by numbers."""
-        return _sent(self._plan, self.json, self._limits, self._summary) if self._plan and self._limits else Sent()
-
-    @property
-    def messages(self) -> list[dict[str, JSON]]:
-        """The messages as Python values."""
-        if self._messages is None:
-            self._messages = cast("list[dict[str, JSON]]", reread(self.json))
-        return self._messages
-
-    def __len__(self) -> int:
-        return self._plan.messages if self._plan else 0
-
-    def __iter__(self) -> Iterator[dict[str, JSON]]:
-        return iter(self.messages)
-
-    def __getitem__(self, index: Any) -> Any:
-        messages: Any = self.messages
-        return messages[index]
-
-    def __repr__(self) -> str:
-        return f"Window({len(self)} messages, {len(self.json):,} bytes)"
 
 
 class History:
@@ -148,8 +94,6 @@ class History:
         self.summarising = summarising
         self.reasoning: Reasoning = reasoning
         self._observer = observer
-        self.lost_events = 0
-        """Events whose observer raised: counted here, and kept from everything else."""
 
     async def open(self, drafts: Sequence[Draft] = (), *, idempotency: str = "", attempt: bool = True) -> Hold:
         """
@@ -177,7 +121,9 @@ class History:
         Raises:
             DecisionHistoryConflict: it was recorded in another wire format; read as this one it would make no sense.
         """
-        header = await self.journal.header(self.key)
+        return self._checked(await self.journal.header(self.key))
+
+    def _checked(self, header: Header | None) -> Header | None:
         if header is not None and header.format.partition("/")[0] != self.wire.name:
             raise DecisionHistoryConflict(
                 f"the conversation was recorded as {header.format.partition('/')[0]!r}; read it in that format"
@@ -185,24 +131,29 @@ class History:
         return header
 
     async def window(
-        self, limits: WindowLimits | None = None, staged: Sequence[Draft] = (), floor: int | None = None
+        self,
+        limits: WindowLimits | None = None,
+        journal: Journal | None = None,
+        staged: Sequence[Draft] = (),
+        floor: int | None = None,
     ) -> Window:
         """
         Return the window as it stands, without a reservation; writes nothing and asks for no summary.
 
-        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `fit`.
+        It is read from `journal`, where one is given: that watches over the record, which may be deleted meanwhile.
+        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
         """
-        header = await self.header()
+        journal = journal or self.journal
+        header = self._checked(await journal.header(self.key))
         if header is None and not staged:
             return Window(b"[]")
         if header is None:
-            _, window, _ = await self.fit(
-                new_header(self.key, self.identity, 0), Tail(), limits or self.limits, staged, floor=floor
-            )
-            return window
+            header = new_header(self.key, self.identity, 0)
+            return (await self.fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        _, window, read = await self.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
+        reader = self._reader(journal)
+        _, window, read = await reader.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
         self.tails.put(self.key, header, read)
         return window
 
@@ -218,150 +169,13 @@ class History:
         prelude: str = "",
         floor: int | None = None,
     ) -> tuple[Fitted, Window, Tail]:
-        """
-        Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
-
-        With a `floor` the exchanges up to that `seq` stay out, whatever a summary covers.
-
-        Raises:
-            DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
-            ProviderContextWindowExceeded: the same, counted in tokens by `guard`.
-            DecisionHistorySummaryInvalid: the callback that `summarising` has raised, or gave no summary.
-        """
-        low_water = limits.low_water or self.low_water
-        after = header
-        entries: Sequence[Entry] = ()
-        if staged:
-            grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
-            after, entries = grown.header, grown.entries
-        if floor is not None:
-            after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
-        scan, read = await self._scanned(after, entries, tail, limits, low_water)
-        await self._add_missing_input(scan, limits)
-        settled = scan.settle(header)
-        shown = await self._summary_entry(after, (*entries, *read), tail)
-        summary = read_summary(shown) if shown else None
-        if summary is not None and not summary.told:
-            summary = None
-
-        def bound(plan: Plan, behind_new: bool) -> Plan:
-            mark = prelude_mark(self.wire, prelude, header.entries + 1 if behind_new else after.state.summary)
-            return bind(plan, after, self.wire, limits, self.reasoning, mark)
-
-        fitting = Fitting(scan, self.wire, limits, low_water, self.emit, bound, summary=summary, guard=guard)
-        if summarising is None:
-            fitted = await fitting.cut()
-        else:
-            fitted = await fitting.compacted(summarising, lambda: self._uncovered(header, after.state))
-        seq = header.entries + 1 if fitted.summary else after.state.summary
-        kept = shown if shown and shown.seq <= header.entries else None
-        return fitted, Window(fitted.json, fitted.shown, limits, seq), self._tail(read, settled, kept)
-
-    async def _summary_entry(self, header: Header, entries: Sequence[Entry], tail: Tail) -> Entry | None:
-        """Return the entry of the summary that windows show, if there is one."""
-        seq = header.state.summary
-        if not seq:
-            return None
-        if tail.summary is not None and tail.summary.seq == seq:
-            return tail.summary
-        found = next((entry for entry in entries if entry.seq == seq), None)
-        if found is None:
-            found = next(iter(await self.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))), None)
-        return found or await self._refuse_missing(seq)
-
-    async def _uncovered(self, header: Header, state: State) -> Removed:
-        """Return all exchanges that no summary covers as `state` has it, those in the window too; linear in them."""
-        header = msgspec.structs.replace(
-            header,
-            state=msgspec.structs.replace(header.state, summary=state.summary, summarised=state.summarised),
+        """See `WindowReader.fit`."""
+        return await self._reader(self.journal).fit(
+            header, tail, limits, staged, guard, summarising=summarising, prelude=prelude, floor=floor
         )
-        scan = Scan(header)
-        late: set[int] = set()
-        while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
-            entries = await self.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
-            if scan.next_seq <= state.summarised:
-                late = late or scan.late()
-            await pause()
-        await self._add_missing_input(scan, None)
-        units = [unit for unit in reversed(scan.units) if unit.key > state.summarised or unit.key in late]
-        return Removed(units, scan.inputs)
 
-    async def _scanned(
-        self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
-    ) -> tuple[Scan, list[Entry]]:
-        """Return a scan that decides the window, and the entries that it took, without the staged ones."""
-        scan = Scan(header)
-        scan.add(reversed(staged))
-        read = list(tail.entries)
-        scan.add(read)
-        if tail.settled is not None:
-            scan.join(tail.settled)
-            if scan.reaches(limits, low_water):
-                return scan, read
-            return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
-        while not scan.reaches(limits, low_water):
-            entries = await self.journal.newest(self.key, scan.next_seq + 1, self.page(limits))
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
-            read.extend(entries)
-        return scan, read
-
-    def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:
-        """Return what to remember of a record whose newest entries are `read`."""
-        if settled is None:
-            return Tail(self._useful(read), summary=summary)
-        live = tuple(entry for entry in read if entry.seq >= settled.below)
-        return Tail(live, settled.trimmed(self.limits.max_messages, self.limits.max_bytes), summary)
-
-    def bounded(self, tail: Tail) -> Tail:
-        """Return the tail without what no window needs: one to which much was added since the last window."""
-        entries = self._useful(tail.entries)
-        return tail if len(entries) == len(tail.entries) else Tail(entries)
-
-    def _useful(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """Return the entries, newest first, up to one beyond the limits, and on to its turn's input if near."""
-        messages = size = turn = end = 0
-        limits = self.limits
-        for position, entry in enumerate(entries, 1):
-            messages += entry.messages
-            size += entry.size
-            if not end and (messages > limits.max_messages or size > limits.max_bytes):
-                end, turn = position, entry.turn
-            if end and (entry.seq == turn or not turn):
-                return tuple(entries[:position])
-            if position > 4 * limits.max_messages + 64:
-                return tuple(entries[:position])  # marks of failed attempts measure nothing; more is read when needed
-            if messages > 2 * limits.max_messages or size > 2 * limits.max_bytes:
-                break  # a turn of many steps: its input is read again where a window needs it
-        return tuple(entries[:end] if end else entries)
-
-    async def _add_missing_input(self, scan: Scan, limits: WindowLimits | None) -> None:
-        turn, said = scan.missing_input(limits)
-        entries: list[Entry] = []
-        while turn and (not entries or entries[-1].seq < said):
-            after = entries[-1].seq if entries else turn - 1
-            rows = min(max(said, turn) - after, INPUT_ROWS)
-            page = await self.journal.oldest(self.key, after, Page(rows=rows, messages=2**62, size=2**62))
-            if not page:
-                await self._refuse_missing(after + 1)
-            entries.extend(page)
-        if entries:
-            scan.add_input(entries)
-
-    async def _refuse_missing(self, seq: int) -> NoReturn:
-        """Say why an entry is not there: a window is read without a reservation, so the record may be gone by now."""
-        if await self.journal.header(self.key) is None:
-            raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
-        raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
-
-    def page(self, limits: WindowLimits) -> Page:
-        """Return how much to read at once so that one page usually decides a window."""
-        rows = min(limits.max_messages + 8, PAGE_ROWS)
-        return Page(rows=rows, messages=limits.max_messages, size=limits.max_bytes)
+    def _reader(self, journal: Journal) -> WindowReader:
+        return WindowReader(journal, self.key, self.wire, self.limits, self.low_water, self.reasoning, self.emit)
 
     def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
         """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
@@ -380,8 +194,8 @@ class History:
             self._observer(event)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException:  # a hook may raise a cancellation of its own; it must not end our turn
-            self.lost_events += 1
+        except BaseException:  # noqa: S110 - a hook may raise a cancellation of its own; it must not end our turn
+            pass
 
 
 class Hold:
@@ -428,7 +242,7 @@ class Hold:
             format=history.identity,
             opening=delta,
             release=release,
-            tail=None if release else history.page(history.limits),
+            tail=None if release else page_of(history.limits),
             known=known.version + (delta is not None) if known else -1,
         )
         self.header = reserved.header
@@ -499,6 +313,7 @@ class Hold:
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
             ProviderContextWindowExceeded: it does not fit the model's window by the count of `guard` (SPEC D12).
+            InvalidOption: the reservation ended meanwhile.
         """
         history = self.history
         pending = () if self._summary is None else (self._summary,)
@@ -513,6 +328,8 @@ class Hold:
             prelude=prelude,
             floor=floor,
         )
+        if not self.held:  # the turn ended while a summary was waited for: nothing of this window may be told or kept
+            raise InvalidOption("the turn is over; begin another one", option="turn")
         if self.header is header:  # else something was recorded meanwhile, which this tail does not know of
             self.tail = tail
         self._tell_trimmed(fitted.plan, window)
@@ -606,7 +423,7 @@ class Hold:
         if sent is not None:
             self._plan = self._sent = None
         if release:
-            history.tails.put(history.key, self.header, history.bounded(self.tail))
+            history.tails.put(history.key, self.header, bounded(self.tail, history.limits))
             self._end()
         return committed
 
@@ -701,20 +518,3 @@ def _reason(error: BaseException) -> str:
         return "cancelled"
     refusals = (DecisionHistoryError, CallerError, ProviderContextWindowExceeded)
     return "refused" if isinstance(error, refusals) else "failed"
-
-
-def _sent(plan: Plan, json: bytes, limits: WindowLimits, summary: int) -> Sent:
-    return Sent(
-        first=plan.start,
-        last=plan.units[-1].key if plan.units else 0,
-        units=len(plan.units),
-        messages=plan.messages,
-        bytes=len(json),
-        digest=hashlib.sha256(json).hexdigest(),
-        max_messages=limits.max_messages,
-        max_bytes=limits.max_bytes,
-        trimmed=plan.trimmed,
-        cut_at=plan.cut_at,
-        stripped=plan.stripped,
-        summary=summary,
-    )

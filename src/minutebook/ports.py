@@ -274,6 +274,10 @@ class Wire(Protocol):
         """Return an input's fragment with a text before what its first message says, as a part of its own."""
         ...
 
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return what a request holds of a response's fragment: all of it, but for what the provider refuses."""
+        ...
+
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
         ...

@@ -13,13 +13,14 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
 from minutebook.model import codec
+from minutebook.model.bounds import check_place
 from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, SUMMARY, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE, Page
-from minutebook.stores.streams import standing, stream_entries
+from minutebook.stores.streams import standing, stream_pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,27 +87,37 @@ class Reading:
         """
         Stream the entries above `after` that no attempt took back, with their metadata, oldest first.
 
-        Memory is bounded by one turn. What failed attempts left behind is in `store.entries(key)`.
+        Memory is bounded by a page and a turn. What failed attempts left behind is in `store.entries(key)`.
 
         Raises:
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
-        async for turn in self._turns(await self.history.header(), after):
-            for entry in turn:
+        check_place(after, "after")
+        async for turns in self._turns(await self.history.header(), after):
+            for entry in turns:
                 yield entry
 
     async def _turns(self, header: Header | None, after: int) -> AsyncIterator[list[Entry]]:
-        """Stream the standing entries turn by turn: a turn's own marks come before the next turn's input."""
+        """
+        Stream the standing entries, as many whole turns at once as a page ends.
+
+        A turn is whole where the next one's input comes: its own marks have come before that.
+        """
         waiting = header.state.turn if header and header.state.unanswered and header.attempt is None else 0
         turn: list[Entry] = []
-        async for entry in stream_entries(self.store.journal, self.key, header, after):
-            if entry.kind is INPUT and turn:
-                yield turn
-                turn = []
-            if entry.kind is ABANDONED:
-                turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
-            elif entry.seq != waiting:
-                turn.append(entry)
+        async for page in stream_pages(self.store.journal, self.key, header, after):
+            whole: list[Entry] = []
+            for entry in page:
+                kind = entry.kind
+                if kind is INPUT:
+                    whole += turn
+                    turn = []
+                if kind is ABANDONED:
+                    turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
+                elif entry.seq != waiting:
+                    turn.append(entry)
+            if whole:
+                yield whole
         if turn:
             yield turn
 
@@ -117,14 +128,18 @@ class Reading:
         Raises:
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
+        check_place(after, "after")
         header = await self.history.header()
         if header is None:
             return
-        async for turn in self._turns(header, after):
-            scan = Scan(header, below=turn[-1].seq + 1, reading=True)
-            scan.add(reversed(turn))
+        async for turns in self._turns(header, after):
+            scan = Scan(header, below=turns[-1].seq + 1, reading=True)
+            scan.add(reversed(turns))
             for position in reversed(range(len(scan.units))):
-                yield await self._read(scan, position, header)
+                unit = scan.units[position]
+                if _lacks_results(unit):
+                    unit = await self._with_late_results(unit, header)
+                yield self._exchange(unit, scan, position)
 
     async def search(self, text: str) -> AsyncIterator[Found]:
         """
@@ -166,6 +181,9 @@ class Reading:
         """
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidOption("limit must be an int of at least 0, or None for all", option="limit")
+        check_place(before, "before")
+        if after is not None:
+            check_place(after, "after")
         if before and after is not None:
             raise InvalidOption("page before a seq or after one, not both", option="before")
         header = await self.history.header()
@@ -183,7 +201,8 @@ class Reading:
             await pause()
         found: list[Exchange] = []
         for position in reversed(range(len(scan.units))[:limit]):
-            found.append(await self._read(scan, position, header))
+            unit = await self._with_late_results(scan.units[position], header)
+            found.append(self._exchange(unit, scan, position))
             if len(found) % READ_AT_ONCE == 0:
                 await pause()
         return found
@@ -200,33 +219,33 @@ class Reading:
                 break
         return found
 
-    async def _read(self, scan: Scan, position: int, header: Header) -> Exchange:
-        unit = await self._with_late_results(scan.units[position], header)
-        older = scan.units[position + 1].turn if position + 1 < len(scan.units) else 0
-        inputs = reversed(scan.inputs.get(unit.turn, ())) if unit.turn != older else ()
-        messages = [entry.fragment for entry in inputs] + unit_fragments(unit, self.history.wire)
+    def _exchange(self, unit: Unit, scan: Scan, position: int) -> Exchange:
+        """Return what is read of the unit that stands at `position` of the scan."""
+        units, turn = scan.units, unit.turn
+        older = units[position + 1].turn if position + 1 < len(units) else 0
+        said = reversed(scan.inputs.get(turn, ())) if turn != older else ()
+        messages = [fragment for entry in said if (fragment := entry.fragment)]
+        messages += unit_fragments(unit, self.history.wire)
         response = unit.entries[0] if unit.entries else None
-        results = sum(entry.kind is RESULT for entry in unit.entries)
         return Exchange(
             seq=unit.key,
-            turn=unit.turn,
-            wall=response.wall if response else scan.inputs[unit.turn][-1].wall,
-            complete=response is not None and results == len(response.calls),
-            json=b"[" + b",".join(filter(None, messages)) + b"]",
+            turn=turn,
+            wall=response.wall if response else scan.inputs[turn][-1].wall,
+            complete=response is not None and not _lacks_results(unit),
+            json=b"[%b]" % b",".join(messages),
         )
 
     async def _with_late_results(self, unit: Unit, header: Header) -> Unit:
         """Add the results of a parked call that came after later turns; found by reading on, and seldom needed."""
-        calls = len(unit.entries[0].calls) if unit.entries else 0
-        here = {entry.call for entry in unit.entries if entry.kind is RESULT}
-        if len(here) == calls:
+        if not _lacks_results(unit):
             return unit
+        here = {entry.call for entry in unit.entries if entry.kind is RESULT}
         waiting = next((waits.waiting for waits in header.state.open if waits.exchange == unit.key), ())
-        missing = set(range(calls)) - here - set(waiting)
+        missing = set(range(len(unit.entries[0].calls))) - here - set(waiting)
         if not missing:
             return unit
-        async for turn in self._turns(header, unit.entries[-1].seq):
-            for entry in turn:
+        async for turns in self._turns(header, unit.entries[-1].seq):
+            for entry in turns:
                 if entry.kind is RESULT and entry.exchange == unit.key and entry.call in missing:
                     unit = with_entry(unit, entry)
                     missing.discard(entry.call)
@@ -256,6 +275,13 @@ def _holds(value: JSON, sought: str) -> bool:
         elif isinstance(each, dict):
             ahead += each.values()
     return False
+
+
+def _lacks_results(unit: Unit) -> bool:
+    """Return whether the unit has another number of results than of calls."""
+    entries = unit.entries
+    calls = len(entries[0].calls) if entries else 0
+    return len([entry for entry in entries if entry.kind is RESULT]) != calls
 
 
 def missing(seq: int) -> DecisionHistoryCorrupt:

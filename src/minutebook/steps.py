@@ -34,20 +34,10 @@ from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
 from minutebook.ports import Page
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
-from minutebook.providers.decision import (
-    Ask,
-    Native,
-    answers,
-    as_data,
-    checked_request,
-    joined,
-    merged,
-    prelude,
-    read,
-    read_message,
-    withheld,
-)
+from minutebook.providers.decision import Ask, joined
 from minutebook.providers.generator import Generator
+from minutebook.providers.native import Native
+from minutebook.providers.step import answers, as_data, checked_request, merged, prelude, read, read_message, withheld
 from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
@@ -55,13 +45,13 @@ from minutebook.providers.wire import wire_format
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from minutebook.history import Window
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.policy.binding import Reasoning
     from minutebook.providers.decision import Api, Interface
     from minutebook.stores.journal import JournalStore
+    from minutebook.windows import Window
 
 
 Prepared: TypeAlias = "tuple[Ask, dict[str, bytes], int | None]"
@@ -324,7 +314,7 @@ class Steps:
         if self.stream is None:
             return await self._post(self._path(self.api.path), joined(fields))
         body = await self._post(self._path(self.stream.path or self.api.path), joined(fields))
-        return assembled(self.api, body)
+        return await assembled(self.api, body)
 
     def _path(self, path: str) -> str:
         return path.replace("{model}", quote(self.model, safe=""))

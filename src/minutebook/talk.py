@@ -21,8 +21,10 @@ from minutebook.model.record import Delta, Header, extend
 from minutebook.policy.estimates import Estimates
 from minutebook.policy.retention import before_window, first_input
 from minutebook.providers.chat import CHAT_WIRE, behind, exact_counter, read_answer, weighed, with_context
-from minutebook.providers.decision import Ask, Native, answers, joined, merged, opened
+from minutebook.providers.decision import Ask, joined
+from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.step import answers, merged, opened
 from minutebook.providers.streams import Deltas, assembled
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Server:
             if text := deltas.take(piece):
                 await emit(text)
 
-        return assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
+        return await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
 
     async def written(self, instructions: str, told: JSON) -> str:
         """Return what the model for summaries writes of `told`, which goes as a user's data."""
@@ -186,7 +188,7 @@ class Talk:
         if self._hold is not None:
             window = await self._hold.window(REQUEST_LIMITS, self.staged, floor=self._floor)
         else:
-            window = await self._history.window(REQUEST_LIMITS, self.staged, self._floor)
+            window = await self._history.window(REQUEST_LIMITS, staged=self.staged, floor=self._floor)
         return window.json
 
 

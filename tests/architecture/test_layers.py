@@ -18,7 +18,8 @@ LAYERS = {
     "stores": {"ports", "model", "errors"},
     "providers": {"ports", "model", "errors"},
     "fitting": {"ports", "policy", "model", "errors"},
-    "history": {"fitting", "ports", "policy", "model", "errors"},
+    "windows": {"fitting", "ports", "policy", "model", "errors"},
+    "history": {"windows", "fitting", "ports", "policy", "model", "errors"},
     "runtime": {"history", "ports", "policy", "model", "errors"},
 }
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
@@ -38,13 +39,14 @@ FACES = {
     "local",
     "options",
     "steps",
+    "turn",
     "__init__",
     "__main__",
     "_version",
     "testing",
 }
 
-CORE = ("model", "policy", "fitting", "history", "runtime")
+CORE = ("model", "policy", "fitting", "windows", "history", "runtime")
 FORBIDDEN_IN_CORE = {
     "asyncio",
     "aiosqlite",

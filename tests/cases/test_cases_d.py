@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faces.places import PLACES, Place, lasting
+from tests.faces.places import Place, lasting
 from tests.faces.strict import KINDS, Host, Story, first_words, generated, messages_of
 from tests.faces.test_summaries import LIMITS, ROOM, entries_of, take_turn, talk, texts_of
 
@@ -16,12 +16,6 @@ from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryBusy, DecisionHistorySummaryInvalid
 from minutebook.model.entries import Kind
 from minutebook.testing.fakes import Failure
-
-
-@pytest.fixture(params=PLACES)
-def place(request: Any, tmp_path: Path) -> Place:
-    tmp_path.chmod(0o700)
-    return Place(request.param, tmp_path)
 
 
 @pytest.mark.parametrize("name", list(KINDS))

@@ -7,16 +7,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from tests.faces.places import PLACES, Place, calling, chat, dump, lasting, output, reply, said, seen, tell, user
+from tests.faces.places import calling, chat, dump, lasting, output, reply, said, seen, tell, user
 
 from minutebook.errors import InvalidId, InvalidMessage, InvalidValue
 
 HALF = json.loads('"\\ud83d"')
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
 
 
 def deep(levels):

@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from tests.faces.places import PLACES, Place, calling, chat, dump, lasting, output, reply, said, seen, short, tell, user
+from tests.faces.places import Place, calling, chat, dump, lasting, output, reply, said, seen, short, tell, user
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
@@ -29,11 +29,6 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
 
 
 @pytest.fixture

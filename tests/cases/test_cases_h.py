@@ -14,11 +14,6 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.clock import FrozenClock
 
 
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
-
-
 @lasting
 async def test_o41_distinct_keys_are_distinct_conversations(place):
     """Separators, trailing spaces, case, zero-width and composed letters: each has its own history, or is refused."""

@@ -281,11 +281,28 @@ async def _unfinished(database: Path) -> tuple[Observation, ...]:
 
 
 def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:
-    """Nothing was said, nothing is recorded, exit code 0."""
+    """Nothing was said, nothing is recorded, exit code 0; how to come back is told."""
     chat = chats()
     chat.until(PROMPT)
     chat.interrupt()
+    chat.until("the same command goes on with it")
     assert chat.ended() == 0
+
+
+def test_a_pipe_whose_line_has_no_answer_ends_with_the_providers_exit_code(tmp_path: Path) -> None:
+    """No terminal, so nobody asks again: exit code 4, the error on standard error, and the message is kept."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    command = ("chat", "--store", f"sqlite:///{database}", "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+    told = run(*command, input=f"{TELL}\nAnd more.\n", stdin=None)
+    assert told.returncode == 4
+    assert told.stderr.startswith("AgentDecisionProviderUnavailable: ")
+    assert "agent>" not in told.stdout
+    with SQLiteStore(database, namespace="chat") as store:
+        (listing,) = store.list()
+        assert (listing.header.state.turns, listing.header.state.exchanges) == (1, 0)
+        assert listing.header.state.unanswered
+        assert not listing.header.token
 
 
 def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 from importlib.metadata import version
@@ -52,6 +53,47 @@ def test_b10_list_shows_counters_and_states(database: Path) -> None:
     assert [(each["turns"], each["exchanges"]) for each in found[1:]] == [(2, 2), (2, 2)]
 
 
+LONG_IDS = ("order-48213/eu-central-1/2026-11-30", "6f2c9a1e-7d43-4b8e-9c55-0a1b2c3d4e5f " * 8 + "end")
+
+
+def test_b10_no_id_is_broken_at_any_width(database: Path) -> None:
+    """B10: an id is what people copy into the next command; at every width and in a pipe it is on one line."""
+    converse(database, *LONG_IDS)
+    for columns in ("30", "80", "200", ""):
+        told = asked(database, "list", env=environment(COLUMNS=columns)).stdout
+        assert all(sum(id_ in line for line in told.splitlines()) == 1 for id_ in LONG_IDS), columns
+        assert told.count("turns") == (2 if columns in ("30", "80", "200") else 1)
+
+
+def test_b10_tables_fit_80_columns(database: Path) -> None:
+    """B10: neither a number nor a heading is cut or broken; what does not fit is told row by row."""
+    converse(database, "one", turns=2)
+    narrow, wide = (asked(database, "show", "one", env=environment(COLUMNS=w)).stdout for w in ("80", "200"))
+    assert max(map(len, narrow.splitlines())) <= 80
+    for told in (narrow, wide):
+        words = told.replace("─", " ").split()
+        assert {"exchanges", "recorded", "messages", "request", "answered", "tokens", "yes"} <= set(words)
+    assert asked(database, "show", "one", env=environment(COLUMNS="40")).stdout.count("recorded") == 2
+
+
+def test_b10_help_fits_80_columns() -> None:
+    """B10: the line that says what a command is for is not cut, and the program is called by its name."""
+    told = run("--help", env=environment(COLUMNS="80")).stdout
+    assert "..." not in told.partition("Commands:")[2]
+    assert told.startswith("Usage: minutebook ")
+
+
+def test_b10_what_is_not_there_is_told_in_words(database: Path) -> None:
+    """B10: an empty namespace, a last page that is full, and a store that is gone with its process."""
+    converse(database, "a", "b")
+    assert "see --namespace" in run("list", "--store", f"sqlite:///{database}", "--namespace", "shpo").stdout
+    assert "--after b" in asked(database, "list", "--limit", "2").stdout
+    assert "--after" not in asked(database, "list", "--limit", "3").stdout
+    gone = run("list", "--store", "memory:", "--namespace", NAMESPACE)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert "sqlite:///" in gone.stderr
+
+
 def test_b10_list_pages_by_id(database: Path) -> None:
     """B10: `--after` and `--limit` meet each conversation once."""
     converse(database, "a", "b", "c")
@@ -78,8 +120,9 @@ def test_b10_show_has_what_is_retained_beside_what_was_sent(database: Path) -> N
 def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> None:
     """A parked exchange is in no request until its result is there, wherever it stands in the range."""
 
-    def marks() -> list[tuple[str, str]]:
+    def marks() -> list[tuple[bool, bool]]:
         (told,) = documents(asked(database, "show", "one", "--json").stdout)
+        assert not any(row["abandoned"] for row in told["retained"])
         return [(row["complete"], row["in_last_request"]) for row in told["retained"]]
 
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -92,12 +135,13 @@ def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> Non
             (parked,) = turn.respond(calling)
             turn.park(parked)
         converse(database, "one", turns=2)
-        assert marks() == [("yes", "yes"), ("waits", ""), ("yes", "yes"), ("yes", "")]
+        assert marks() == [(True, True), (False, False), (True, True), (True, False)]
+        assert re.search(r"^ +4 .* waits *$", asked(database, "show", "one").stdout, re.MULTILINE)
         (waits,) = conversation.open_calls()
         conversation.complete(waits, "done")
-        assert marks() == [("yes", "yes"), ("yes", ""), ("yes", "yes"), ("yes", "")]
+        assert marks() == [(True, True), (True, False), (True, True), (True, False)]
         converse(database, "one")
-        assert marks() == [("yes", "yes")] * 4 + [("yes", "")]
+        assert marks() == [(True, True)] * 4 + [(True, False)]
 
 
 def test_b01_show_costs_what_it_shows() -> None:
@@ -150,7 +194,9 @@ def test_b10_an_absent_conversation_is_exit_code_1(database: Path) -> None:
 def test_d22_recover_needs_the_word_that_the_worker_is_stopped(database: Path) -> None:
     """D22: without `--worker-stopped` nothing is freed; with it once, and never twice."""
     hold(database, "held")
-    assert asked(database, "recover", "held").returncode == 2
+    refused = asked(database, "recover", "held")
+    assert refused.returncode == 2
+    assert "say --worker-stopped" in refused.stderr
     assert asked(database, "recover", "held", "--worker-stopped", "--epoch", "7").returncode == 1
     (told,) = documents(asked(database, "recover", "held", "--worker-stopped", "--epoch", "1", "--json").stdout)
     assert told == {"id": "held", "recovered": True, "epoch": 2}
@@ -160,7 +206,10 @@ def test_d22_recover_needs_the_word_that_the_worker_is_stopped(database: Path) -
 def test_d22_a_held_conversation_is_not_deleted(database: Path) -> None:
     """D22: deleting what another process holds is refused, and the record stays."""
     hold(database, "held")
-    assert asked(database, "delete", "held", "--yes").returncode == 1
+    refused = asked(database, "delete", "held", "--yes")
+    assert refused.returncode == 1
+    assert "`minutebook recover` with --worker-stopped" in refused.stderr
+    assert "store.recover" not in refused.stderr
     assert asked(database, "show", "held").returncode == 0
 
 
@@ -235,8 +284,13 @@ def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
                 turn.window()
                 turn.respond(chat_response("yes"))
         assert b"poison" in conversation.window().json
-    assert "older exchanges, summary" in asked(database, "show", "c", "--json").stdout
-    assert "summary: poison" in asked(database, "show", "c", "--messages").stdout
+    (told,) = documents(asked(database, "show", "c", "--json").stdout)
+    newest = told["sent"][-1]
+    assert (newest["trimmed"], type(newest["summary"])) == (True, int)
+    assert (told["sent"][0]["trimmed"], told["sent"][0]["summary"]) == (False, None)
+    shown = asked(database, "show", "c", "--messages").stdout
+    assert f"older exchanges, summary {newest['summary']}" in shown
+    assert "summary: poison" in shown
     assert asked(database, "drop-summary", "absent").returncode != 0
     outcomes = [documents(asked(database, "drop-summary", "c", "--json").stdout)[0]["dropped"] for _ in range(2)]
     assert outcomes == [True, False]
@@ -266,7 +320,7 @@ def test_b08_verify_says_that_there_is_nothing_to_verify(database: Path) -> None
     told = run("verify", "--store", f"sqlite:///{database}", "--namespace", "shpo")
     assert (told.returncode, told.stdout) == (absent.returncode, "") == (1, "")
     assert told.stderr.startswith("DecisionHistoryAbsent: no conversation in this namespace")
-    (document,) = documents(run("verify", "--json", "--store", "memory:", "--namespace", "shop").stdout)
+    (document,) = documents(run("verify", "--json", "--store", f"sqlite:///{database}", "--namespace", "shpo").stdout)
     assert (document["error"], document["exit"]) == ("DecisionHistoryAbsent", 1)
 
 

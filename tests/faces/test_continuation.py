@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from tests.faces.places import PLACES, Place, dump, lasting
+from tests.faces.places import dump, lasting
 from tests.policy.histories import SHAPES
 
 from minutebook.conversation import Conversation
@@ -15,11 +15,6 @@ from minutebook.model.entries import Kind
 CALLS = [("c1", "one"), ("c2", "two"), ("c3", "three")]
 OUTPUTS = ["first", "second", "third"]
 ORDERS = list(permutations(range(3)))
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return Place(request.param, tmp_path)
 
 
 def results(shape, order, outputs=OUTPUTS, calls=CALLS):

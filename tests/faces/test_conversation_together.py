@@ -1,9 +1,13 @@
 """Face C where things meet: calls of two conversations, refusals that are caught, results given together (SPEC C1)."""
 
+# ruff: noqa: PT012 - what fails here is a turn, which is a block
+
 import asyncio
 import functools
+import json
 
 import pytest
+from tests.stores.labs import said
 
 from minutebook import (
     Conversation,
@@ -27,13 +31,18 @@ def asynchronous(test):
     return run
 
 
-def asked(*ids):
-    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ids]
-    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
-
-
-def answered(text):
-    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+def calling_of(format_, count):
+    """Return a response of a format that makes `count` calls."""
+    if format_ == "openai-chat":
+        return said("", *(f"c{n}" for n in range(count)))
+    if format_ == "openai-responses":
+        calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(count)]
+        return {"status": "completed", "output": calls}
+    if format_ == "anthropic":
+        blocks = [{"type": "tool_use", "id": f"c{n}", "name": "f", "input": {}} for n in range(count)]
+        return {"role": "assistant", "content": blocks, "stop_reason": "tool_use"}
+    parts = [{"functionCall": {"name": "f", "args": {}}} for _ in range(count)]
+    return {"candidates": [{"content": {"role": "model", "parts": parts}}]}
 
 
 @asynchronous
@@ -42,15 +51,15 @@ async def test_bad_input_44_a_call_of_another_conversation_takes_no_result():
     async with MemoryStore() as store:
         one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
         async with one.turn("q") as first, two.turn("q") as second:
-            (mine,) = await first.respond(asked("a"))
-            (other,) = await second.respond(asked("b"))
+            (mine,) = await first.respond(said("", "a"))
+            (other,) = await second.respond(said("", "b"))
             for attempt in (second.result(mine, "x"), second.park(mine), two.complete(mine, "x")):
                 with pytest.raises(PairingViolation):
                     await attempt
             await first.result(mine, "one")
             await second.result(other, "two")
-            await first.respond(answered("done"))
-            await second.respond(answered("done"))
+            await first.respond(said("done"))
+            await second.respond(said("done"))
         assert [m.get("tool_call_id") for m in await two.window()] == [None, None, "b", None]
 
 
@@ -60,15 +69,16 @@ async def test_c1_a_refusal_that_is_caught_costs_no_answer():
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat", max_retained_bytes=400)
         async with talk.turn("q") as turn:
-            await turn.respond(answered("precious"))
+            await turn.respond(said("precious"))
             with pytest.raises(DecisionHistoryRetentionExceeded):
                 await turn.say("z" * 500)
         assert [m["content"] for m in await talk.window()] == ["q", "precious"]
-        async with talk.turn("again") as turn:
-            with pytest.raises(DecisionHistoryRetentionExceeded):
-                await turn.respond(asked("a" * 500))
+        with pytest.raises(PairingViolation, match="without a response"):
+            async with talk.turn("again") as turn:
+                with pytest.raises(DecisionHistoryRetentionExceeded):
+                    await turn.respond(said("", "a" * 500))
         assert [m["content"] for m in await talk.window()] == ["q", "precious"], "no response, so no settled turn"
-        for late in (turn.respond(answered("late")), turn.window(), turn.say("late")):
+        for late in (turn.respond(said("late")), turn.window(), turn.say("late")):
             with pytest.raises(InvalidOption, match="over"):
                 await late
 
@@ -80,8 +90,8 @@ async def test_c1_results_given_together_are_all_in_the_window(tmp_path):
     async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
         one, two = (Conversation(store, name, format="openai-chat") for name in ("one", "two"))
         async with two.turn("other") as other, one.turn("mine") as turn:
-            (apart,) = await other.respond(asked("z"))
-            first, second = await turn.respond(asked("a", "b"))
+            (apart,) = await other.respond(said("", "z"))
+            first, second = await turn.respond(said("", "a", "b"))
             grouped = [asyncio.create_task(turn.result(first, "ra")), asyncio.create_task(other.result(apart, "rz"))]
             await asyncio.sleep(0)
             alone = asyncio.create_task(turn.result(second, "rb"))
@@ -91,8 +101,8 @@ async def test_c1_results_given_together_are_all_in_the_window(tmp_path):
             await asyncio.gather(*grouped, alone)
             shown = [(m["role"], m.get("tool_call_id")) for m in await turn.window()]
             assert shown == [("user", None), ("assistant", None), ("tool", "a"), ("tool", "b")]
-            await turn.respond(answered("done"))
-            await other.respond(answered("done"))
+            await turn.respond(said("done"))
+            await other.respond(said("done"))
 
 
 @asynchronous
@@ -101,10 +111,10 @@ async def test_c1_a_thousand_calls_of_one_response_take_their_results_in_bounded
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat")
         async with talk.turn("q") as turn:
-            calls = await turn.respond(asked(*(f"c{n}" for n in range(1_000))))
+            calls = await turn.respond(said("", *(f"c{n}" for n in range(1_000))))
             for call in calls:
                 await turn.result(call, "r")
-            await turn.respond(answered("done"))
+            await turn.respond(said("done"))
         assert len(await talk.window(WindowLimits(max_messages=2_000))) == 1_003
 
 
@@ -113,7 +123,7 @@ async def test_c2_a_conversation_is_not_read_in_another_format():
     """C2: the wire format never changes; every way of reading says so instead of giving messages of no format."""
     async with MemoryStore() as store:
         async with Conversation(store, "c", format="openai-chat").turn("q") as turn:
-            await turn.respond(answered("a"))
+            await turn.respond(said("a"))
         other = Conversation(store, "c", format="anthropic")
         for read in (other.window, other.last, other.open_calls):
             with pytest.raises(DecisionHistoryConflict, match="openai-chat"):
@@ -124,16 +134,95 @@ async def test_c2_a_conversation_is_not_read_in_another_format():
 
 
 @asynchronous
-async def test_c1_an_answer_that_was_forgotten_is_told():
-    """C1: a turn that gave a window and got no response is abandoned, and says so; one that asked for none is quiet."""
+@pytest.mark.parametrize("asked_for", [(), ("window",), ("say",), ("window", "say", "window")])
+async def test_c1_a_turn_without_an_answer_is_refused_whatever_was_asked_for(asked_for):
+    """C1: an answer that nobody gave to `respond` is told, with a window or without; the same message goes on."""
     async with MemoryStore() as store:
         talk = Conversation(store, "c", format="openai-chat")
-        with pytest.raises(PairingViolation, match="respond"):
+        with pytest.raises(PairingViolation, match="`respond`"):
             async with talk.turn("q") as turn:
-                await turn.window()
-        async with talk.turn("q"):
-            pass
+                for name in asked_for:
+                    await (turn.say("more") if name == "say" else turn.window())
         assert not await talk.last()
+        assert not (await store.header(talk.key)).token
+        async with talk.turn("q") as turn:
+            assert [m["content"] for m in await turn.window()] == ["q"]
+            await turn.respond(said("a"))
+        assert [m["content"] for m in await talk.window()] == ["q", "a"]
+
+
+@asynchronous
+async def test_c1_a_turn_is_left_on_purpose_by_an_exception_of_the_callers():
+    """C1: it goes on as it is, with nothing of ours around it; the input waits for the same message."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format="openai-chat")
+        with pytest.raises(LookupError, match="not today") as raised:
+            async with talk.turn("q"):
+                raise LookupError("not today")
+        assert raised.value.__context__ is None
+        assert not await talk.last()
+
+
+@pytest.mark.parametrize("format_", ["openai-chat", "openai-responses", "anthropic", "gemini"])
+@asynchronous
+async def test_i22_o15_d08_no_window_leaves_while_a_call_waits(format_):
+    """I-22, O-15, D8: no call without its result, no exchange cut; with the last result, or parked, it is there."""
+    async with MemoryStore() as store:
+        talk = Conversation(store, "c", format=format_)
+        body = calling_of(format_, 3)
+        async with talk.turn("go") as turn:
+            await turn.window()
+            calls = await turn.respond(body)
+            for position, call in enumerate(calls):
+                with pytest.raises(PairingViolation, match=rf"{3 - position} call\(s\) wait.*or park"):
+                    await turn.window()
+                assert turn.sent == turn.receipt.request, "no request was begun"
+                assert len(await talk.window()) == 1, "the look from outside shows the input and no exchange that waits"
+                await turn.result(call, f"r{position}")
+            window = json.loads((await turn.window()).json)
+            assert sum("r0" in json.dumps(m) for m in window) == 1
+            (again, _, _) = await turn.respond(body)
+            await turn.park(again)
+            assert (await turn.window()).messages == window, "the parked exchange alone stays out"
+            await turn.respond(body)
+            for call in await talk.open_calls():
+                if call.exchange != again.exchange:
+                    await turn.result(call, "r")
+
+
+@asynchronous
+async def test_c3_d18_a_window_that_outlives_its_turn_tells_nothing_and_records_nothing():
+    """C3, D18: a window that still waits for its summary when the turn ends is refused: no event, no summary."""
+    events, asked_for, given = [], asyncio.Event(), asyncio.Event()
+
+    async def summarize(**request):
+        asked_for.set()
+        await given.wait()
+        return "what was said"
+
+    async with MemoryStore() as store:
+        limits = WindowLimits(max_messages=4, low_water=1.0)
+        told = Conversation(
+            store, "c", format="openai-chat", limits=limits, summarize=summarize, on_event=events.append
+        )
+        await told.append(
+            [
+                m
+                for n in range(4)
+                for m in ({"role": "user", "content": f"q{n}"}, said(f"a{n}")["choices"][0]["message"])
+            ]
+        )
+        async with told.turn("q") as turn:
+            stray = asyncio.create_task(turn.window())
+            await asked_for.wait()
+            await turn.respond(said("a"))
+        given.set()
+        with pytest.raises(InvalidOption, match="over"):
+            await stray
+        assert [event.kind for event in events] == []
+        header = await store.header(told.key)
+        assert header.state.summary == 0
+        assert turn.sent is None
 
 
 def test_bad_input_51_limits_are_what_they_should_be():

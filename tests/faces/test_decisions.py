@@ -12,11 +12,10 @@ import hashlib
 import json
 import socket
 import ssl
-import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Annotated, Any
 
 import httpx2
@@ -27,6 +26,8 @@ from jsonschema import Draft202012Validator
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
+from tests.providers import loopback
+from tests.providers.loopback import KEY, LOOK, REQUEST, SECRET, TASK, Reply, asking, closed, ok, seen
 
 from minutebook import errors, sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
@@ -45,7 +46,6 @@ from minutebook.errors import (
 )
 from minutebook.model.decisions import (
     CallReference,
-    CapabilitySpec,
     Decision,
     DecisionRequest,
     Observation,
@@ -58,63 +58,20 @@ from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import drive
 
-KEY = "sk-canary-4711"
-TASK = "Look into a.txt — Prüfsumme 漢字 🙂"
-SECRET = "canary-content-0815"
-LOOK = CapabilitySpec(
-    name="look",
-    description="Read a file.",
-    parameters={
-        "type": "object",
-        "properties": {"path": {"type": "string", "maxLength": 40}},
-        "required": ["path"],
-        "additionalProperties": False,
-    },
-)
-OUTPUT: dict[str, Any] = {
-    "type": "object",
-    "properties": {"answer": {"type": "string", "maxLength": 40}},
-    "required": ["answer"],
-    "additionalProperties": False,
-}
-REQUEST = DecisionRequest(
-    run_id="run",
-    invocation_id="1",
-    agent_ref="agent",
-    instructions="You decide.",
-    task=TASK,
-    capabilities=(LOOK,),
-    output=OUTPUT,
-)
 PROVIDERS = {"chat": OpenAIChatDecisionProvider, "responses": OpenAIDecisionProvider}
 BLOCKING = {"chat": sync.OpenAIChatDecisionProvider, "responses": sync.OpenAIDecisionProvider}
 ALL = [(api, interface) for api in PROVIDERS for interface in ("native", "structured")]
 every = pytest.mark.parametrize(("api", "interface"), ALL, ids=["-".join(pair) for pair in ALL])
 both = pytest.mark.parametrize("api", list(PROVIDERS))
 
-Reply = tuple[int, dict[str, str], bytes]
-
-
 # --- the server ---
-
-
-def _closed(schema: Any) -> Any:
-    """The SDK's schema with every object closed: a field that the types do not know is refused."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if isinstance(closed.get("properties"), dict) and "type" in closed:
-        closed.setdefault("additionalProperties", False)
-    return closed
 
 
 KNOWN = {
     "/v1/chat/completions": Draft202012Validator(
-        _closed(TypeAdapter(CompletionCreateParamsNonStreaming).json_schema()),
+        closed(TypeAdapter(CompletionCreateParamsNonStreaming).json_schema()),
     ),
-    "/v1/responses": Draft202012Validator(_closed(TypeAdapter(ResponseCreateParamsNonStreaming).json_schema())),
+    "/v1/responses": Draft202012Validator(closed(TypeAdapter(ResponseCreateParamsNonStreaming).json_schema())),
 }
 
 
@@ -136,69 +93,12 @@ def unpaired(path: str, body: dict[str, Any]) -> str:
     return "calls must be followed by tool messages" if waiting else ""
 
 
-class Server:
-    """A loopback server that answers with what it was scripted to, one reply a request, and keeps what it got."""
+class Server(loopback.Server):
+    """OpenAI's two APIs: bodies of the SDK's types, calls and outputs beside each other."""
 
     def __init__(self) -> None:
-        self.replies: list[Reply | Callable[[BaseHTTPRequestHandler], None]] = []
-        self.requests: list[tuple[str, bytes]] = []
-        self.refused: list[str] = []
-        self.headers: list[Any] = []
-        self.release = threading.Event()
-        self.arrived = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = 65_536  # one packet a reply: two would wait for the client's delayed acknowledgement
-
-            def do_POST(self) -> None:
-                outer.answer(self)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        self.base_url = f"http://127.0.0.1:{self._http.server_port}/v1"
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        self.requests.append((handler.path, body))
-        self.headers.append(handler.headers)
-        self.arrived.set()
-        fault = self._fault(handler.path, json.loads(body))
-        if fault:
-            self.refused.append(fault)
-            self.send(handler, (400, {}, error("invalid_request_error")))
-            return
-        reply = self.replies.pop(0)
-        if callable(reply):
-            reply(handler)
-        else:
-            self.send(handler, reply)
-
-    def _fault(self, path: str, body: dict[str, Any]) -> str:
-        known = KNOWN.get(path)
-        if known is None:
-            return ""
-        faults = [f"{error.json_path}: {error.message[:200]}" for error in known.iter_errors(body)]
-        return faults[0] if faults else unpaired(path, body)
-
-    @staticmethod
-    def send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:
-        status, headers, body = reply
-        handler.send_response(status)
-        for name, value in {"Content-Type": "application/json", **headers}.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    def body(self, index: int = -1) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.requests[index][1])
-        return found
+        super().__init__(refused_in, (400, {}, error("invalid_request_error")))
+        self.base_url = f"{self.url}/v1"
 
     def shown(self, index: int = -1) -> list[dict[str, Any]]:
         """The messages of a request, system text left out."""
@@ -206,10 +106,14 @@ class Server:
         messages: list[dict[str, Any]] = body["input"] if "input" in body else body["messages"]
         return [message for message in messages if message.get("role") != "system"]
 
-    def close(self) -> None:
-        self.release.set()
-        self._http.shutdown()
-        self._http.server_close()
+
+def refused_in(path: str, _: object, body: dict[str, Any]) -> str:
+    """Why the real API would refuse a body; nothing when all is well."""
+    known = KNOWN.get(path)
+    if known is None:
+        return ""
+    faults = [f"{error.json_path}: {error.message[:200]}" for error in known.iter_errors(body)]
+    return faults[0] if faults else unpaired(path, body)
 
 
 @pytest.fixture
@@ -221,10 +125,6 @@ def server() -> Iterator[Server]:
 
 def error(code: str | None, kind: str = "invalid_request_error") -> bytes:
     return json.dumps({"error": {"message": f"about {SECRET} and {KEY}", "type": kind, "code": code}}).encode()
-
-
-def ok(body: dict[str, Any] | bytes) -> Reply:
-    return 200, {}, body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
 def chat(message: dict[str, Any], ending: str = "stop") -> Reply:
@@ -289,16 +189,6 @@ def provider_of(server: Server, api: str, interface: str = "native", **options: 
         return PROVIDERS[api](model="m", decision_interface=interface, **options)
     options.setdefault("client", client_of(server))
     return BLOCKING[api](model="m", decision_interface=interface, **options)._core
-
-
-def seen(call: Any, value: Any = "content", *, failed: bool = False) -> Observation:
-    return Observation(
-        capability=call.capability, arguments=call.arguments, value=value, error=failed, reference=call.reference
-    )
-
-
-def asking(*observations: Observation, **changes: Any) -> DecisionRequest:
-    return msgspec.structs.replace(REQUEST, observations=observations, **changes)
 
 
 def record(provider: Any, request: DecisionRequest = REQUEST) -> Any:

@@ -48,6 +48,52 @@ def test_a_type_checker_sees_the_same_names() -> None:
         assert getattr(sys.modules[module or ""], name) is getattr(minutebook, name)
 
 
+def test_b11_a_type_checker_sees_the_same_names_in_sync() -> None:
+    """Blocking names come from their own modules there, and every other one is that of `minutebook`."""
+    tree = ast.parse(Path(minutebook.sync.__file__).read_text())
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    found = [
+        (each.module, alias.name) for each in blocks[0].body if isinstance(each, ast.ImportFrom) for alias in each.names
+    ]
+    blocking = {name: module for module, name in found if module != "minutebook"}
+    assert {name for module, name in found if module == "minutebook"} == set(minutebook.__all__) - {
+        "__version__",
+        *blocking,
+    }
+    assert set(blocking) == set(minutebook.sync.__all__)
+    for name, module in blocking.items():
+        loaded = getattr(minutebook.sync, name)
+        assert getattr(sys.modules[module or ""], name) is loaded
+
+
+ANNOTATED = {
+    "Turn": lambda talk, store: talk.turn("q"),
+    "JournalStore": lambda talk, store: store,
+    "Window": lambda talk, store: talk.window(),
+    "Receipt": lambda talk, store: talk.append([{"role": "user", "content": "q"}]),
+    "Exchange": lambda talk, store: talk.last()[0],
+    "Entry": lambda talk, store: next(talk.entries()),
+    "Header": lambda talk, store: store.header(talk.key),
+    "Record": lambda talk, store: store.read(talk.key),
+    "Listing": lambda talk, store: store.list()[0],
+    "Totals": lambda talk, store: store.totals(),
+    "Sent": lambda talk, store: talk.window().sent,
+}
+
+
+def test_b11_what_public_methods_return_has_a_public_name() -> None:
+    """So that users can annotate their own functions with it."""
+    with minutebook.sync.MemoryStore() as store:
+        talk = minutebook.sync.Conversation(store, "c", format="openai-chat")
+        talk.append([{"role": "user", "content": "before"}, {"role": "assistant", "content": "yes"}])
+        for name, returned in ANNOTATED.items():
+            assert isinstance(returned(talk, store), getattr(minutebook.sync, name)), name
+    events = {
+        kind.__name__ for kind in minutebook.Event.__subclasses__() if kind.__module__ == "minutebook.model.events"
+    }
+    assert events <= set(minutebook.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """So that `hasattr` and typos behave as in any module."""
     assert not hasattr(minutebook, "PostgresStore")
@@ -64,14 +110,32 @@ def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
         "from minutebook import Conversation, MemoryStore; Conversation(MemoryStore(), 'x', format='anthropic')"
     )
     assert not loaded & (HEAVY - {"msgspec"})
-    assert not loaded_by("import minutebook.sync") & (HEAVY - {"msgspec"})
+    assert not loaded & {"minutebook.stores.hosted", "minutebook.stores.sqlite", "minutebook.decisions"}
+    assert not loaded_by("import minutebook.sync") & HEAVY
+
+
+UNUSED = {
+    *("dataclasses", "fractions", "random", "secrets", "urllib"),
+    *("minutebook.continuation", "minutebook.decisions", "minutebook.model.proof", "minutebook.stores.transfer"),
+    *("minutebook.stores.hosted", "minutebook.stores.memory", "minutebook.stores.private_writer"),
+}
+"""What a conversation on SQLite needs only when somebody exports, verifies, collides or counts tokens (figure 11)."""
+
+ON_SQLITE = "import minutebook.conversation, minutebook.stores.sqlite\nfrom minutebook import SQLiteStore, Conversation"
+
+
+def test_b11_a_conversation_on_sqlite_loads_what_is_used() -> None:
+    """B11: what else the library can do costs nothing; the control sees each of these once it is asked for."""
+    assert not loaded_by(ON_SQLITE) & UNUSED
+    everything = "; ".join(f"import {name}" for name in sorted(UNUSED))
+    assert loaded_by(f"{ON_SQLITE}; {everything}") >= UNUSED
 
 
 def test_b11_sync_has_the_same_names() -> None:
     """Whatever holds or drives coroutines has a blocking twin; values and errors are the same for both."""
-    assert set(minutebook.sync.__all__) - {"Turn"} <= set(minutebook.__all__)
+    assert set(minutebook.sync.__all__) <= set(minutebook.__all__)
     values = set(minutebook.__all__) - set(minutebook.sync.__all__)
     assert not {name for name in values if hasattr(getattr(minutebook, name), "__aenter__")}
     assert all(getattr(minutebook.sync, name) is getattr(minutebook, name) for name in values)
     for name in minutebook.sync.__all__:
-        assert getattr(minutebook.sync, name).__module__ == "minutebook.sync"
+        assert getattr(minutebook.sync, name).__module__.startswith("minutebook.sync.")

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from tests.faces.places import PLACES, Place, lasting
+from tests.faces.places import Place, lasting
 from tests.policy.histories import SHAPES
 
 import minutebook.sync
@@ -35,12 +35,6 @@ from minutebook.testing.faults import Fault, FaultyJournal
 
 LIMITS = WindowLimits(max_messages=12, max_bytes=4_000)
 ROOM = 300
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    tmp_path.chmod(0o700)
-    return Place(request.param, tmp_path)
 
 
 class Host:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from minutebook.sync import Store
+    from minutebook.sync import JournalStore
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 PACKAGE = str(Path(minutebook.__file__).parent)
@@ -97,7 +97,7 @@ def read(told: Conversation) -> None:
         break
 
 
-def open_store(kind: str, folder: Path) -> Store:
+def open_store(kind: str, folder: Path) -> JournalStore:
     if kind == "memory":
         return MemoryStore("n")
     return SQLiteStore(folder / "n.sqlite", namespace="n")

@@ -12,14 +12,21 @@ carried out: a failed write wrote nothing, a failed sync synced nothing.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import select
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol, cast
 
 from tests.faults.trace import child_environment, read_acks, run_group, scratch_parent
 
@@ -110,7 +117,7 @@ def kill_after(
     *,
     acks: int = 1,
     env: Mapping[str, str] | None = None,
-    timeout_seconds: float = 60,
+    timeout_seconds: float = 600,
 ) -> End:
     """
     Run `command` without strace and kill it `delay_seconds` after its first `acks` acknowledgements.
@@ -121,22 +128,103 @@ def kill_after(
         ack_file = Path(scratch, "acks")
         environment = child_environment(ack_file, env)
         child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
-        try:
-            await_acks(child, ack_file, acks, timeout_seconds)
-            child.wait(delay_seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            child.kill()
-            child.wait()
+        status = _killed(child, delay_seconds, ack_file, acks, timeout_seconds)
         stderr.seek(0)
-        return End(child.returncode == -9, child.returncode, read_acks(ack_file), stderr.read())
+        return End(status == -9, status, read_acks(ack_file), stderr.read())
 
 
-def await_acks(child: subprocess.Popen[bytes], ack_file: Path, acks: int, timeout_seconds: float = 60) -> None:
-    """Wait until `child` has acknowledged `acks` times, has ended, or has used up its time."""
+class Child(Protocol):
+    """A process under way, as `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class Nursery:
+    """
+    A process that has imported everything and forks a child for each order: a kill costs no start of an interpreter.
+
+    It runs `script --nursery`, which answers each line, a list of arguments and the file of acknowledgements, with the
+    child's process id, and with its status once that has ended.
+    """
+
+    def __init__(self, script: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, script, "--nursery"],
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._orders = cast("IO[bytes]", self._process.stdin)
+        self._answers = cast("IO[bytes]", self._process.stdout)
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._orders.close()
+        self._process.wait()
+        self._answers.close()
+
+    def kill_after(self, arguments: Sequence[str], delay_seconds: float, *, acks: int = 1) -> End:
+        """Fork a child that runs with `arguments`, and kill it as `kill_after` does."""
+        with tempfile.TemporaryDirectory(dir=scratch_parent()) as scratch:
+            ack_file = Path(scratch, "acks")
+            self._orders.write(json.dumps([*arguments, str(ack_file)]).encode() + b"\n")
+            child = _Forked(self._answers)
+            status = _killed(child, delay_seconds, ack_file, acks, timeout_seconds=600)
+            return End(status == -9, status, read_acks(ack_file), "")
+
+
+class _Forked:
+    """A nursery's child."""
+
+    def __init__(self, answers: IO[bytes]) -> None:
+        self._answers = answers
+        self._pid = int(answers.readline())
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._status is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("fork", timeout or 0)
+            self._status = int(self._answers.readline())
+        return self._status
+
+    def kill(self) -> None:
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+
+def _killed(child: Child, delay_seconds: float, ack_file: Path, acks: int, timeout_seconds: float) -> int:
+    """Kill a child so long after its first `acks` acknowledgements; return its status."""
+    try:
+        await_acks(child, ack_file, acks, timeout_seconds)
+        child.wait(delay_seconds)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        child.kill()
+        child.wait()
+    return child.wait()
+
+
+def await_acks(child: Child, ack_file: Path, acks: int, timeout_seconds: float = 600) -> None:
+    """Wait until `child` has acknowledged `acks` times or has ended; one that has used up its time proves nothing."""
     deadline = time.monotonic() + timeout_seconds
-    while len(read_acks(ack_file)) < acks and child.poll() is None and time.monotonic() < deadline:
+    while len(read_acks(ack_file)) < acks and child.poll() is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the child has not acknowledged {acks} times within {timeout_seconds:.0f} s")
         time.sleep(0.0005)
 
 

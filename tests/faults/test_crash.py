@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 from tests.faults import workload
-from tests.faults.kill import SYNCS, database_files, fault_points, kill_after, kill_at
+from tests.faults.kill import SYNCS, Nursery, database_files, fault_points, kill_at
 from tests.faults.trace import strace_problem
 from tests.faults.workload import NAME, Clock, Found, Plan, Store, Story
 
@@ -105,22 +106,25 @@ def test_i01_control_an_early_acknowledgement_is_found(fresh: Fresh) -> None:
 
 
 @long_run
-def test_i01_killed_at_random_moments(fresh: Fresh, figure: Figure) -> None:
+def test_i01_killed_at_random_moments(tmp_path: Path, figure: Figure) -> None:
     """Killed at any instruction, without a tracer; each run with other contents."""
-    random, kills = Random(SEED), 0
+    random, root = Random(SEED), tmp_path / "root"
     seeds = range(20 if PROVE else 3)
     plans = [Plan(script, 30, seed, blocking=seed % 2 == 0) for seed in seeds for script in ("append", "turns")]
     told = {plan: workload.stories(plan) for plan in plans}
-    while kills < KILLS:
-        plan, root, delay_seconds = random.choice(plans), fresh(), random.uniform(0, 0.01)
-        end = kill_after(plan.command(root), delay_seconds, acks=random.randrange(1, 25))
-        case = f"seed {SEED}, kill {kills}, {plan}, {len(end.acknowledged)} acknowledged"
-        assert workload.judged(told[plan], root, end.acknowledged) is None, case
-        assert end.acknowledged, case
-        if plan.script == "append":
-            repeat(plan, root, told[plan][0])
-        kills += 1
-    figure(f"{kills:,} kills at random moments, 0 lost, 0 torn, 0 written twice")
+    with Nursery(workload.__file__) as nursery:
+        for kill in range(KILLS):
+            plan, delay_seconds = random.choice(plans), random.uniform(0, 0.01)
+            root.mkdir(0o700)
+            end = nursery.kill_after(plan.arguments(root), delay_seconds, acks=random.randrange(1, 25))
+            case = f"seed {SEED}, kill {kill}, {plan}, {len(end.acknowledged)} acknowledged"
+            assert workload.judged(told[plan], root, end.acknowledged) is None, case
+            assert end.struck, case
+            assert end.acknowledged, case
+            if plan.script == "append":
+                repeat(plan, root, told[plan][0])
+            shutil.rmtree(root)
+    figure(f"{KILLS:,} kills at random moments, 0 lost, 0 torn, 0 written twice")
 
 
 # --- O-33: killed during a tool --------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from tests.faults.trace import (
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 STATES = 200_000 if PROVE else 2_000
-ROWS = 250 if PROVE else 30
+ROWS = 320 if PROVE else 30
 SEED = 20
 
 needs_strace = pytest.mark.skipif(strace_problem() is not None, reason=str(strace_problem()))

@@ -87,13 +87,12 @@ SHOWN: dict[str, set[str]] = {
     },
     "providers.streams.Stream": {"fields", "path"},
     "stores.private_files.PrivateDatabase": {"path"},
-    "stores.private_files._Directory": {"path"},
+    "stores.private_paths.Directory": {"path"},
     # Lines that the command line prints, and what a test asks of a fake.
     "cli.doctor.Finding": {"check", "found", "attention"},
     "cli.evidence.Row": {"request"},
     "cli.report.Claim": {"claim"},
-    "cli.view.Request": {"left_out"},
-    "cli.view.Retained": {"recorded", "complete", "in_last_request"},
+    "cli.view.Retained": {"recorded"},
     "testing.conformance.report.Outcome": {"name", "rule", "reason"},
     "testing.fakes.answers.Failure": {"code", "headers"},
     "testing.fakes.dialect.Dialect": {"name", "root", "sealed"},
@@ -109,10 +108,10 @@ SHOWN: dict[str, set[str]] = {
 """Fields whose texts a class may show, and why; every other text of every class is content."""
 
 SHOW_NUMBERS = {
-    "history.Window",
     "providers.sdk_http.Unshown",
     "runtime.program.Program",
     "testing.clock.FrozenClock",
+    "windows.Window",
 }
 """Classes that are no records and have a `repr` of their own: of counts and a declared name, as other tests show."""
 

@@ -2,6 +2,7 @@
 What a child does to a real store while it is killed, cut off or failed, and what may be found afterwards.
 
     python workload.py SCRIPT DATABASE [--count N] [--seed N] [--log-bytes N] [--blocking] [--normal] [--early]
+    python workload.py --nursery       a fork for each such line of standard input
 
 A script is a row of steps through the public faces. Its times and ids come from its seed, so a second run of it over
 the RAM journal tells the exact bytes of the record after every step: `Story`. After a fault the record on the disk
@@ -68,9 +69,12 @@ class Plan:
 
     def command(self, root: Path) -> list[str]:
         """Return the child's command line for a database in `root`."""
+        return [sys.executable, __file__, *self.arguments(root)]
+
+    def arguments(self, root: Path) -> list[str]:
         options = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in NUMBERS]
         flags = [f"--{name}" for name in FLAGS if getattr(self, name)]
-        return [sys.executable, __file__, self.script, str(root / NAME), *options, *flags]
+        return [self.script, str(root / NAME), *options, *flags]
 
 
 class Clock:
@@ -519,9 +523,9 @@ def judged(
         return "other", f"{error.code}: {error}"
 
 
-def acknowledging() -> Callable[[str], None]:
+def acknowledging(ack_file: str) -> Callable[[str], None]:
     """Return what writes one acknowledgement to the file that the harness reads, and waits where it is to be held."""
-    descriptor = os.open(os.environ["FAULT_ACK_FILE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = os.open(ack_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     until_held = itertools.count(int(os.environ.get("FAULT_HOLD_AFTER", "0")) - 1, -1)
 
     def acknowledge(label: str) -> None:
@@ -546,7 +550,30 @@ def parsed(arguments: Iterable[str]) -> tuple[Plan, Path]:
     return Plan(**options), database
 
 
-if __name__ == "__main__":
-    chosen, file = parsed(sys.argv[1:])
+def main(arguments: Iterable[str], ack_file: str) -> None:
+    chosen, file = parsed(arguments)
     sqlite_writer.CHECKPOINT_BYTES = chosen.log_bytes  # type: ignore[misc]
-    endure(chosen, file, acknowledging())
+    endure(chosen, file, acknowledging(ack_file))
+
+
+def serve() -> None:
+    """Be a nursery: fork a child for each line of standard input; tell its process id, and its status in the end."""
+    for line in sys.stdin:
+        *arguments, ack_file = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                main(arguments, ack_file)
+                status = 0
+            finally:
+                os._exit(status)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--nursery"]:
+        serve()
+    else:
+        main(sys.argv[1:], os.environ["FAULT_ACK_FILE"])

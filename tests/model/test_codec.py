@@ -26,7 +26,16 @@ from hypothesis import strategies as st
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
-from minutebook.model.codec import MAX_DEPTH, MAX_INT_DIGITS, MAX_NODES, MAX_PAYLOAD_BYTES, decode, encode, text
+from minutebook.model.codec import (
+    MAX_DEPTH,
+    MAX_INT_DIGITS,
+    MAX_NODES,
+    MAX_PAYLOAD_BYTES,
+    decode,
+    encode,
+    encode_copy,
+    text,
+)
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -79,6 +88,21 @@ def test_every_json_value_comes_back_with_the_same_types(value: object) -> None:
     """decode(encode(v)) is v: types, signs, key order and all."""
     payload = encode(value)
     assert same(decode(payload), value)
+
+
+@given(VALUES)
+def test_the_copy_is_what_the_bytes_decode_to_and_nobody_elses(value: object) -> None:
+    """encode_copy(v) gives encode(v), and a value of the same types that shares no container with v."""
+    payload, copy = encode_copy(value)
+    assert payload == encode(value)
+    assert same(copy, decode(payload))
+    assert not containers(copy) & containers(value)
+
+
+def containers(value: object) -> set[int]:
+    """Return the identities of all lists and dicts in a value that somebody holds."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return set() if inner is None else {id(value)}.union(*map(containers, inner))
 
 
 @given(VALUES)

@@ -11,14 +11,14 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage, InvalidOption
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import binding
 from minutebook.providers.wire import wire_format
@@ -36,11 +36,20 @@ def thought(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "thinking", "thinking": "", "signature": signature(messages)}
 
 
-def answer(messages: list[dict[str, Any]], *ids: str, name: str = "x") -> bytes:
-    """A response that thinks twice, calls, or says its name; with a provider's own spacing."""
+def answer(
+    messages: list[dict[str, Any]], *ids: str, name: str = "x", blanks: Sequence[int] = (), cut: bool = False
+) -> bytes:
+    """
+    A response that thinks twice, calls, or says its name; with a provider's own spacing.
+
+    Blank texts stand at the places of `blanks`; where it was cut, the model was thinking again.
+    """
     called = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
     said = [{"type": "text", "text": name}]
     content = [thought(messages), {"type": "redacted_thinking", "data": signature(messages)}, *said, *called]
+    for place in blanks:
+        content.insert(place, {"type": "text", "text": "\n" * (place % 2)})
+    content += [thought(messages)] if cut else []
     return json.dumps({"role": "assistant", "content": content, "stop_reason": "x"}, indent=1).encode()
 
 
@@ -79,6 +88,8 @@ class Story:
             if message["role"] != "assistant":
                 continue
             name = next(block["text"] for block in message["content"] if block["type"] == "text")
+            assert all(block["text"].strip() for block in message["content"] if block["type"] == "text")
+            assert "thinking" not in message["content"][-1]["type"]
             made = thoughts(message)
             fresh = self.signed[name] == signature(messages[:place])
             if made:
@@ -109,7 +120,10 @@ class Story:
         name = f"n{self.ids}"
         self.signed[name] = signature(messages)
         ids = [self.random.choice(("a", f"b{self.ids}")) + str(n) for n in range(calls)]
-        return list(turn.respond(answer(messages, *ids, name=name)))
+        blanks = self.random.sample(range(4), self.random.choice((0, 0, 1, 2)))
+        body = answer(messages, *ids, name=name, blanks=blanks, cut=self.random.random() < 0.2)
+        self.found["refused blocks"] += len(blanks)
+        return list(turn.respond(body))
 
     def go_on(self, folder: Path) -> None:
         """One more thing that happens: mostly a turn; a late result, a restart, other limits, or a move elsewhere."""
@@ -340,8 +354,12 @@ def test_options_are_checked_at_construction() -> None:
             Conversation(MemoryStore("n"), "c", format="anthropic", reasoning=wrong)  # type: ignore[arg-type]
 
 
-def test_d26_o10_what_comes_in_while_the_model_thinks_makes_its_thinking_stale() -> None:
-    """The answer was made without what stands before it now; and its receipt still tells of its own request."""
+def contents(messages: list[dict[str, Any]]) -> list[Any]:
+    return [message["content"] for message in messages if isinstance(message["content"], str)]
+
+
+def test_d26_o10_what_is_said_while_the_model_thinks_stands_behind_its_answer() -> None:
+    """D26: the answer was made without it, so its thinking stays fresh; and its receipt tells of its own request."""
     told = Conversation(MemoryStore("n"), "c", format="anthropic")
     with told.turn("one") as turn:
         turn.respond(answer(turn.window().messages))
@@ -355,6 +373,50 @@ def test_d26_o10_what_comes_in_while_the_model_thinks_makes_its_thinking_stale()
     with told.turn("three") as turn:
         messages = turn.window().messages
         turn.respond(answer(messages))
-    for place, message in enumerate(messages):
-        if message["role"] == "assistant":
-            assert set(thoughts(message)) <= {signature(messages[:place])}
+    assert contents(messages) == ["one", "two", "by the way", "three"]
+    assert messages[:3] == seen
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    assert answers == [1, 3]
+    for place in answers:
+        assert thoughts(messages[place]) == [signature(messages[:place])] * 2
+
+
+def test_d26_o08_what_is_said_while_the_model_thinks_breaks_no_open_loop() -> None:
+    """D26, O-08: an answer with calls keeps its thinking, which the API demands there; said last, shown last."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    with told.turn("one") as turn:
+        seen = turn.window().messages
+        turn.say("by the way")
+        turn.say("and hurry")
+        (call,) = turn.respond(answer(seen, "c1"))
+        turn.result(call, "r")
+        messages = turn.window().messages
+        assert contents(messages) == ["one", "by the way", "and hurry"]
+        assert thoughts(messages[1]) == [signature(messages[:1])] * 2
+        turn.respond(answer(messages))
+    kinds = [entry.kind.name for entry in told.entries()]
+    assert kinds == ["INPUT", "RESPONSE", "INJECTION", "INJECTION", "RESULT", "RESPONSE"]
+
+
+def test_c1_what_is_said_while_a_request_is_under_way_is_never_lost() -> None:
+    """C1: a request that fails is made again with it, a turn ends with it, and a mark has it when all fails."""
+    store = MemoryStore("n")
+    told = Conversation(store, "c", format="anthropic")
+    with told.turn("one") as turn:
+        turn.window()
+        turn.say("instead")
+        assert contents(turn.window().messages) == ["one", "instead"]
+        turn.say("again")
+        with pytest.raises(InvalidMessage):
+            turn.respond({"role": "user", "content": "no response"})
+        (call,) = turn.respond(answer(turn.window().messages, "c1"))
+        turn.result(call, "r")
+        turn.window()
+        turn.say("last")
+    assert contents(told.window().messages) == ["one", "instead", "again", "last"]
+    with contextlib.suppress(OSError), told.turn("two") as turn:
+        turn.window()
+        turn.say("lost")
+        raise OSError
+    assert "lost" not in contents(told.window().messages)
+    assert sum(b"lost" in entry.payload for entry in store.entries(told.key)) == 1

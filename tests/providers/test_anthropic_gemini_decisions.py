@@ -24,25 +24,8 @@ import anthropic
 import httpx2
 import msgspec
 import pytest
-from tests.providers.dialects import (
-    CLAUDE,
-    GOOGLE,
-    KEY,
-    REQUEST,
-    SECRET,
-    TASK,
-    Dialect,
-    Reply,
-    Server,
-    acting,
-    asking,
-    calls,
-    finishes,
-    ok,
-    provider_of,
-    seen,
-    serving,
-)
+from tests.providers.dialects import CLAUDE, GOOGLE, Dialect, calls, finishes, provider_of, serving
+from tests.providers.loopback import KEY, REQUEST, SECRET, TASK, Reply, Server, acting, asking, ok, seen
 
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import (

@@ -16,7 +16,7 @@ import anthropic
 import httpx2
 import msgspec
 import pytest
-from tests.providers.dialects import REQUEST, seen
+from tests.providers.loopback import REQUEST, seen
 
 from minutebook import sync
 from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable, InvalidOption

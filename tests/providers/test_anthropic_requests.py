@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,29 +12,11 @@ import anthropic
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
-from tests.providers.dialects import (
-    BETA,
-    CLAUDE,
-    KEY,
-    OUTPUT,
-    REQUEST,
-    TASK,
-    Answering,
-    Reply,
-    Server,
-    acting,
-    asking,
-    finishes,
-    ok,
-    provider_of,
-    seen,
-    serving,
-    signature,
-    stale,
-)
+from tests.providers.dialects import BETA, CLAUDE, finishes, provider_of, serving, signature, stale
+from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Answering, Reply, Server, acting, asking, ok, seen
 
 from minutebook import sync
-from minutebook.decisions import HistoryOptions
+from minutebook.decisions import AnthropicDecisionProvider, ApiProvider, HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.codec import JSON
 from minutebook.model.context import ContextWindow
@@ -441,3 +424,11 @@ def test_a_client_of_the_host_is_not_changed(server: Server) -> None:
     server.replies = [ok(msgspec.json.decode(finishes(CLAUDE, "native")[2]))]
     drive(provider_of(CLAUDE, server, client=client).decide(REQUEST))
     assert client.max_retries == 5
+
+
+def test_d04_anthropics_provider_takes_the_options_of_the_others_and_one_more() -> None:
+    """D4: the list stands there twice, so that editors show it; it must not come apart."""
+    shared = inspect.signature(ApiProvider).parameters.values()
+    (*ours, reasoning) = inspect.signature(AnthropicDecisionProvider).parameters.values()
+    assert ours == list(shared)
+    assert reasoning.name == "reasoning"

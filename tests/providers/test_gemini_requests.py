@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from tests.providers.dialects import (
-    GOOGLE,
-    KEY,
-    OUTPUT,
-    REQUEST,
-    TASK,
-    Server,
-    acting,
-    asking,
-    finishes,
-    provider_of,
-    seen,
-    serving,
-)
+from tests.providers.dialects import GOOGLE, finishes, provider_of, serving
+from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Server, acting, asking, seen
 
 from minutebook import sync
-from minutebook.decisions import HistoryOptions
+from minutebook.decisions import GeminiDecisionProvider, HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
 from minutebook.providers.gemini import GEMINI
-from minutebook.providers.gemini_http import BASE_URL
+from minutebook.providers.gemini_http import BASE_URL, Httpx2Post
 from minutebook.testing import drive
 
 
@@ -222,3 +211,54 @@ def test_d13_an_answer_that_could_be_continued_is_not(server: Server) -> None:
             asyncio.run(decided(client))
         assert len(server.requests) == 2
         assert json.loads(server.requests[0][1]) == json.loads(server.requests[1][1])
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("", "/v1"),
+        ("/", "/v1"),
+        ("/v1", "/v1"),
+        ("/v1/", "/v1"),
+        ("/v1beta", "/v1beta"),
+        ("/v1alpha", "/v1alpha"),
+        ("/v1beta2/", "/v1beta2"),
+        ("/gateway", "/gateway/v1"),
+        ("/gateway/v1beta/google", "/gateway/v1beta/google"),
+        ("/v1x", "/v1x/v1"),
+    ],
+)
+def test_d01_a_base_url_may_name_the_version_of_the_api_or_leave_it_out(server: Server, given: str, asked: str) -> None:
+    """D1: the service's address is enough, and a version in it is the one that is asked."""
+    asyncio.run(_posted(server.url + given))
+    assert [path for path, _ in server.requests] == [f"{asked}/models/m:generateContent"]
+
+
+async def _posted(base_url: str) -> None:
+    async with httpx2.AsyncClient(verify=False) as client:
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            await Httpx2Post(client, base_url)("/models/m:generateContent", b"{}")
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "generativelanguage.googleapis.com",
+        "generativelanguage.googleapis.com/v1beta",
+        "//generativelanguage.googleapis.com",
+        "ftp://host/v1",
+        "https://",
+        "https:///v1",
+        "https://host/v1?key=hunter2",
+        "https://host/v1#hunter2",
+        "https://user:hunter2@[::1",
+        "https://user:hunter2@host:port/v1",
+    ],
+)
+def test_d01_i37_a_base_url_that_is_none_is_refused_and_not_quoted(base_url: str) -> None:
+    """D1, I-37: at construction; it may hold a key or a password."""
+    for kind in (GeminiDecisionProvider, sync.GeminiDecisionProvider):
+        with pytest.raises(InvalidOption) as caught:
+            kind(model="m", base_url=base_url, api_key=KEY)
+        assert caught.value.facts["option"] == "base_url"
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))

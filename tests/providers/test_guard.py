@@ -521,6 +521,7 @@ OUTSIDE: list[tuple[str, dict[str, Any], Refusal, str]] = [
     ("chat", {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, Refusal.SERVER_STATE, "audio"),
     ("chat", heard({"type": "file", "file": {"file_id": "f"}}), Refusal.OUTSIDE_CONTENT, "file_id"),
     ("chat", heard({"type": "image_url", "image_url": {"url": "https://x"}}), Refusal.OUTSIDE_CONTENT, "url"),
+    ("chat", heard({"type": "image_url", "image_url": "https://x"}), Refusal.OUTSIDE_CONTENT, "image_url"),
     *(
         ("anthropic", {"tools": [{"name": "f", "input_schema": {}}, {"type": kind}]}, Refusal.SERVER_TOOL, kind)
         for kind in (
@@ -605,6 +606,43 @@ def test_d15_what_is_not_in_the_request_is_refused_by_name(
     assert refused_with(server, code, lambda: post(server, api, {**BODIES[api], **fields})).field == name
 
 
+def listed(value: Any) -> Iterator[Any]:
+    """`value` with each list and object in it put into a list, and into two."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, item in list(items):
+        variants = [[item], [["x", item]]] if isinstance(item, (dict, list)) else []
+        for changed in (*variants, *listed(item)):
+            copied = value.copy()
+            copied[place] = changed
+            yield copied
+
+
+HIDDEN = [
+    (api, changed)
+    for api, fields, _, name in [*OUTSIDE, ("openai", {"prompt_cache_options": {"prewarm": True}}, "", "prewarm")]
+    if name not in ("n", "max_completion_tokens")
+    for changed in listed(fields)
+]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_d15_what_is_refused_is_refused_in_a_list_of_lists_too(api: str) -> None:
+    """D15: tools, items, messages, parts and sources; a list in between hides nothing from the check."""
+    cases = [changed for of, changed in HIDDEN if of == api]
+    assert len(cases) > 8
+    for changed in cases:
+        with pytest.raises(ProviderContextCountUnavailable):
+            check_explicit(COUNTINGS[wire_of(api)], {**BODIES[api], **changed})
+
+
+def test_d15_control_the_same_places_pass_with_what_is_harmless() -> None:
+    """The control: it is what stands in the lists that is refused, and not that they are lists of lists."""
+    harmless = {"openai": said({"type": "input_text", "text": "x"}), "google": parts({"text": "x"})}
+    for api, fields in {"chat": heard({"type": "text", "text": "x"}), **harmless}.items():
+        for changed in listed(fields):
+            check_explicit(COUNTINGS[wire_of(api)], {**BODIES[api], **changed})
+
+
 RICH: dict[str, dict[str, Any]] = {
     "openai": {
         "input": [
@@ -656,6 +694,7 @@ def test_d15_no_value_of_a_body_is_believed_to_have_a_type(api: str) -> None:
         ("openai", {"input": [{"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}]}),
         ("openai", {"tools": [FUNCTION, {"type": "custom", "name": "c"}]}),
         ("chat", heard({"type": "image_url", "image_url": {"url": "data:image/png,"}})),
+        ("chat", heard({"type": "image_url", "image_url": "data:image/png,"})),
         ("chat", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
         (
             "anthropic",

@@ -19,11 +19,13 @@ from minutebook.model.codec import MAX_DEPTH
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call
 from minutebook.model.rules import fault_in
-from minutebook.providers.decision import Ask, Native, checked_request, is_closed, joined, read, withheld
+from minutebook.providers.decision import Ask, is_closed, joined
+from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_http import OPENAI, known_code
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.sdk_http import status_code
+from minutebook.providers.step import checked_request, read, withheld
 from minutebook.providers.structured import Structured, StructuredWire
 from minutebook.providers.wire import FORMATS, wire_format
 

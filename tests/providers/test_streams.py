@@ -14,35 +14,30 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from tests.providers.dialects import (
-    CLAUDE,
-    GOOGLE,
-    KEY,
-    REQUEST,
-    SECRET,
-    Dialect,
-    Server,
-    acting,
-    asking,
-    provider_of,
-    seen,
-    serving,
-)
+from tests.providers.dialects import CLAUDE, GOOGLE, Dialect, provider_of, serving
+from tests.providers.loopback import KEY, REQUEST, SECRET, Server, acting, asking, seen
 
 from minutebook import sync
 from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
 from minutebook.model.entries import Kind
+from minutebook.providers import streams
 from minutebook.providers.anthropic import ANTHROPIC
-from minutebook.providers.decision import Api, Native, read
+from minutebook.providers.decision import Api
 from minutebook.providers.gemini import GEMINI
+from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
-from minutebook.providers.streams import assembled
+from minutebook.providers.step import read
 from minutebook.providers.wire import wire_format
 from minutebook.testing import drive
 
 SSE = {"Content-Type": "text/event-stream"}
 Events = list[Any]
+
+
+def assembled(api: Api, body: bytes) -> bytes:
+    """The body that a stream adds up to."""
+    return drive(streams.assembled(api, body))
 
 
 def sse(events: Events, *, named: bool = True, ending: str = "\n", done: bool = False) -> bytes:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import typing
+from itertools import product
 
 import msgspec
 import pytest
@@ -19,6 +20,8 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta, extend, new_header
 from minutebook.ports import Wire
 from minutebook.providers.wire import FORMATS, wire_format
+from minutebook.sync import Conversation, MemoryStore
+from minutebook.testing.fakes.anthropic import check_messages
 
 CHAT, RESPONSES = wire_format("openai-chat"), wire_format("openai-responses")
 ANTHROPIC, GEMINI = wire_format("anthropic"), wire_format("gemini")
@@ -456,16 +459,12 @@ THOUGHTS = (
 
 
 @pytest.mark.parametrize("thought", THOUGHTS, ids=["thinking", "redacted"])
-@pytest.mark.parametrize("said", [[], [{"type": "text", "text": "\n\n"}], [{"type": "text", "text": "half"}]])
+@pytest.mark.parametrize("said", [[], [{"type": "text", "text": "\n\n"}]])
 def test_o10_an_answer_cut_while_the_model_thought_stays_in_the_record_alone(thought, said):
     """Case O-10 (a): Anthropic refuses an answer that ends with thinking; one that goes on is sent whole."""
     for content in ([*said, thought], [thought, *said]):
         raw = codec.encode({"role": "assistant", "content": content, "stop_reason": "max_tokens"})
-        draft = ANTHROPIC.response(raw)
-        if content[-1].get("text", "").strip():
-            assert json.loads(fragment(draft)) == content
-        else:
-            assert draft == Draft(kind=Kind.RESPONSE, payload=raw)
+        assert ANTHROPIC.response(raw) == Draft(kind=Kind.RESPONSE, payload=raw)
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     draft = ANTHROPIC.response({"role": "assistant", "content": [thought, call]})
     assert json.loads(fragment(draft)) == [thought, call]
@@ -485,12 +484,123 @@ def test_o10_thinking_in_a_message_of_its_own_stays_with_what_it_led_to(thought)
     assert json.loads(fragment(drafts[1])) == [thought, call]
 
 
+BLOCKS = [
+    {"type": "text", "text": ""},
+    {"type": "text", "text": "\n\n"},
+    {"type": "text", "text": "half"},
+    *THOUGHTS,
+    {"type": "tool_use", "id": "c", "name": "f", "input": {"text": ""}},
+]
+
+
+def test_o13_o10_of_every_answer_that_is_sent_anthropic_refuses_nothing():
+    """Cases O-10, O-13: blank texts and thinking at the end are recorded and not sent, beside calls and texts too."""
+    refused = changed = 0
+    for length in range(1, 4):
+        for content in product(BLOCKS, repeat=length):
+            if [block["type"] for block in content].count("tool_use") > 1:
+                continue
+            raw = json.dumps({"role": "assistant", "content": content, "stop_reason": "max_tokens"}, indent=1).encode()
+            said, sent = turn_with(raw)
+            kept = [block for block in content if block.get("text", "x").strip()]
+            while kept and "thinking" in kept[-1]["type"]:
+                kept.pop()
+            assert [message["content"] for message in sent if message["role"] == "assistant"] == (
+                [kept] if kept else []
+            )
+            assert check_messages(sent) is None
+            after = sent[2:] if kept else [user(ANTHROPIC)]
+            naive = [user(ANTHROPIC), {"role": "assistant", "content": list(content)}, *after]
+            refused += check_messages(naive) is not None
+            changed += len(kept) < len(content)
+            assert said == raw
+    assert refused > 100, "the control: the same answers sent as they came are refused"
+    assert changed >= refused
+
+
+def turn_with(raw):
+    """Return what the record has of a response, and the window of the turn after it; its size is as it was told."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    with told.turn(user(ANTHROPIC)) as turn:
+        for call in turn.respond(raw):
+            turn.result(call, "r")
+    with told.turn(user(ANTHROPIC, "again")) as turn:
+        window = turn.window()
+        assert (len(window.json), len(window.messages)) == (window.sent.bytes, window.sent.messages)
+        turn.respond(message(ANTHROPIC))
+    return next(entry.payload for entry in told.entries() if entry.kind is Kind.RESPONSE), window.messages
+
+
+@pytest.mark.parametrize("parts", [[""], ["", "x"], ["x", "", ""], ["\n"], ["x"]])
+def test_o13_a_tools_empty_text_is_not_among_the_parts_of_its_result(parts):
+    """Case O-13: tools return such parts, and Anthropic refuses every request with one; a text of blanks it takes."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    listed = [{"type": "text", "text": text} for text in parts]
+    with told.turn("x") as turn:
+        (call,) = turn.respond({"role": "assistant", "content": [BLOCKS[5]]})
+        turn.result(call, listed)
+        messages = turn.window().messages
+        turn.respond(message(ANTHROPIC))
+    assert check_messages(messages) is None
+    (result,) = messages[2]["content"]
+    assert result["content"] == ([part for part in listed if part["text"]] or "")
+    naive = [*messages[:2], {"role": "user", "content": [{**result, "content": listed}]}]
+    assert (check_messages(naive) is None) is all(parts), "the control: as it was given it is refused"
+
+
+def test_c4_a_transcript_of_windows_or_of_answers_is_the_same_conversation():
+    """C4: a client has an answer as the provider gave it, or as a window sent it; neither is recorded again."""
+    blocks = [THOUGHTS[0], BLOCKS[0], BLOCKS[5], THOUGHTS[1]]
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    whole = [user(ANTHROPIC), {"role": "assistant", "content": blocks}, *answers(ANTHROPIC, [("c", "f")])]
+    told.append(whole)
+    sent = [whole[0], {"role": "assistant", "content": [blocks[0], blocks[2]]}, whole[2]]
+    before = told.window().json
+    assert json.loads(before) == sent
+    for transcript in (whole, sent):
+        told.append(transcript, whole=True)
+        assert told.window().json == before
+
+
 def test_c2_a_gemini_answer_without_a_role_goes_back_with_it():
     """The role is a constant of the window, so a body that leaves it out is kept as it came and sent right."""
     raw = b'{"candidates":[{"content":{"parts":[{"text":"hi"}]}}]}'
     draft = GEMINI.response(raw)
     assert draft.payload == raw
     assert joined(GEMINI, [draft]) == b'[{"role":"model","parts":[{"text":"hi"}]}]'
+
+
+COMPACTION = {"type": "compaction", "id": "cmp", "encrypted_content": "Zm9v+/=="}
+COMPACTED = {
+    "openai-responses": [COMPACTION],
+    "anthropic": [{"role": "assistant", "content": [COMPACTION, {"type": "text", "text": "so far"}]}],
+}
+
+
+@pytest.mark.parametrize("wire", [RESPONSES, ANTHROPIC], ids=list(COMPACTED))
+def test_c4_o13_a_transcript_that_begins_with_a_compaction_is_refused(wire):
+    """C4: it would be kept and shown in no window, and with it all that it stands for; behind an input it is sent."""
+    head, instructions = COMPACTED[wire.name], {"role": "system", "content": "be kind"}
+    said = message(wire, "ok")
+    later = [user(wire), *(said if isinstance(said, list) else [said])]
+    for first in ([], [instructions], [*later[1:]]):
+        with pytest.raises(InvalidMessage, match="compaction") as refused:
+            wire.transcript([*first, *head, *later])
+        assert refused.value.facts["path"].startswith("$[")
+        assert "Zm9v" not in str(refused.value)
+    drafts = wire.transcript([user(wire, "before"), *head, *later])
+    sent = json.loads(joined(wire, drafts))
+    assert sent[1] == head[0]
+    assert [draft.kind for draft in drafts] == [Kind.INPUT, Kind.RESPONSE, Kind.INPUT, Kind.RESPONSE]
+
+
+def test_c4_a_compaction_behind_what_is_recorded_is_added_to_it():
+    """C4: a client's whole list grows by one item of the model's after the other."""
+    told = Conversation(MemoryStore("n"), "c", format="openai-responses")
+    items = [user(RESPONSES), *message(RESPONSES, "ok")]
+    told.append(items)
+    told.append([*items, COMPACTION, *message(RESPONSES, "more")], whole=True)
+    assert told.window().messages == [*items, COMPACTION, *message(RESPONSES, "more")]
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------

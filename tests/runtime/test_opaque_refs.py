@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 from tests.faults.test_secrets import Watch, watching
-from tests.providers.dialects import REQUEST
+from tests.providers.loopback import REQUEST
 from tests.runtime.programs import call, calls, finish, program, runtime
 
 import minutebook

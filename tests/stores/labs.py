@@ -49,7 +49,7 @@ def chat(journal: Any, name: str = "chat", **options: Any) -> Conversation:
 
 
 def said(text: str, *calls: str) -> dict[str, Any]:
-    """Return a raw chat response."""
+    """Return a raw chat response; every test that needs one of no special shape takes this."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [

@@ -438,8 +438,11 @@ def test_i18_a_reservation_that_lands_after_its_cancellation_is_given_back(tmp_p
             other.close()
             header = await store.header(conversation.key)
             assert header is None or not header.token
-        async with SQLiteStore(path, namespace="n") as store, Conversation(store, "c", format="openai-chat").turn("hi"):
-            pass
+        async with (
+            SQLiteStore(path, namespace="n") as store,
+            Conversation(store, "c", format="openai-chat").turn("hi") as turn,
+        ):
+            await turn.respond(said("hello"))
 
     asyncio.run(cancelled_while_another_writes())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import os
 import random
 import sqlite3
@@ -707,6 +708,43 @@ def test_i18_a16_a_waiting_commit_can_be_cancelled_and_a_begun_one_stands(path: 
         assert await journal.receipt(KEY, "started") is not None
         assert await journal.receipt(KEY, "waiting") is None
         assert await journal.receipt(other, "waiting") is not None
+        await journal.close()
+
+    asyncio.run(work())
+
+
+def test_i18_a_job_that_fails_behind_a_cancelled_task_is_no_lost_exception(path: Path) -> None:
+    """The task is cancelled twice while its job runs, waits for it, and nothing is told of an exception unheard of."""
+
+    async def work() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        holding = False
+
+        def clock() -> int:
+            if holding and threading.current_thread().name == "minutebook-writer":
+                begun.set()
+                assert go_on.wait(30)
+            return 1_800_000_000_000
+
+        journal = SQLiteJournal(path, clock=clock)
+        await journal.reserve(KEY, "t", format="f")
+        loop = asyncio.get_running_loop()
+        lost: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: lost.append(context))
+        holding = True
+        tasks = [asyncio.ensure_future(append(journal, KEY, name)) for name in ("first", "second")]
+        await loop.run_in_executor(None, begun.wait, 30)
+        for _ in range(2):
+            assert tasks[0].cancel()
+            await asyncio.sleep(0)
+            assert not tasks[0].done(), "it went before its job did"
+        holding = False
+        go_on.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, DecisionHistoryBusy]
+        del tasks, outcomes
+        gc.collect()
+        assert not lost
         await journal.close()
 
     asyncio.run(work())

@@ -275,3 +275,19 @@ def test_o31_a_conversation_that_goes_on_is_read_all_the_same(kind: str, read: R
         if not outcome.struck:
             return
     raise AssertionError("the reading never ended")
+
+
+@pytest.mark.parametrize(
+    ("roles", "snapshots"),
+    [(["user", "assistant"] * TURNS, 2), (["user", *["assistant"] * TURNS], 4)],
+    ids=["turns", "one long turn"],
+)
+def test_b1_a_page_with_the_headers_digest_needs_no_second_look(roles: list[str], snapshots: int) -> None:
+    """The header and one page are a cold window; where its input is sought too, that page is looked at again."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    journal = SQLiteJournal.on_connection(connection, clock=FrozenClock())
+    drive(chat(journal).append([{"role": role, "content": "A"} for role in roles]))
+    taken: list[str] = []
+    connection.set_trace_callback(taken.append)
+    assert drive(chat(journal).window(WindowLimits(max_messages=6)))
+    assert taken.count("BEGIN") == snapshots

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.stores.labs import said
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
@@ -36,8 +37,8 @@ from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observat
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.record import State
 from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out
-from minutebook.providers.decision import Native
 from minutebook.providers.derivation import derived_entries
+from minutebook.providers.native import Native
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import FORMATS, wire_format
@@ -52,13 +53,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.transfer import Imported
     from minutebook.ports import Wire
-    from minutebook.sync import Store
-
-
-def answer(text: str, *calls: str) -> dict[str, Any]:
-    called = [{"id": call, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for call in calls]
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    return {"choices": [{"message": message | ({"tool_calls": called} if called else {})}]}
+    from minutebook.sync import JournalStore
 
 
 @pytest.fixture
@@ -68,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[JournalStore]:
     if request.param == "memory":
         yield MemoryStore("n")
     else:
@@ -76,11 +71,11 @@ def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
             yield opened
 
 
-def conversation(store: Store, name: str = "first") -> Conversation:
+def conversation(store: JournalStore, name: str = "first") -> Conversation:
     return Conversation(store, name, format="openai-chat")
 
 
-def take(store: Store, key: ConversationKey, path: Path, **options: Any) -> Imported:
+def take(store: JournalStore, key: ConversationKey, path: Path, **options: Any) -> Imported:
     """Import a file of any format that the library knows."""
     return store.import_(key, path, **({"check": derived_entries} | options))
 
@@ -88,17 +83,17 @@ def take(store: Store, key: ConversationKey, path: Path, **options: Any) -> Impo
 def tell_a_story(told: Conversation) -> None:
     """A call with its result, a parked call, an attempt that failed twice, its retry, and an input left unanswered."""
     with told.turn("one é 日本") as turn:
-        (call,) = turn.respond(answer("", "call_1"))
         turn.window()
+        (call,) = turn.respond(said("", "call_1"))
         turn.result(call, "done")
-        turn.respond(answer("first"))
+        turn.respond(said("first"))
     with told.turn("two") as turn:
-        (slow,) = turn.respond(answer("", "call_2"))
+        (slow,) = turn.respond(said("", "call_2"))
         turn.park(slow)
     for _ in range(2):
-        fail(told, "three", answer("", "call_3"))
+        fail(told, "three", said("", "call_3"))
     with told.turn("three") as turn:
-        turn.respond(answer("third"))
+        turn.respond(said("third"))
     fail(told, "four")
 
 
@@ -121,7 +116,7 @@ def parked(state: State) -> State:
     )
 
 
-def exported(store: Store, folder: Path) -> tuple[Conversation, Path]:
+def exported(store: JournalStore, folder: Path) -> tuple[Conversation, Path]:
     told = conversation(store)
     tell_a_story(told)
     path = folder / "first.jsonl"
@@ -132,7 +127,7 @@ def exported(store: Store, folder: Path) -> tuple[Conversation, Path]:
 # --- the round trip --------------------------------------------------------------------------------------------------
 
 
-def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: Store, folder: Path) -> None:
+def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: JournalStore, folder: Path) -> None:
     """Payloads, places, marks and times come back equal, and so does where the conversation stands."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -147,7 +142,7 @@ def test_c4_round_trip_keeps_every_entry_mark_time_and_the_state(store: Store, f
     store.verify(again.key)
 
 
-def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: Path) -> None:
+def test_c4_round_trip_gives_the_same_windows_and_reading(store: JournalStore, folder: Path) -> None:
     """What a model would see, and what is read back, is the same; the unanswered input is in no window."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -159,7 +154,7 @@ def test_c4_round_trip_gives_the_same_windows_and_reading(store: Store, folder: 
     assert list(again.open_calls()) == moved
 
 
-def test_c4_an_imported_conversation_goes_on_like_its_original(store: Store, folder: Path) -> None:
+def test_c4_an_imported_conversation_goes_on_like_its_original(store: JournalStore, folder: Path) -> None:
     """The parked call takes its late result, the unanswered input its retry, and nothing is there twice."""
     told, path = exported(store, folder)
     again = conversation(store, "second")
@@ -168,7 +163,7 @@ def test_c4_an_imported_conversation_goes_on_like_its_original(store: Store, fol
         (slow,) = each.open_calls()
         each.complete(slow, "late")
         with each.turn("four") as turn:
-            turn.respond(answer("fourth"))
+            turn.respond(said("fourth"))
     assert again.window().json == told.window().json
     assert again.window().json.count(b"four") == 2
     assert store.header(again.key).state == store.header(told.key).state  # type: ignore[union-attr]
@@ -182,14 +177,14 @@ def test_c4_the_same_key_gets_the_same_digests(folder: Path) -> None:
     assert list(there.entries(told.key)) == list(here.entries(told.key))
 
 
-def test_c4_an_export_is_the_same_bytes_each_time(store: Store, folder: Path) -> None:
+def test_c4_an_export_is_the_same_bytes_each_time(store: JournalStore, folder: Path) -> None:
     """Nothing of the moment enters the file, and an import under the same key exports the same."""
     told, path = exported(store, folder)
     store.export(told.key, folder / "again.jsonl")
     assert (folder / "again.jsonl").read_bytes() == path.read_bytes()
 
 
-def test_c4_receipts_stay_behind(store: Store, folder: Path) -> None:
+def test_c4_receipts_stay_behind(store: JournalStore, folder: Path) -> None:
     """The import has one receipt of its own: the other store's commits are not this one's."""
     _, path = exported(store, folder)
     again = conversation(store, "second")
@@ -201,7 +196,7 @@ def test_c4_receipts_stay_behind(store: Store, folder: Path) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\xff\x00\xfe", b"", b"\x00", "\u2028\ud7ff\U0010ffff".encode(), b"\xef\xbb\xbf{}"]
 )
-def test_o30_any_payload_comes_back_exactly(store: Store, folder: Path, payload: bytes) -> None:
+def test_o30_any_payload_comes_back_exactly(store: JournalStore, folder: Path, payload: bytes) -> None:
     """A host's own drafts may hold bytes that are no text."""
     key = store.key("raw")
     draft = Draft(kind=Kind.INPUT, payload=payload, messages=1, size=len(payload), stop=len(payload))
@@ -263,7 +258,7 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
             if step == "say":
                 turn.say("by the way")
             if step in ("tool", "two tools", "park", "fail late"):
-                calls = turn.respond(answer("", "a", *("b" for _ in range(step == "two tools"))))
+                calls = turn.respond(said("", "a", *("b" for _ in range(step == "two tools"))))
                 if step == "park":
                     turn.park(calls[0])
                     return
@@ -271,7 +266,7 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
                     turn.result(call, "ok")
             if step.startswith("fail"):
                 raise OSError
-            turn.respond(answer(text))
+            turn.respond(said(text))
     except OSError:
         pass
 
@@ -279,13 +274,13 @@ def _take_step(told: Conversation, step: str, text: str) -> None:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_i36_the_file_is_private(store: Store, folder: Path) -> None:
+def test_i36_the_file_is_private(store: JournalStore, folder: Path) -> None:
     """Mode 0600, whatever the umask says."""
     _, path = exported(store, folder)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
+def test_i36_every_line_is_one_json_object(store: JournalStore, folder: Path) -> None:
     """Other tools can read the file line by line; payloads stand there as the text they are."""
     told, path = exported(store, folder)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -294,7 +289,7 @@ def test_i36_every_line_is_one_json_object(store: Store, folder: Path) -> None:
     assert lines[-1]["end"] == len(lines) - 2
 
 
-def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: Store, folder: Path) -> None:
+def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: JournalStore, folder: Path) -> None:
     """Without `force` the older file stays as it is."""
     told, path = exported(store, folder)
     path.write_text("mine")
@@ -306,7 +301,7 @@ def test_bad_input_116_an_existing_file_is_replaced_only_with_force(store: Store
     assert path.read_text() != "mine"
 
 
-def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> None:
+def test_bad_input_116_a_link_is_never_followed(store: JournalStore, folder: Path) -> None:
     """Not even with `force`: what it points to stays untouched."""
     told, _ = exported(store, folder)
     (folder / "target").write_text("mine")
@@ -316,18 +311,19 @@ def test_bad_input_116_a_link_is_never_followed(store: Store, folder: Path) -> N
     assert (folder / "target").read_text() == "mine"
 
 
-def test_c4_an_active_conversation_is_busy(store: Store, folder: Path) -> None:
+def test_c4_an_active_conversation_is_busy(store: JournalStore, folder: Path) -> None:
     """Neither exported nor imported into while somebody holds it."""
     told, path = exported(store, folder)
-    with told.turn("five"):
+    with told.turn("five") as turn:
         with pytest.raises(DecisionHistoryBusy):
             store.export(told.key, folder / "busy.jsonl")
         with pytest.raises(DecisionHistoryBusy):
             take(store, told.key, path)
+        turn.respond(said("fifth"))
     assert not (folder / "busy.jsonl").exists()
 
 
-def test_c4_an_absent_conversation_is_not_exported(store: Store, folder: Path) -> None:
+def test_c4_an_absent_conversation_is_not_exported(store: JournalStore, folder: Path) -> None:
     """There is nothing to write, and nothing is written."""
     with pytest.raises(DecisionHistoryAbsent):
         store.export(store.key("none"), folder / "none.jsonl")
@@ -362,8 +358,8 @@ def test_c4_progress_counts_up_to_the_total(folder: Path) -> None:
     """Both ways: growing counts, the last of them the total."""
     store = MemoryStore("n")
     told = conversation(store)
-    said = {"role": "assistant", "content": "so"}
-    told.append([message for n in range(400) for message in ({"role": "user", "content": str(n)}, said)])
+    spoken = {"role": "assistant", "content": "so"}
+    told.append([message for n in range(400) for message in ({"role": "user", "content": str(n)}, spoken)])
     seen: list[tuple[int, int]] = []
     store.export(told.key, folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
     take(store, store.key("again"), folder / "long.jsonl", progress=lambda *counts: seen.append(counts))
@@ -388,7 +384,7 @@ def small(folder: Path) -> bytes:
     store = MemoryStore("n", clock=FrozenClock())
     told = conversation(store)
     with told.turn("é") as turn:
-        turn.respond(answer("日"))
+        turn.respond(said("日"))
     store.export(told.key, folder / "small.jsonl", force=True)
     return (folder / "small.jsonl").read_bytes()
 
@@ -542,7 +538,7 @@ def drafted(kind: Kind, call: int, calls: int, *, wire: Wire = wire_format("open
     if kind is Kind.INSTRUCTIONS:
         return wire.transcript([{"role": "system", "content": "x"}])[0]
     if kind is Kind.RESPONSE:
-        return wire.response(answer("so", *(f"c{n}" for n in range(calls))))
+        return wire.response(said("so", *(f"c{n}" for n in range(calls))))
     return wire.input("x") if kind is Kind.INPUT else wire.result(call, Call(f"c{call}", "look_up"), "done")
 
 
@@ -727,24 +723,24 @@ def test_a_conversation_takes_a_file_of_its_own_format_alone(folder: Path) -> No
 def results(format: str) -> list[Any]:  # noqa: A002
     """A transcript in which results are late, of one message, and without ids."""
     if format == "openai-chat":
-        called = answer("", "c0", "c1")["choices"][0]["message"]
+        called = said("", "c0", "c1")["choices"][0]["message"]
         answers = [{"role": "tool", "content": "no id"}, {"role": "tool", "content": "none here"}]
         return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}, called, *answers]
     if format == "openai-responses":
         call: dict[str, Any] = {"type": "function_call", "name": "look_up", "arguments": "{}"}
         output: dict[str, Any] = {"type": "function_call_output", "output": "done"}
         pairs = [{"call_id": "c1"}, {"call_id": "c0"}]
-        said: list[Any] = [{"role": "user", "content": "x"}, {"type": "reasoning", "id": "r", "summary": []}]
-        return [*said, *(call | pair for pair in pairs), *(output | pair for pair in reversed(pairs))]
+        begun: list[Any] = [{"role": "user", "content": "x"}, {"type": "reasoning", "id": "r", "summary": []}]
+        return [*begun, *(call | pair for pair in pairs), *(output | pair for pair in reversed(pairs))]
     if format == "anthropic":
         used: list[Any] = [{"type": "tool_use", "id": f"c{n}", "name": "look_up", "input": {}} for n in range(3)]
         told: list[Any] = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": "done"} for n in (2, 0, 1)]
-        said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": used[:1]}]
-        return [*said, {"role": "assistant", "content": used[1:]}, {"role": "user", "content": told}]
+        begun = [{"role": "user", "content": "x"}, {"role": "assistant", "content": used[:1]}]
+        return [*begun, {"role": "assistant", "content": used[1:]}, {"role": "user", "content": told}]
     used = [{"functionCall": {"name": "look_up", "args": {"n": n}}} for n in range(3)]
     told = [{"functionResponse": {"name": "look_up", "response": {"n": n}}} for n in range(3)]
-    said = [{"role": "user", "parts": [{"text": "x"}]}, {"role": "model", "parts": used}]
-    return [*said, {"role": "user", "parts": told[:1]}, {"role": "function", "parts": [*told[1:], {"text": "y"}]}]
+    begun = [{"role": "user", "parts": [{"text": "x"}]}, {"role": "model", "parts": used}]
+    return [*begun, {"role": "user", "parts": told[:1]}, {"role": "function", "parts": [*told[1:], {"text": "y"}]}]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -909,20 +905,20 @@ def test_bad_input_115_the_largest_payload_fits_a_line(folder: Path) -> None:
 # --- recording it ----------------------------------------------------------------------------------------------------
 
 
-def test_bad_input_114_the_same_file_twice_is_recorded_once(store: Store, folder: Path) -> None:
+def test_bad_input_114_the_same_file_twice_is_recorded_once(store: JournalStore, folder: Path) -> None:
     """The first receipt comes back, also after the conversation went on."""
     _, path = exported(store, folder)
     again = conversation(store, "second")
     first = take(store, again.key, path)
     assert take(store, again.key, path) == first
     with again.turn("five") as turn:
-        turn.respond(answer("fifth"))
+        turn.respond(said("fifth"))
     held = columns(store.entries(again.key))
     assert take(store, again.key, path) == first
     assert columns(store.entries(again.key)) == held
 
 
-def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: Store, folder: Path) -> None:
+def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: JournalStore, folder: Path) -> None:
     """Also the original itself, which holds the same by its own commits; nothing is merged."""
     told, path = exported(store, folder)
     other = conversation(store, "other")
@@ -955,7 +951,7 @@ def test_c4_a_key_of_another_namespace_is_refused(folder: Path) -> None:
     assert take(other, other.key("x"), path).left == 0
 
 
-def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Path) -> None:
+def test_c4_a_closed_store_neither_exports_nor_imports(store: JournalStore, folder: Path) -> None:
     """Told before a file is read or written."""
     told, path = exported(store, folder)
     store.close()
@@ -965,7 +961,7 @@ def test_c4_a_closed_store_neither_exports_nor_imports(store: Store, folder: Pat
         take(store, told.key, path)
 
 
-def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: Store, folder: Path) -> None:
+def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: JournalStore, folder: Path) -> None:
     """SIGINT while the file is read: all or nothing, and the same call again does it."""
     _, path = exported(store, folder)
     key = store.key("second")
@@ -975,7 +971,7 @@ def test_bad_input_113_an_interrupt_in_an_import_records_nothing(store: Store, f
     assert take(store, key, path).left == 0
 
 
-def test_c4_what_cannot_be_read_is_refused(store: Store, folder: Path) -> None:
+def test_c4_what_cannot_be_read_is_refused(store: JournalStore, folder: Path) -> None:
     """No file, a directory, a FIFO nobody writes to, and what is no name."""
     os.mkfifo(folder / "fifo")
     for path in (folder / "none", folder, folder / "fifo"):
@@ -987,7 +983,7 @@ def test_c4_what_cannot_be_read_is_refused(store: Store, folder: Path) -> None:
             take(store, store.key("x"), name)  # type: ignore[arg-type]
 
 
-def test_an_import_is_never_taken_without_its_check(store: Store, folder: Path) -> None:
+def test_an_import_is_never_taken_without_its_check(store: JournalStore, folder: Path) -> None:
     """It has no default, and none that says nothing."""
     _, path = exported(store, folder)
     with pytest.raises(TypeError, match="check"):
@@ -1056,8 +1052,8 @@ def test_o48_the_good_prefix_never_brings_back_an_abandoned_answer(folder: Path)
     source = MemoryStore("n")
     told = conversation(source)
     with told.turn("one") as turn:
-        turn.respond(answer("kept"))
-    fail(told, "two", answer("taken back"))
+        turn.respond(said("kept"))
+    fail(told, "two", said("taken back"))
     source.export(told.key, folder / "whole.jsonl")
     lines = (folder / "whole.jsonl").read_bytes().splitlines(keepends=True)
     assert b"taken back" in lines[4]
@@ -1068,7 +1064,7 @@ def test_o48_the_good_prefix_never_brings_back_an_abandoned_answer(folder: Path)
     assert b"taken back" not in conversation(store, "x").window().json
 
 
-def test_o48_the_good_prefix_of_a_sound_file_is_all_of_it(store: Store, folder: Path) -> None:
+def test_o48_the_good_prefix_of_a_sound_file_is_all_of_it(store: JournalStore, folder: Path) -> None:
     """The option changes nothing where nothing is damaged."""
     _, path = exported(store, folder)
     done = take(store, store.key("second"), path, good_prefix=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,26 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from minutebook import open_store
 from minutebook._version import __version__
 from minutebook.cli import doctor as doctor_checks
+from minutebook.cli import transfer
+from minutebook.cli.running import (
+    AsJson,
+    BaseUrl,
+    Id,
+    Model,
+    Namespace,
+    StoreUrl,
+    report,
+    reported,
+    with_store,
+)
 from minutebook.cli.terminal import (
     EXIT_FAILED,
     EXIT_USAGE,
     allow_any_encoding,
-    fail,
-    leave_pipe,
     print_json,
     print_table,
     say,
     shown,
 )
-from minutebook.cli.view import Request, Retained, cells, columns, exchange_text, look, moment
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, MinutebookError
-from minutebook.stores.opening import store_url
+from minutebook.cli.view import RETAINED, SENT, exchange_text, look, moment, retained_row, sent_row
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from minutebook.model.record import Header
     from minutebook.ports import Listing
@@ -45,26 +52,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-StoreUrl = Annotated[
-    str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help="Where the records are: sqlite:///path/to/file.")
-]
-Namespace = Annotated[
-    str, typer.Option("--namespace", envvar="MINUTEBOOK_NAMESPACE", help="The tenant or application; never guessed.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Id = Annotated[str, typer.Argument(help="The conversation's id.")]
-BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", help="A server that speaks Chat Completions; needs --model.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", help="Your own model, instead of the local one; OPENAI_API_KEY is its key.")
-]
-
 
 def run() -> None:
     """Run the command line."""
     allow_any_encoding()
-    app()
+    app(prog_name="minutebook")
 
 
 @app.callback(invoke_without_command=True)
@@ -83,7 +75,7 @@ def list_conversations(
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     json: AsJson = False,
 ) -> None:
-    """List the conversations of a namespace, by their counters."""
+    """List the conversations of a namespace."""
 
     async def work(opened: JournalStore) -> None:
         found = await opened.list(after=after, limit=limit)
@@ -93,10 +85,13 @@ def list_conversations(
             return
         print_table(
             ("conversation", "turns", "exchanges", "bytes", "last write (UTC)", "state"),
-            (_row(listing) for listing in found),
+            [_row(listing) for listing in found],
+            empty="no conversation in this namespace" + (", or none above --after" if after else "; see --namespace"),
         )
+        if len(found) == limit:
+            say(f"There may be more: --after {shown(shlex.quote(found[-1].key.id))}")
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -108,7 +103,7 @@ def show(
     messages: Annotated[bool, typer.Option("--messages", help="Show what the messages say.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show what a conversation retains beside what its requests sent."""
+    """Show what is retained beside what was sent."""
 
     async def work(opened: JournalStore) -> None:
         header = await _header(opened, id)
@@ -118,13 +113,14 @@ def show(
             return
         say(f"{shown(id)}: {shown(header.format)}, {_state(header)}")
         say(f"{header.state.exchanges:,} exchanges in {header.bytes:,} bytes")
-        print_table(columns(Retained), map(cells, exchanges), title="retained")
-        print_table(columns(Request), map(cells, sent), title="sent")
+        print_table(RETAINED, map(retained_row, exchanges), title="retained")
+        print_table(SENT, map(sent_row, sent), title="sent", prose=SENT[-1:])
         if messages:
+            say("\nmessages")
             for line in await exchange_text(opened, id, header, last):
                 say(line)
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -138,13 +134,17 @@ def recover(
     epoch: Annotated[int | None, typer.Option(min=1, help="Only this reservation.")] = None,
     json: AsJson = False,
 ) -> None:
-    """End the reservation of a worker that is stopped; its attempt is marked as abandoned."""
+    """
+    End the reservation of a worker that is stopped.
+
+    Its attempt is marked as abandoned; should the worker wake, it can no longer write.
+    """
 
     async def work(opened: JournalStore) -> None:
         header = await opened.recover(opened.key(id), worker_stopped=worker_stopped, epoch=epoch)
-        _report(json, {"id": id, "recovered": True, "epoch": header.epoch}, f"recovered {shown(id)}; it is idle now")
+        report(json, {"id": id, "recovered": True, "epoch": header.epoch}, f"recovered {shown(id)}; it is idle now")
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -155,21 +155,21 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Erase an idle conversation with everything that belongs to it."""
+    """Erase an idle conversation and all that belongs to it."""
     if not yes:
         if not sys.stdin.isatty():
             sys.stderr.write("Nobody is here to be asked; say --yes to erase it.\n")
             raise SystemExit(EXIT_USAGE)
         if not _agreed(f"Erase {shown(id)} for good?"):
-            _report(json, {"id": id, "deleted": False, "erased": False}, "nothing deleted")
+            report(json, {"id": id, "deleted": False, "erased": False}, "nothing deleted")
             return
 
     async def work(opened: JournalStore) -> None:
         erased = await opened.delete(opened.key(id))
         told = "erased" if erased else "deleted; a reader still keeps a copy in the log, which goes with the next write"
-        _report(json, {"id": id, "deleted": True, "erased": erased}, f"{shown(id)}: {told}")
+        report(json, {"id": id, "deleted": True, "erased": erased}, f"{shown(id)}: {told}")
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command("drop-summary")
@@ -179,14 +179,18 @@ def drop_summary(
     namespace: Namespace,
     json: AsJson = False,
 ) -> None:
-    """Show a conversation's summary to no model any more; the next one is made anew from what is retained."""
+    """
+    Take a conversation's summary out of its windows.
+
+    No model is shown it any more; the next one is made anew from what is retained.
+    """
 
     async def work(opened: JournalStore) -> None:
         dropped = await opened.drop_summary(opened.key(id))
         told = "its summary stands in no window any more" if dropped else "it has no summary"
-        _report(json, {"id": id, "dropped": dropped}, f"{shown(id)}: {told}")
+        report(json, {"id": id, "dropped": dropped}, f"{shown(id)}: {told}")
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -196,7 +200,11 @@ def verify(
     id: Annotated[str | None, typer.Argument(help="One conversation; all without it.")] = None,  # noqa: A002
     json: AsJson = False,
 ) -> None:
-    """Recompute the digest chain of one conversation or of all, and name the first entry that fails."""
+    """
+    Prove that conversations are what was written.
+
+    Recomputes the digest chain of one conversation or of all, and names the first entry that fails.
+    """
 
     async def work(opened: JournalStore) -> None:
         checked = failed = 0
@@ -204,13 +212,14 @@ def verify(
             outcome = await _verified(opened, name)
             checked += 1
             failed += not outcome["sound"]
-            _report(json, outcome, f"{shown(name)}: {outcome['told']}")
+            told = outcome.pop("told")
+            report(json, outcome, f"{shown(name)}: {told}")
         if not checked:
             raise DecisionHistoryAbsent("no conversation in this namespace, so nothing was checked; see --namespace")
         if failed:
             raise SystemExit(EXIT_FAILED)
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -225,12 +234,16 @@ def stats(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
         else:
             print_table(("what", "how much"), values.items())
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
 def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
-    """Look at a store's versions, durability, privacy and reservations, and say what wants attention."""
+    """
+    Say what of a store wants attention.
+
+    Looks at versions, durability, privacy and reservations, and changes nothing.
+    """
     modes = list(doctor_checks.files(store))
 
     async def work(opened: JournalStore) -> None:
@@ -239,11 +252,15 @@ def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
             for finding in findings:
                 print_json(msgspec.to_builtins(finding))
         else:
-            print_table(("check", "found", "attention"), ((f.check, f.found, f.attention) for f in findings))
+            print_table(
+                ("check", "found", "attention"),
+                ((f.check, f.found, f.attention) for f in findings),
+                prose=("found", "attention"),
+            )
         if any(finding.attention for finding in findings):
             raise SystemExit(EXIT_FAILED)
 
-    _with_store(store, namespace, work, as_json=json)
+    with_store(store, namespace, work, as_json=json)
 
 
 @app.command()
@@ -255,7 +272,11 @@ def demo(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show on a real model what is remembered, recovered, limited and counted; every claim is checked."""
+    """
+    See on a real model what is kept, and what is sent.
+
+    What is remembered, recovered, limited and counted; every claim is checked.
+    """
     # Imported here, like the chat: only these two need a model's packages.
     from minutebook.cli.demo import perform
     from minutebook.cli.report import Report
@@ -263,7 +284,7 @@ def demo(
     def work() -> None:
         raise SystemExit(perform(Report(as_json=json), base_url=base_url, model=model, keep=keep))
 
-    _reported(work, as_json=json)
+    reported(work, as_json=json)
 
 
 @app.command()
@@ -275,35 +296,14 @@ def chat(
     base_url: BaseUrl = None,
     model: Model = None,
 ) -> None:
-    """Talk to the demo's agent; the history is kept between runs."""
+    """Talk to the demo's agent; the history is kept."""
     from minutebook.cli.chat import talk
 
-    _reported(lambda: talk(session, store, base_url=base_url, model=model), as_json=False)
+    reported(lambda: talk(session, store, base_url=base_url, model=model), as_json=False)
 
 
-def _with_store(url: str, namespace: str, work: Callable[[JournalStore], Awaitable[None]], *, as_json: bool) -> None:
-    """Open the store, do one thing with it, close it; an error of ours becomes its exit code."""
-
-    async def inside() -> None:
-        async with open_store(url, namespace=namespace) as opened:
-            await work(opened)
-
-    def run() -> None:
-        _check_exists(url)
-        asyncio.run(inside())
-        sys.stdout.flush()
-
-    _reported(run, as_json=as_json)
-
-
-def _reported(work: Callable[[], None], *, as_json: bool) -> None:
-    """Do something; an error of ours becomes its exit code."""
-    try:
-        work()
-    except MinutebookError as error:
-        fail(error, as_json=as_json)
-    except BrokenPipeError:
-        leave_pipe()
+app.command()(transfer.export)
+app.command("import")(transfer.import_)
 
 
 def _agreed(question: str) -> bool:
@@ -313,13 +313,6 @@ def _agreed(question: str) -> bool:
     except typer.Abort:
         sys.stdout.write("\n")
         return False
-
-
-def _check_exists(url: str) -> None:
-    """Refuse a database that is not there: a slip in a name must not make an empty one that looks sound."""
-    name = store_url(url)
-    if name is not None and not os.path.lexists(name):
-        raise InvalidOption("there is no database of this name; see --store", option="store")
 
 
 async def _header(opened: JournalStore, id: str) -> Header:  # noqa: A002
@@ -380,7 +373,3 @@ def _state(header: Header) -> str:
     if header.state.open:
         return f"{len(header.state.open)} waiting"
     return "unanswered" if header.state.unanswered else "idle"
-
-
-def _report(as_json: bool, values: dict[str, Any], told: str) -> None:
-    print_json({name: value for name, value in values.items() if name != "told"}) if as_json else say(told)

@@ -56,6 +56,7 @@ def talk(session: str, store: str | None, *, base_url: str | None, model: str | 
         say(f"The record is kept in {shown(url)}, namespace {NAMESPACE}.")
         try:
             _converse(runner, chat)
+            say("The chat is kept; the same command goes on with it.")
         finally:
             runner.run(chat.close())
 
@@ -165,7 +166,10 @@ def _edit_lines() -> None:
 
 
 def _converse(runner: asyncio.Runner, chat: Chat) -> None:
-    paragraph(f"{chat.endpoint.told}; session {chat.session!r}. Ctrl-C stops an answer, Ctrl-D ends the chat.")
+    paragraph(
+        f"{chat.endpoint.told}; session {chat.session!r}. Ctrl-C stops an answer; at the prompt it ends the chat, as "
+        "Ctrl-D does."
+    )
     header = runner.run(chat.header())
     if header is not None:
         paragraph(f"{header.state.turns:,} messages so far, {header.state.exchanges:,} decisions kept.")
@@ -209,13 +213,20 @@ def _go_on(runner: asyncio.Runner, chat: Chat) -> bool:
 
 
 def _turn(runner: asyncio.Runner, chat: Chat, task: str, observations: tuple[Observation, ...] = ()) -> bool:
-    """Take one turn and show its answer; return whether there was one."""
+    """
+    Take one turn and show its answer; return whether there was one.
+
+    Raises:
+        MinutebookError: there was none, and the lines come from a pipe.
+    """
     try:
         answer = runner.run(chat.say(task, observations))
     except KeyboardInterrupt:
         paragraph("Stopped. Your message is kept, and is answered first when you write again.")
         return False
     except MinutebookError as error:
+        if not sys.stdin.isatty():
+            raise  # nobody is there to ask again; the exit code has to tell
         paragraph(f"{error.code}: {error}", style="red")
         return False
     paragraph(f"agent> {answer}")
@@ -223,7 +234,7 @@ def _turn(runner: asyncio.Runner, chat: Chat, task: str, observations: tuple[Obs
 
 
 def _ask(prompt: str) -> str | None:
-    """Return a line of the person's, or `None` when there are no more."""
+    """Return a line of the person's, or `None` when there are no more: Ctrl-D, Ctrl-C or the end of a pipe."""
     try:
         return input(shown(prompt))
     except (EOFError, KeyboardInterrupt):

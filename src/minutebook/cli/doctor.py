@@ -38,7 +38,7 @@ async def examine(store: JournalStore) -> list[Finding]:
     totals = await store.totals()
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
     held = [listing.header async for listing in _all(store) if listing.header.token]
-    attention = "stop their workers, then recover them" if held else ""
+    attention = "stop their workers, then end each with `minutebook recover`" if held else ""
     findings.append(Finding("reserved", f"{len(held):,}", attention))
     return findings
 

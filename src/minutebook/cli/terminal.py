@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,7 +30,7 @@ from minutebook.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 EXIT_REFUSED = 1
 """The history refused: busy, absent, nothing to recover, a limit."""
@@ -55,6 +56,15 @@ _EXITS: tuple[tuple[type[MinutebookError], int], ...] = (
 
 PIPE_WIDTH = 1000
 PROSE_WIDTH = 100
+_BETWEEN = 2  # between two columns of a table, its divider
+_PROSE = 12  # the least that a column of prose gets
+
+_FLAGS = {
+    "call store.recover(key, worker_stopped=True)": "run `minutebook recover` with --worker-stopped",
+    "say worker_stopped=True": "say --worker-stopped",
+    "pass force": "say --force",
+}
+"""What the library's messages call by its own names, and what that is on the command line."""
 
 
 class _Console(Console):
@@ -99,21 +109,61 @@ def print_json(value: object) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
-    """Print a table; every cell is made safe for the terminal, numbers stand right."""
-    body = [list(row) for row in rows]
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str = "",
+    prose: Collection[str] = (),
+    empty: str = "nothing to show",
+) -> None:
+    """
+    Print a table; every cell is made safe for the terminal, numbers stand right.
+
+    Only cells of the columns in `prose` are folded: the others hold what people copy into the next command. Where that
+    leaves the table too wide for the terminal, each row becomes a line with its first cell and the others below, by
+    name.
+    """
+    body = [[_cell(cell) for cell in row] for row in rows]
+    if title:
+        console.print(Text(f"\n{title}", style="bold"))
     if not body:
-        say(f"{title}: nothing to show" if title else "nothing to show")
+        say(empty)
         return
-    table = Table(
-        title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    for position, name in enumerate(columns):
-        numbers = any(type(row[position]) is int for row in body)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    cells = dict(zip(columns, zip(*body, strict=True), strict=True))
+    widths = {name: max(cell_len(text) for text, _ in cells[name]) for name in columns if name not in prose}
+    whole = {name: max(width, cell_len(name)) for name, width in widths.items()}
+    if sum(whole.values()) + _BETWEEN * len(columns) + _PROSE * len(prose) > console.width:
+        whole = {name: max(width, *map(cell_len, name.split())) for name, width in widths.items()}
+    if sum(whole.values()) + _BETWEEN * len(columns) + _PROSE * len(prose) > console.width:
+        _print_blocks(columns, body)
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        numbers = all(number for _, number in cells[name]) and any(text for text, _ in cells[name])
+        table.add_column(name, justify="right" if numbers else "left", width=whole.get(name), overflow="fold")
     for row in body:
-        table.add_row(*(Text(f"{cell:,}" if type(cell) is int else shown(str(cell))) for cell in row))
+        table.add_row(*(Text(text) for text, _ in row))
     console.print(table)
+
+
+def _cell(value: object) -> tuple[str, bool]:
+    """Return a cell as it is shown, and whether it goes with numbers; an empty one goes with anything."""
+    return (f"{value:,}", True) if type(value) is int else (shown(str(value)), value == "")
+
+
+def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[tuple[str, bool]]]) -> None:
+    for row in rows:
+        text, number = row[0]
+        say(f"{columns[0]} {text}" if number else text)
+        line = ""
+        for told in (f"{name} {text}" for name, (text, _) in zip(columns[1:], row[1:], strict=True) if text):
+            if line and cell_len(f"    {line}, {told}") > console.width:
+                say(f"    {line},")
+                line = told
+            else:
+                line = f"{line}, {told}" if line else told
+        say(f"    {line}")
 
 
 def say(text: str) -> None:
@@ -132,8 +182,11 @@ def paragraph(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> 
 def fail(error: MinutebookError, *, as_json: bool) -> NoReturn:
     """Report an error of ours by its code and message, and end with the exit code of its kind."""
     code = next((code for kind, code in _EXITS if isinstance(error, kind)), EXIT_FAILED)
+    message = str(error)
+    for ours, flag in _FLAGS.items():
+        message = message.replace(ours, flag)
     if as_json:
-        print_json({"error": error.code, "message": str(error), "exit": code})
+        print_json({"error": error.code, "message": message, "exit": code})
     else:
-        sys.stderr.write(f"{error.code}: {shown(str(error))}\n")
+        sys.stderr.write(f"{error.code}: {shown(message)}\n")
     raise SystemExit(code)

@@ -18,7 +18,6 @@ from minutebook.stores.streams import standing
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Entry
-    from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.stores.journal import JournalStore
 
@@ -27,8 +26,8 @@ _RECEIPTS_AT_ONCE = 32
 _ONE = Page(rows=1, messages=1, size=1)
 
 
-class Retained(msgspec.Struct, kw_only=True):
-    """One exchange that is retained."""
+class Retained(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange that is retained; one that is not complete waits for results, unless it was abandoned."""
 
     seq: int
     turn: int
@@ -36,8 +35,9 @@ class Retained(msgspec.Struct, kw_only=True):
     calls: int
     messages: int
     bytes: int
-    complete: str
-    in_last_request: str
+    complete: bool
+    abandoned: bool
+    in_last_request: bool
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,17 +50,33 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     counted_tokens: int | None
     billed_tokens: int | None
-    left_out: str
+    trimmed: bool
+    """Whether older exchanges stayed out."""
+    summary: int | None
+    """The `seq` of the summary in their place."""
 
 
-def columns(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the headings of a table of such values."""
-    return tuple(name.replace("_", " ") for name in kind.__struct_fields__)
+RETAINED = ("seq", "turn", "recorded (UTC)", "calls", "messages", "bytes", "complete", "in last request")
+SENT = ("answered by", "from seq", "to seq", "messages", "bytes", "counted tokens", "billed tokens", "left out")
+"""The headings of the two tables."""
 
 
-def cells(value: msgspec.Struct) -> tuple[object, ...]:
-    """Return a value as a row of its table."""
-    return tuple("" if each is None else each for each in msgspec.structs.astuple(value))
+def retained_row(row: Retained) -> tuple[object, ...]:
+    """Return an exchange as a row of its table."""
+    complete = "abandoned" if row.abandoned else "yes" if row.complete else "waits"
+    shown_last = "yes" if row.in_last_request else ""
+    return (row.seq, row.turn, row.recorded, row.calls, row.messages, row.bytes, complete, shown_last)
+
+
+def sent_row(row: Request) -> tuple[object, ...]:
+    """Return a request as a row of its table."""
+    summary = "" if row.summary is None else f", summary {row.summary}"
+    left_out = f"older exchanges{summary}" if row.trimmed else ""
+    return (*msgspec.structs.astuple(row)[:5], _or_blank(row.counted_tokens), _or_blank(row.billed_tokens), left_out)
+
+
+def _or_blank(number: int | None) -> int | str:
+    return "" if number is None else number
 
 
 def moment(unix_ms: int) -> str:
@@ -136,8 +152,9 @@ def _row(exchange: _Exchange, waiting: set[int], newest: Receipt | None) -> Reta
         calls=len(entry.calls),
         messages=entry.messages + sum(result.messages for result in exchange.results),
         bytes=len(entry.payload) + sum(len(result.payload) for result in exchange.results),
-        complete="abandoned" if exchange.abandoned_at else "waits" if entry.seq in waiting else "yes",
-        in_last_request="yes" if newest and entry.seq not in waiting and _was_sent(exchange, newest) else "",
+        complete=entry.seq not in waiting and not exchange.abandoned_at,
+        abandoned=exchange.abandoned_at > 0,
+        in_last_request=newest is not None and entry.seq not in waiting and _was_sent(exchange, newest),
     )
 
 
@@ -163,14 +180,9 @@ def _request(receipt: Receipt) -> Request:
         bytes=sent.bytes,
         counted_tokens=sent.counted_tokens,
         billed_tokens=sent.billed_tokens,
-        left_out=_left_out(sent),
+        trimmed=sent.trimmed,
+        summary=sent.summary or None,
     )
-
-
-def _left_out(sent: Sent) -> str:
-    if not sent.trimmed:
-        return ""
-    return f"older exchanges, summary {sent.summary}" if sent.summary else "older exchanges"
 
 
 async def exchange_text(store: JournalStore, id: str, header: Header, last: int) -> list[str]:  # noqa: A002

@@ -34,6 +34,28 @@ def check_count(value: object, name: str) -> int:
     return value
 
 
+def check_place(value: object, name: str) -> int:
+    """
+    Return `value` if it can be a place in a record, or 0 for the one before its first, else refuse it.
+
+    Raises:
+        InvalidOption: not exactly `int` (a bool is none), negative, or beyond 2**62.
+    """
+    return 0 if type(value) is int and not value else check_count(value, name)
+
+
+def check_flag(value: object, name: str) -> bool:
+    """
+    Return `value` if it is a bool, else refuse it: `"no"` counts as true in Python.
+
+    Raises:
+        InvalidOption: not exactly `bool`.
+    """
+    if type(value) is not bool:
+        raise InvalidOption(f"{name} is True or False, not {type(value).__name__}", option=name)
+    return value
+
+
 def check_retained(value: object, max_bytes: int) -> int:
     """
     Return `value` if it may bound what one conversation retains, beside windows of `max_bytes`.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from math import isfinite
+from types import CoroutineType
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -33,6 +34,7 @@ __all__ = [
     "MAX_PAYLOAD_BYTES",
     "decode",
     "encode",
+    "encode_copy",
     "reread",
     "text",
 ]
@@ -82,6 +84,11 @@ def encode(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     Raises:
         InvalidValue: JSON cannot hold the value exactly, or it exceeds a bound; `path` names the place.
     """
+    return encode_copy(value, limit=limit)[0]
+
+
+def encode_copy(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, JSON]:
+    """Return the same bytes and the copy that they were made of, which is what they decode to. Raises as `encode`."""
     limit = min(limit, MAX_PAYLOAD_BYTES)
     copy = _copied(value, limit)
     try:
@@ -93,7 +100,7 @@ def encode(value: object, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
         raise _refused(_ROOT, _TOO_SMALL_HERE)
     if len(payload) > limit:
         raise _too_long(len(payload), limit)
-    return payload
+    return payload, copy
 
 
 def decode(data: bytes | bytearray | memoryview) -> JSON:
@@ -193,6 +200,8 @@ def _number_bytes(item: object, place: _Place) -> int:
         if isfinite(item):
             return 0
         raise _refused(place, "NaN or an infinity, which JSON does not have")
+    if type(item) is CoroutineType:
+        raise _refused(place, "a coroutine; is an `await` missing?")
     raise _refused(place, f"a {type(item).__name__}; convert it to a JSON type first")
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from minutebook.errors import InvalidOption, ProviderContextWindowExceeded
 from minutebook.model.bounds import MAX_COUNT, check_count
 from minutebook.model.events import ProviderContextCount
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Multiplier: TypeAlias = "int | float | str | Decimal | Fraction"
 
@@ -124,6 +126,8 @@ def exact_ratio(multiplier: object) -> Fraction:
 
 
 def _ratio(multiplier: object) -> Fraction | None:
+    from fractions import Fraction  # loaded by the first window that is measured in tokens
+
     if type(multiplier) is int:
         return Fraction(multiplier) if 1 <= multiplier <= MAX_MULTIPLIER else None
     if type(multiplier) is float:

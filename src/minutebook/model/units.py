@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class Unit(msgspec.Struct):
+class Unit(msgspec.Struct, gc=False):
     """An exchange, or a message without one. `key` is the `seq` it stands at."""
 
     key: int
@@ -30,8 +30,11 @@ class Unit(msgspec.Struct):
     """The wire messages it adds, its turn's input left out."""
     size: int = 0
     """The bytes it adds, separators left out."""
-    joined: tuple[object, bytes] | None = None
-    """Its wire messages joined by commas, and the wire format that joined them; kept by the first window that did."""
+    joined: tuple[object, bool, bytes] | None = None
+    """
+    The wire format of the last window that it was in, whether it opened its turn there, and its wire messages joined by
+    commas: behind the turn's input if it did.
+    """
 
     __repr__ = type_alone
 
@@ -39,11 +42,6 @@ class Unit(msgspec.Struct):
     def is_exchange(self) -> bool:
         """Whether it holds a response."""
         return bool(self.entries) and self.entries[0].kind is RESPONSE
-
-    @property
-    def held(self) -> int:
-        """How many bytes it takes in memory, roughly: its payloads, and its messages once they are joined."""
-        return _held(self.entries) + self.size
 
 
 _TRIMMED_AT_ONCE = 16
@@ -105,11 +103,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
         needless = self.first_fitting(messages, size, 0) - 1
         if needless < _TRIMMED_AT_ONCE:
             return self
-        units = self.units[needless:]
+        dropped, units = self.units[:needless], self.units[needless:]
         turns = {unit.turn for unit in units}
-        dropped = self.units[:needless]
-        gone = {unit.turn for unit in dropped} - turns
-        held = sum([unit.held for unit in dropped])
         return msgspec.structs.replace(
             self,
             whole=False,
@@ -117,7 +112,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
             inputs={turn: said for turn, said in self.inputs.items() if turn in turns},
             messages=self.messages[needless:],
             size=self.size[needless:],
-            held=self.held - held - sum([_held(self.inputs.get(turn, ())) for turn in gone]),
+            held=self.held - _held(dropped, [said for turn, said in self.inputs.items() if turn not in turns]),
         )
 
     def first_from(self, key: int) -> int:
@@ -137,7 +132,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 def settle(before: Settled | None, below: int, units: Sequence[Unit], inputs: Inputs, *, whole: bool) -> Settled:
     """Return what is settled below `below`: `before`, and further `units`, oldest first, whose inputs are given."""
-    messages, size, held, turn = 0, 0, 0, 0
+    messages = size = held = turn = 0
     of_messages: list[int] = []
     of_size: list[int] = []
     old: list[Unit] = []
@@ -148,23 +143,20 @@ def settle(before: Settled | None, below: int, units: Sequence[Unit], inputs: In
         old = before.units
         turn = old[-1].turn
     shared = weigh(inputs.get(turn, ()))
+    new: list[Sequence[Entry]] = []
     for unit in units:
-        if unit.turn == turn:
-            # The input is in the totals since the turn's first unit; a window that begins in the turn needs it too.
-            of_messages.append(messages - shared[0])
-            of_size.append(size - shared[1])
-        else:
+        if unit.turn != turn:
             turn = unit.turn
             said = inputs.get(turn, ())
             shared = weigh(said)
-            of_messages.append(messages)
-            of_size.append(size)
             messages += shared[0]
             size += shared[1]
-            held += _held(said)
+            new.append(said)
+        # The input is in the totals since the turn's first unit; a window that begins in the turn needs it too.
+        of_messages.append(messages - shared[0])
+        of_size.append(size - shared[1])
         messages += unit.messages
         size += unit.size
-        held += unit.held
     return Settled(
         below=below,
         whole=whole,
@@ -174,12 +166,11 @@ def settle(before: Settled | None, below: int, units: Sequence[Unit], inputs: In
         size=of_size,
         all_messages=messages,
         all_size=size,
-        held=held,
+        held=held + _held(units, new),
     )
 
 
-def _held(entries: Iterable[Entry]) -> int:
-    held = 0
-    for entry in entries:
-        held += len(entry.payload)
-    return held
+def _held(units: Iterable[Unit], inputs: Iterable[Sequence[Entry]]) -> int:
+    """Return how many bytes these take in memory, roughly: their payloads, and their messages once they are joined."""
+    parts = [*inputs, *[unit.entries for unit in units]]
+    return sum([len(entry.payload) + entry.size for entries in parts for entry in entries])

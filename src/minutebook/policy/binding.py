@@ -104,13 +104,13 @@ def _stale(plan: Plan, cut_at: int) -> Iterator[Entry]:
 
 def _unbound(entry: Entry, wire: Wire) -> Entry | None:
     """Return a response as it is sent without its bound reasoning; `None` where it has none."""
-    fragment = entry.fragment
-    left = wire.unbound(fragment) if fragment else fragment
-    if left == fragment:
+    sent = wire.sendable(entry.fragment)
+    left = wire.unbound(sent)
+    if left == sent:
         return None
     if not left:
         return msgspec.structs.replace(entry, messages=0, size=0, start=0, stop=0)
-    size = entry.size - len(fragment) + len(left)
+    size = entry.size - len(sent) + len(left)
     return msgspec.structs.replace(entry, payload=left, size=size, start=0, stop=len(left))
 
 

@@ -24,16 +24,16 @@ Renaming = dict[int, tuple[tuple[str, str], ...]]
 
 def check_unit(unit: Unit) -> None:
     """
-    See that every call of a unit has exactly one result, and every result its call.
+    See that every call of a unit has exactly one result, in call order, and every result its call.
 
     Raises:
         DecisionHistoryCorrupt: stored rows break the rule that was kept when they were written; `seq` names the unit.
     """
-    calls = len(unit.entries[0].calls) if unit.is_exchange else 0
+    calls = len(unit.entries[0].calls)
     if not calls and len(unit.entries) == 1:
         return
-    answered = sorted([entry.call for entry in unit.entries if entry.kind is RESULT])
-    if (answered or calls) and answered != list(range(calls)):
+    answered = [entry.call for entry in unit.entries if entry.kind is RESULT]
+    if answered != list(range(calls)):
         raise DecisionHistoryCorrupt(
             f"the exchange at seq {unit.key} has {calls} calls and {len(answered)} results; verify the store",
             seq=unit.key,

@@ -1,7 +1,8 @@
 """
 From units to bytes: a window is joined from stored slices, and nothing of it is encoded again.
 
-The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids.
+The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids. And
+of a response what its provider refuses to take back is left out, the same in every window.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from minutebook.model.entries import RESPONSE, RESULT, Entry
 from minutebook.policy.pairing import Renaming, check_unit, repeated_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from minutebook.model.summaries import Summary
     from minutebook.model.units import Unit
@@ -32,17 +33,22 @@ def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
         DecisionHistoryCorrupt: a call without its result, a result without its call, or a turn without its input.
     """
     renaming = repeated_ids(plan.units)
-    fragments: list[bytes] = []
+    parts: list[bytes] = []
     turn = 0
     for unit in plan.units:
-        if unit.turn != turn:
-            turn = unit.turn
-            fragments += [entry.fragment for entry in reversed(_input(plan, turn))]
-        if unit.entries:
-            fragments.append(_joined(unit, wire, renaming))
-    if summary is not None and fragments:
-        fragments[0] = wire.prefaced(summary.told, fragments[0])
-    return b"[%b]" % b",".join(filter(None, fragments))
+        opens = unit.turn != turn
+        turn = unit.turn
+        known = unit.joined
+        if known is None or known[0] is not wire or known[1] is not opens or unit.key in renaming:
+            said = reversed(_input(plan, turn)) if opens else ()
+            parts.append(_joined(unit, said, wire, renaming))
+            if unit.key not in renaming:
+                unit.joined = (wire, opens, parts[-1])  # the next window finds it with the unit
+        else:
+            parts.append(known[2])
+    if summary is not None and parts:
+        parts[0] = wire.prefaced(summary.told, parts[0])
+    return b"[%b]" % b",".join(filter(None, parts))
 
 
 def _input(plan: Plan, turn: int) -> Sequence[Entry]:
@@ -51,38 +57,37 @@ def _input(plan: Plan, turn: int) -> Sequence[Entry]:
     return plan.inputs[turn]
 
 
-def _joined(unit: Unit, wire: Wire, renaming: Renaming) -> bytes:
-    """Return a unit's wire messages joined, and remember them with it for the next window."""
-    if unit.joined is not None and unit.joined[0] is wire and unit.key not in renaming:
-        return unit.joined[1]
-    check_unit(unit)
-    joined = b",".join(unit_fragments(unit, wire, renaming))
-    if unit.key not in renaming:
-        unit.joined = (wire, joined)
-    return joined
+def _joined(unit: Unit, said: Iterable[Entry], wire: Wire, renaming: Renaming) -> bytes:
+    """Return a unit's wire messages joined, behind what was said before it."""
+    fragments = [fragment for entry in said if (fragment := entry.fragment)]
+    if unit.entries:
+        check_unit(unit)
+        fragments += unit_fragments(unit, wire, renaming)
+    return b",".join(fragments)
 
 
 def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> list[bytes]:
     """Return the wire messages of one unit, its turn's input left out."""
-    names = (renaming or {}).get(unit.key, ())
+    names = renaming.get(unit.key, ()) if renaming else ()
     fragments: list[bytes] = []
     results: list[bytes] = []
     said: list[bytes] = []
     for entry in unit.entries:
-        fragment = entry.fragment
+        kind, fragment = entry.kind, entry.fragment
         if not fragment:
             continue
-        if entry.kind is RESPONSE:
+        if kind is RESPONSE:
             before, after = wire.response_wrap
-            fragments.append(before + (wire.rename(fragment, names) if names else fragment) + after)
-        elif entry.kind is RESULT:
+            sent = wire.sendable(fragment)
+            fragments.append(before + (wire.rename(sent, names) if names else sent) + after)
+        elif kind is RESULT:
             results.append(wire.rename(fragment, _answered(entry, unit, names)) if names else fragment)
         else:
             said.append(fragment)
     if results:
         before, after = wire.results_wrap
         fragments.append(before + b",".join(results) + after)
-    return fragments + said
+    return fragments + said if said else fragments
 
 
 def _answered(entry: Entry, unit: Unit, names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

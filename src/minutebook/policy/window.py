@@ -14,6 +14,7 @@ Everything here is pure: the same record and the same limits give the same units
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,6 +79,8 @@ class Scan:
         self._open = set[int]() if reading else {waiting.exchange for waiting in state.open}
         self._parts: dict[int, list[Entry]] = {}
         self._found: list[Unit] = []
+        self._sums: list[tuple[int, int]] = []
+        """For each of them, what it and all newer ones add, with the inputs of the turns after its own."""
         self._settled: Settled | None = None
         self._waiting_turns: set[int] = set()
         self._answered: set[int] = {answered}
@@ -122,12 +125,12 @@ class Scan:
     def _take_input(self, entry: Entry) -> None:
         inputs = self.inputs.setdefault(entry.seq, [])
         inputs.append(entry)
+        if entry.seq not in self._answered:
+            self._find(Unit(entry.seq, entry.seq, []))
         # Counted only now: before, the units that this input goes with may not all be found.
         messages, size = weigh(inputs)
         self.messages += messages
         self.size += size
-        if entry.seq not in self._answered:
-            self._find(Unit(entry.seq, entry.seq, []))
 
     def _take_waiting(self, entry: Entry) -> None:
         """Pass over an exchange that waits; what was said meanwhile is shown without it."""
@@ -152,6 +155,7 @@ class Scan:
         self._found.append(unit)
         self.messages += unit.messages
         self.size += unit.size
+        self._sums.append((self.messages, self.size))
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -190,7 +194,7 @@ class Scan:
         if before is not None:
             inputs = {**before.inputs, **inputs}
         self._settled = settle(before, below, units, inputs, whole=self.exhausted)
-        del self._found[live:]
+        del self._found[live:], self._sums[live:]
         return self._settled
 
     def _settled_below(self, header: Header) -> int:
@@ -356,42 +360,42 @@ class Scan:
         return sum(unit.key >= key for unit in self._found) + older
 
     def _largest(self, bounds: tuple[int, int]) -> int:
-        """Return how many of the newest units fit `bounds`; all tests are sums of stored sizes."""
-        messages = size = turn = 0
-        for kept, unit in enumerate(self._found):
-            messages += unit.messages
-            size += unit.size
-            if unit.turn != turn:
-                turn = unit.turn
-                said = weigh(self.inputs.get(turn, ()))
-                messages += said[0]
-                size += said[1]
-            if messages > bounds[0] or array_size(messages, size) > bounds[1]:
-                return kept
-        settled = self._settled
-        if settled is None:
-            return len(self._found)
+        """Return how many of the newest units fit `bounds`; found by bisection, from sums of stored sizes alone."""
+
+        def exceeds(units: int) -> bool:
+            messages, size = self._cost(units)
+            return messages > bounds[0] or array_size(messages, size) > bounds[1]
+
+        live, settled = len(self._found), self._settled
+        if settled is None or exceeds(live):
+            return bisect_left(range(1, live + 1), True, key=exceeds)
+        messages, size = self._cost(live)
+        turn = self._found[-1].turn if live else 0
         first = settled.first_fitting(bounds[0] - messages, bounds[1] - 1 - size - messages, turn)
-        return len(self._found) + len(settled.units) - first
+        return live + len(settled.units) - first
+
+    def _cost(self, kept: int) -> tuple[int, int]:
+        """Return the messages and bytes of so many of the newest units, with the inputs of their turns."""
+        live = min(kept, len(self._found))
+        messages = size = turn = 0
+        if live:
+            turn = self._found[live - 1].turn
+            said = weigh(self.inputs.get(turn, ()))
+            messages, size = self._sums[live - 1]
+            messages += said[0]
+            size += said[1]
+        if kept > live and self._settled:
+            older = self._settled.cost(len(self._settled.units) - (kept - live), turn)
+            messages += older[0]
+            size += older[1]
+        return messages, size
 
     def _planned(self, kept: int) -> Plan:
         live = self._found[:kept]
         units = tuple(reversed(live))
-        messages = size = turn = 0
-        for unit in live:
-            messages += unit.messages
-            size += unit.size
-            if unit.turn != turn:
-                turn = unit.turn
-                said = weigh(self.inputs.get(turn, ()))
-                messages += said[0]
-                size += said[1]
         if kept > len(live) and self._settled:
-            first = len(self._settled.units) - (kept - len(live))
-            units = (*self._settled.units[first:], *units)
-            older = self._settled.cost(first, turn)
-            messages += older[0]
-            size += older[1]
+            units = (*self._settled.units[len(live) - kept :], *units)
+        messages, size = self._cost(kept)
         newest_left = self._at(kept)
         left = newest_left.key if newest_left and newest_left.key >= self._state.window_from else 0
         left = left if left > self._covered else 0

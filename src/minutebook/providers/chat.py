@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessage, InvalidValue
 from minutebook.model import codec
 from minutebook.model.entries import INJECTION, Draft
-from minutebook.providers.decision import Diagnosis, opened, token_count, violation
+from minutebook.providers.decision import Diagnosis, token_count, violation
 from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.step import opened
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._values import Side
 from minutebook.providers.wire.openai_chat import OpenAIChat

@@ -1,5 +1,5 @@
 """
-What every decision provider shares, as pure functions on values.
+What every decision provider is made of, as values.
 
 A step has two sides. An *interface* is how a decision is asked for: `native` offers capabilities as tools, `structured`
 asks for one typed object. An *API* is what one provider's requests and bodies look like. Neither knows of the other,
@@ -13,26 +13,15 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
-from minutebook.errors import (
-    AgentDecisionProviderSchemaViolation,
-    AgentDecisionProviderUnavailable,
-    InvalidMessage,
-    InvalidOption,
-    InvalidValue,
-    PairingViolation,
-)
-from minutebook.model import codec
+from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
 from minutebook.model.codec import JSON
-from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Finish, Observation, ProposedCall
-from minutebook.model.entries import Call, Draft, payload_digest
-from minutebook.model.rules import fault_in
-from minutebook.model.schemas import checked_schema
+from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
+from minutebook.model.entries import Call, Draft
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from minutebook.model.record import OpenExchange
     from minutebook.ports import Wire
     from minutebook.providers.streams import Stream
 
@@ -186,109 +175,6 @@ class Interface(Protocol):
         ...
 
 
-class Native:
-    """Provider tool calling: capabilities are tools, and a text without a call is the output."""
-
-    name = "native"
-
-    def __init__(self, wire: Wire, api: Api) -> None:
-        self.wire = wire
-        self._api = api
-
-    def instructions(self, request: DecisionRequest) -> str:
-        """Return the instructions as they are; the tools describe themselves."""
-        return request.instructions
-
-    def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
-        """Return the request's capabilities, in the program's order."""
-        return request.capabilities
-
-    def schema(self, request: DecisionRequest) -> dict[str, JSON]:
-        """Return the output's schema, as `{"output": …}` when its root is no object."""
-        return request.output if is_object(request.output) else in_object("output", request.output)
-
-    def result(self, position: int, call: Call, observation: Observation) -> Draft:
-        """Return the tool's message: a text as it is, any other value as JSON, an error as `{"error": value}`."""
-        value = observation.value
-        if observation.error:
-            value = {"error": value}
-        # Always a text: a value that looks like a message or a content part of the provider's must not become one.
-        text = value if isinstance(value, str) else codec.encode(value).decode()
-        return self.wire.result(position, call, text, error=observation.error)
-
-    def read(self, request: DecisionRequest, draft: Draft) -> Decision:
-        """Return the calls, or the finish that the text states."""
-        fragment = draft.payload[draft.start : draft.stop]
-        calls = self.wire.calls(fragment)
-        if calls:
-            return Decision(calls=tuple(_proposed(request, call, arguments) for call, arguments in calls))
-        value = parsed(self._api.text(fragment))
-        if not is_object(request.output):
-            value = value.get("output") if isinstance(value, dict) and value.keys() == {"output"} else _no_output()
-        return finished(request, value)
-
-    def restated(self, draft: Draft, decision: Decision) -> Draft:
-        """Return the calls with the decision's arguments, or the output; without text, reasoning and signatures."""
-        fragment = draft.payload[draft.start : draft.stop]
-        if not decision.calls:
-            return self.wire.response(self._api.said(output_text(self._api, fragment)))
-        named = [call for call, _ in self.wire.calls(fragment)]
-        arguments = [call.arguments for call in decision.calls]
-        return self.wire.response(self._api.called(list(zip(named, arguments, strict=True))))
-
-
-def output_text(api: Api, fragment: bytes) -> str:
-    """Return the JSON value that a response's text states, written anew."""
-    return codec.encode(parsed(api.text(fragment))).decode()
-
-
-def _no_output() -> JSON:
-    raise violation(Diagnosis.OUTPUT_MISMATCH)
-
-
-def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> ProposedCall:
-    if isinstance(arguments, str):
-        try:
-            arguments = codec.decode(arguments.encode())
-        except (InvalidValue, UnicodeEncodeError):
-            raise violation(Diagnosis.ARGUMENTS_NOT_JSON) from None
-    return proposed(request, call.name, arguments)
-
-
-def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCall:
-    """
-    Return the proposal to call `name`: one that was offered, with arguments that match its schema, or one withheld.
-
-    A withheld call is no fault of the answer: the runtime refuses it, and tells the model why (SPEC D28).
-
-    Raises:
-        AgentDecisionProviderSchemaViolation: the program has no such capability, or the arguments do not fit.
-    """
-    spec = next((spec for spec in request.capabilities if spec.name == name), None)
-    if spec is None and name not in request.withheld:
-        raise violation(Diagnosis.UNKNOWN_ACTION)
-    if not isinstance(arguments, dict) or (spec and fault_in(arguments, spec.parameters)):
-        raise violation(Diagnosis.ARGUMENTS_MISMATCH)
-    return ProposedCall(capability=name, arguments=arguments)
-
-
-def finished(request: DecisionRequest, value: JSON) -> Decision:
-    """Return the finish with `value`, once that matches the request's output schema."""
-    if fault_in(value, request.output):
-        raise violation(Diagnosis.OUTPUT_MISMATCH)
-    return Decision(finish=Finish(output=value))
-
-
-def parsed(text: str | None) -> JSON:
-    """Return the JSON value that a model's text states; nothing around it is overlooked."""
-    if text is None or not text.strip():
-        raise violation(Diagnosis.NO_TEXT)
-    try:
-        return codec.decode(text.encode())
-    except (InvalidValue, UnicodeEncodeError):
-        raise violation(Diagnosis.TEXT_NOT_JSON) from None
-
-
 # --- schemas ---
 
 
@@ -328,125 +214,7 @@ def is_closed(schema: JSON) -> bool:
     return all(map(is_closed, schema.values()))
 
 
-def checked_request(request: DecisionRequest) -> DecisionRequest:
-    """
-    Return a request of which every rule is enforced on what the model answers, before anything is sent.
-
-    Its schemas are copies: nobody can change one while the answer is on its way.
-
-    Raises:
-        InvalidOption: two capabilities of one name, parameters that are no object schema, or a schema with a keyword
-            that is not enforced here.
-    """
-    names = [*(spec.name for spec in request.capabilities), *request.withheld]
-    if len(set(names)) < len(names):
-        raise InvalidOption("two capabilities have the same name", option="capabilities")
-    capabilities = tuple(_checked_spec(spec) for spec in request.capabilities)
-    return msgspec.structs.replace(request, capabilities=capabilities, output=checked_schema(request.output))
-
-
-def _checked_spec(spec: CapabilitySpec) -> CapabilitySpec:
-    parameters = checked_schema(spec.parameters)
-    if not is_object(parameters):
-        raise InvalidOption("a capability's parameters are a schema of type object", option="capabilities")
-    return msgspec.structs.replace(spec, parameters=parameters)
-
-
-# --- a step ---
-
-
-def answers(
-    waiting: Sequence[OpenExchange], observations: Iterable[Observation], interface: Interface
-) -> tuple[Draft, ...]:
-    """
-    Return the results for the exchange that waits, in call order; observations of earlier exchanges are recorded.
-
-    Raises:
-        PairingViolation: a waiting call without an observation, or one that does not belong to its call.
-    """
-    drafts: list[Draft] = []
-    for exchange in waiting:
-        found = _by_position(exchange, observations)
-        missing = [position for position in exchange.waiting if position not in found]
-        if missing:
-            raise PairingViolation(
-                f"{len(missing)} call(s) of the exchange at seq {exchange.exchange} have no observation: {missing}; "
-                "a decision needs the outcome of every call before it",
-                exchange=exchange.exchange,
-                waiting=tuple(missing),
-            )
-        for position, observation in sorted(found.items()):
-            draft = interface.result(position, exchange.calls[position], observation)
-            drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
-    return tuple(drafts)
-
-
-def _by_position(exchange: OpenExchange, observations: Iterable[Observation]) -> dict[int, Observation]:
-    found: dict[int, Observation] = {}
-    for observation in observations:
-        reference = observation.reference
-        if reference is None or reference.exchange != exchange.exchange:
-            continue
-        place = reference.position
-        if place in found or place not in exchange.waiting or exchange.calls[place].name != observation.capability:
-            raise PairingViolation(
-                f"an observation does not answer the call at position {place} of the exchange at seq "
-                f"{exchange.exchange}: given twice, not waiting, or of another capability",
-                exchange=exchange.exchange,
-                call=place,
-            )
-        found[place] = observation
-    return found
-
-
-def opened(api: Api, payload: bytes) -> dict[str, JSON]:
-    """
-    Return a completed response's body.
-
-    Raises:
-        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
-        AgentDecisionProviderSchemaViolation: a response that was refused, cut or filtered.
-    """
-    try:
-        body = codec.decode(payload)
-    except InvalidValue:
-        body = None
-    if not isinstance(body, dict):
-        raise unavailable("not_json", 200)
-    error = api.error(body)
-    if error is not None:
-        raise reported(api.code, error, "error_body")
-    api.check(body)
-    return body
-
-
-def read(api: Api, interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
-    """
-    Return what a response's body is recorded as, and the decision in it; its calls have no reference yet.
-
-    Raises:
-        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
-        AgentDecisionProviderSchemaViolation: the body holds no valid typed decision.
-    """
-    body = opened(api, payload)
-    draft, decision = read_message(interface, request, payload)
-    return draft, msgspec.structs.replace(decision, billed_tokens=token_count(api.billed(body)))
-
-
-def read_message(interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
-    """
-    Return a message's draft and the decision in it, without asking what an API says around it.
-
-    Raises:
-        AgentDecisionProviderSchemaViolation: it holds no valid typed decision.
-    """
-    try:
-        draft = interface.wire.response(payload)
-    except InvalidMessage:
-        raise violation(Diagnosis.MALFORMED) from None
-    if not draft.messages:
-        raise violation(Diagnosis.NO_TEXT)
-    return draft, interface.read(request, draft)
+# --- values of a body ---
 
 
 def id_of(call: Call, key: str) -> dict[str, JSON]:
@@ -465,46 +233,9 @@ def text_at(holder: JSON, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def prelude(interface: Interface, request: DecisionRequest) -> str:
-    """Return a digest of what a request says before its messages; empty where no reasoning is bound to it."""
-    if not interface.wire.binds:
-        return ""
-    tools: list[JSON] = [[spec.name, spec.description, spec.parameters] for spec in interface.tools(request)]
-    return payload_digest(codec.encode([interface.instructions(request), tools]))[:8].hex()
-
-
-def withheld(api: Api, payload: bytes) -> int:
-    """Return how many reasoning blocks or items a response says that its provider withheld from the model."""
-    if not api.withheld or b'"input_transformations"' not in payload:
-        return 0
-    body = codec.decode(payload)
-    told = body.get("input_transformations") if isinstance(body, dict) else None
-    return sum(text_at(each, "type") == api.withheld for each in told) if isinstance(told, list) else 0
-
-
 def token_count(value: JSON) -> int | None:
     """Return a provider's token count if it is one: an integer of at least 0, and no boolean."""
     return value if type(value) is int and value >= 0 else None
-
-
-def as_data(request: DecisionRequest) -> str:
-    """Return the task with the real observations as data: all that a provider without a history is told."""
-    if not request.observations:
-        return request.task
-    done: list[JSON] = [
-        {"capability": seen.capability, "arguments": seen.arguments, "error" if seen.error else "result": seen.value}
-        for seen in request.observations
-    ]
-    return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
-
-
-def merged(api: Api, fields: Fields, extra: Mapping[str, bytes]) -> Fields:
-    """Return our fields with the caller's; in one that is shared, the members of both."""
-    both = {**fields, **extra}
-    for name in api.shared.keys() & fields.keys() & extra.keys():
-        ours, theirs = codec.decode(fields[name]), codec.decode(extra[name])
-        both[name] = codec.encode({**cast("dict[str, JSON]", theirs), **cast("dict[str, JSON]", ours)})
-    return both
 
 
 def joined(fields: Mapping[str, bytes]) -> bytes:

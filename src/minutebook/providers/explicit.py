@@ -76,8 +76,7 @@ def _check_responses(body: Mapping[str, JSON]) -> None:
             _check_kind(part, _RESPONSES_PARTS)
             _check_inside(part)
     _check_tools(body, _OPENAI_TOOLS)
-    options = body.get("prompt_cache_options")
-    if isinstance(options, dict) and options.get("prewarm"):
+    if any(options.get("prewarm") for options in _objects(body.get("prompt_cache_options"))):
         raise refused(Refusal.SERVER_STATE, "prewarm")
 
 
@@ -87,9 +86,10 @@ def _check_chat(body: Mapping[str, JSON]) -> None:
             raise refused(Refusal.SERVER_STATE, "audio")
         for part in _objects(message.get("content")):
             _check_kind(part, _CHAT_PARTS)
-            for held in (part.get("file"), part.get("image_url")):
-                if isinstance(held, dict):
-                    _check_inside(held)
+            for held in (*_objects(part.get("file")), *_objects(part.get("image_url"))):
+                _check_inside(held)
+            if isinstance(part.get("image_url"), str):
+                _check_inside(part)
     _check_tools(body, _OPENAI_TOOLS)
     if body.get("n") not in (None, 1):
         raise refused(Refusal.SEVERAL_ANSWERS, "n")
@@ -118,7 +118,8 @@ def _check_blocks(content: JSON) -> None:
         if kind in ("image", "document"):
             if text_at(source, "type") not in _ANTHROPIC_SOURCES:
                 raise refused(Refusal.OUTSIDE_CONTENT, f"{kind}.source.{text_at(source, 'type') or 'none'}")
-            _check_blocks(source.get("content") if isinstance(source, dict) else None)
+            for held in _objects(source):
+                _check_blocks(held.get("content"))
         if kind in ("tool_result", "search_result"):
             _check_blocks(block.get("content"))
 
@@ -143,9 +144,10 @@ def _check_part(part: Mapping[str, JSON]) -> None:
     for name, value in part.items():
         if spelled(name) not in _GEMINI_PARTS:
             raise refused(Refusal.OUTSIDE_CONTENT, name)
-        if spelled(name) == "functionResponse" and isinstance(value, dict):
-            for inner in _objects(value.get("parts")):
-                _check_part(inner)
+        if spelled(name) == "functionResponse":
+            for response in _objects(value):
+                for inner in _objects(response.get("parts")):
+                    _check_part(inner)
 
 
 def _check_spelling(held: Mapping[str, JSON]) -> None:
@@ -172,13 +174,15 @@ def _check_kind(part: dict[str, JSON], known: frozenset[str]) -> str:
 
 def _objects(held: JSON) -> Iterator[dict[str, JSON]]:
     """
-    Return the objects of a list; Google's API takes a single one without its list, and means the same.
+    Return the objects of a list, and those of the lists in it, since nobody knows what a server makes of such a list.
 
-    Where an API takes a text instead, there is nothing to look into.
+    Google's API takes a single object without its list, and means the same. Where an API takes a text instead, there is
+    nothing to look into.
     """
-    for item in held if isinstance(held, list) else (held,):
-        if isinstance(item, dict):
-            yield item
+    if isinstance(held, dict):
+        yield held
+    for item in held if isinstance(held, list) else ():
+        yield from _objects(item)
 
 
 _CHECKS: Final = {

@@ -8,7 +8,9 @@ own after an answer. So there is none here: one `post`, whose redirects are refu
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, MinutebookError
 from minutebook.providers.decision import unavailable
@@ -24,7 +26,10 @@ from minutebook.providers.sdk_http import (
     status_code,
 )
 
-BASE_URL: Final = "https://generativelanguage.googleapis.com/v1"
+API_VERSION: Final = "v1"
+"""The version of the API that is asked where no base URL names another; Google's own client asks the same."""
+BASE_URL: Final = f"https://generativelanguage.googleapis.com/{API_VERSION}"
+_VERSION: Final = re.compile(r"v[0-9]+((alpha|beta)[0-9]*)?", re.ASCII)
 TIMEOUT_SECONDS: Final = 600.0
 CONNECT_SECONDS: Final = 5.0
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -37,12 +42,12 @@ class Httpx2Post:
 
     Args:
         client: an `httpx2.AsyncClient`, or where `blocking` an `httpx2.Client`; without one, one is made at first use.
-        base_url: the service's address with the version of its API.
+        base_url: the service's address, with the version of its API or without: then it is `v1`.
         api_key: sent as `x-goog-api-key`; without one the environment's, or with a client whatever that one sends.
         blocking: whether no event loop runs this.
 
     Raises:
-        InvalidOption: a client that is none, or a text that is empty.
+        InvalidOption: a client that is none, a text that is empty, or a base URL that is none.
         BlockingMismatch: a client of the other colour.
     """
 
@@ -57,7 +62,7 @@ class Httpx2Post:
         for name, value in (("base_url", base_url), ("api_key", api_key)):
             if value is not None and (type(value) is not str or not value):
                 raise InvalidOption(f"{name} is a text", option=name)
-        self._base_url = (base_url or BASE_URL).rstrip("/")
+        self._base_url = BASE_URL if base_url is None else versioned(base_url)
         self._key = api_key
         self._blocking = blocking
         self._made = client is None
@@ -119,6 +124,29 @@ class Httpx2Post:
                 failure = unavailable("response_too_large")
         # Raised out here and without its cause: the client's errors hold the request with its key (promise I-37).
         raise failure
+
+
+def versioned(base_url: str) -> str:
+    """
+    Return a base URL with the version of the API: its own, wherever in the path it stands, or `v1` behind the path.
+
+    Raises:
+        InvalidOption: no `http` or `https` URL of a host, or one with a query or fragment; it is not quoted.
+    """
+    try:
+        url = urlsplit(base_url)
+        plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
+    except ValueError:
+        plain = False
+    if not plain:
+        raise InvalidOption(
+            "base_url is the URL of a server, such as https://generativelanguage.googleapis.com or the same with "
+            "/v1beta, without query and fragment",
+            option="base_url",
+        )
+    trimmed = base_url.rstrip("/")
+    named = any(map(_VERSION.fullmatch, urlsplit(trimmed).path.split("/")))
+    return trimmed if named else f"{trimmed}/{API_VERSION}"
 
 
 def _checked(client: object, *, blocking: bool) -> Any:

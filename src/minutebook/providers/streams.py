@@ -9,25 +9,38 @@ the whole answer with each event, such as its usage, is no piece; there the newe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import msgspec
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
+from minutebook.model.pause import pause
 from minutebook.providers.decision import reported, unavailable
+from minutebook.providers.pieces import EMPTY, STATED, growing, grown, joined, joined_members, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from minutebook.errors import AgentDecisionProviderUnavailable
     from minutebook.model.codec import JSON
     from minutebook.providers.decision import Api, Code
+    from minutebook.providers.pieces import Growing
 
 Raw = dict[str, msgspec.Raw]
 """An object of which each member is kept as its bytes."""
 
+Events: TypeAlias = "AsyncGenerator[bytes, None]"
+"""The data of each event that came in full."""
+
+PAUSE_BYTES: Final = 64 * 1024
+"""How much of a stream is put together between two pauses, up to the end of an event."""
+
 _DONE: Final = b"[DONE]"
+# The end of the body ends a line too, or a long one that is torn would be looked through from each of its bytes.
+_LINE: Final = re.compile(rb"([^\r\n]*+)(?:\r\n|\r|\n|\Z)")
 _members = msgspec.json.Decoder(Raw).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -39,11 +52,11 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says to have its answer streamed."""
     path: str = ""
     """Where such a request is posted, if elsewhere; `{model}` in it stands for the model's name."""
-    assembled: Callable[[Iterable[bytes], Code], bytes]
+    assembled: Callable[[Events, Code], Awaitable[bytes]]
     """Return the body that the events' data add up to; an error among them is called by its code."""
 
 
-def assembled(api: Api, body: bytes) -> bytes:
+async def assembled(api: Api, body: bytes) -> bytes:
     """
     Return the body of a streamed answer. One that came whole after all, as many an error does, is returned as it is.
 
@@ -53,7 +66,8 @@ def assembled(api: Api, body: bytes) -> bytes:
     if body.lstrip()[:1] in (b"{", b"["):
         return body
     try:
-        return api.stream.assembled(_data(body), api.code)
+        async with contextlib.aclosing(_data(body)) as events:
+            return await api.stream.assembled(events, api.code)
     except (msgspec.DecodeError, InvalidValue, UnicodeDecodeError):
         raise unavailable("not_json", 200) from None
 
@@ -63,21 +77,22 @@ def cut() -> AgentDecisionProviderUnavailable:
     return unavailable("stream_cut", 200)
 
 
-def _unknown() -> AgentDecisionProviderUnavailable:
-    """Return the error for a piece that cannot be added to the others without losing something."""
-    return unavailable("stream_unknown", 200)
-
-
-def _data(body: bytes) -> Iterator[bytes]:
-    """Return the data of each event that came in full."""
+async def _data(body: bytes) -> Events:
+    """Yield the data of each event that came in full, and pause now and then."""
     lines: list[bytes] = []
-    for line in body.splitlines(keepends=True):
-        text = line.rstrip(b"\r\n")
+    paused = 0
+    for found in _LINE.finditer(body):
+        text = found[1]
+        if found.end() == found.end(1):
+            return
         if text.startswith(b"data:"):
             lines.append(text.removeprefix(b"data:").removeprefix(b" "))
         elif not text and lines:
             yield b"\n".join(lines)
             lines.clear()
+        if found.end() - paused > PAUSE_BYTES:
+            paused = found.end()
+            await pause()
 
 
 def _text(raw: Raw, key: str) -> str:
@@ -94,10 +109,10 @@ def _written(value: object) -> bytes:
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-def last_response(events: Iterable[bytes], code: Code) -> bytes:
+async def last_response(events: Events, code: Code) -> bytes:
     """Return the bytes of the response that the last event holds, with all the items that were streamed."""
     streamed = 0
-    for data in events:
+    async for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
@@ -107,77 +122,19 @@ def last_response(events: Iterable[bytes], code: Code) -> bytes:
         if kind in _ENDS and "response" in event:
             response = event["response"]
             if kind == "response.completed" and streamed and len(_items(_members(response)["output"])) < streamed:
-                raise _unknown()
+                raise unknown()
             return bytes(response)
     raise cut()
-
-
-# --- Pieces of JSON: how OpenAI's client adds up deltas, but for what it would drop ---
-
-_EMPTY: Final[tuple[JSON, ...]] = (None, "", [], {})
-"""What adds nothing to a value, and takes nothing from it."""
-_KINDS: Final = frozenset({"role", "type"})
-"""Texts that say what their pieces are pieces of."""
-_LABELS: Final = _KINDS | {"id", "name", "format"}
-"""Texts that some servers repeat with each piece."""
-_STATED: Final = frozenset(
-    {"finish_reason", "content_filter_results", "content_filter_offsets"}
-    | {"finishReason", "finishMessage", "safetyRatings", "tokenCount", "avgLogprobs", "logProbabilitySum"}
-)
-"""What is said anew, of the choice or candidate so far."""
-
-
-def _joined(key: str, before: JSON, piece: JSON) -> JSON:
-    """Return a member's value with a further piece: texts and lists grow, objects by member; all else only repeats."""
-    if piece in _EMPTY:
-        return piece if before is None else before
-    if before in _EMPTY:
-        before = {} if isinstance(piece, dict) else [] if isinstance(piece, list) else None
-    if before is None or key in _STATED:
-        return piece
-    if isinstance(before, dict) and isinstance(piece, dict):
-        return _joined_members(before, piece)
-    if isinstance(before, list) and isinstance(piece, list):
-        return _joined_items(before, piece)
-    if type(before) is type(piece) and before == piece and (key in _LABELS or not isinstance(piece, str)):
-        return before
-    if isinstance(before, str) and isinstance(piece, str) and key not in _KINDS:
-        return before + piece
-    raise _unknown()
-
-
-def _joined_members(whole: dict[str, JSON], pieces: dict[str, JSON]) -> dict[str, JSON]:
-    for key, piece in pieces.items():
-        whole[key] = _joined(key, whole.get(key), piece)
-    return whole
-
-
-def _joined_items(whole: list[JSON], pieces: list[JSON]) -> list[JSON]:
-    """Return a list with further pieces: a piece of an item has its `index`, any other is an item of its own."""
-    for piece in pieces:
-        place = _place_of(whole, piece)
-        if place is None:
-            whole.append(_joined("", None, piece))
-        else:
-            whole[place] = _joined("", whole[place], piece)
-    return whole
-
-
-def _place_of(items: list[JSON], piece: JSON) -> int | None:
-    index = piece.get("index") if isinstance(piece, dict) else None
-    if index is None:
-        return None
-    return next((n for n, item in enumerate(items) if isinstance(item, dict) and item.get("index") == index), None)
 
 
 # --- Chat Completions: each chunk holds what is new ---
 
 
-def joined_chunks(events: Iterable[bytes], code: Code) -> bytes:
+async def joined_chunks(events: Events, code: Code) -> bytes:
     """Return the completion that the chunks add up to; of what stands beside their choices the newest counts."""
     whole: dict[str, JSON] = {}
-    choice: dict[str, JSON] = {"delta": {"role": "assistant", "content": None}}
-    for data in events:
+    choice: dict[str, Growing] = {"delta": {"role": "assistant", "content": None}}
+    async for data in events:
         if data == _DONE:
             break
         chunk = codec.decode(data)
@@ -186,17 +143,18 @@ def joined_chunks(events: Iterable[bytes], code: Code) -> bytes:
         choices = chunk.pop("choices", None)
         for each in choices if isinstance(choices, list) else []:
             if not isinstance(each, dict):
-                raise _unknown()
-            _joined_members(choice, each)
+                raise unknown()
+            joined_members(choice, each)
         whole |= {key: value for key, value in chunk.items() if value is not None or key not in whole}
     if not choice.get("finish_reason"):
         raise cut()
-    message = choice.pop("delta")
+    told = cast("dict[str, JSON]", grown(choice))
+    message = told.pop("delta")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, dict):
             call.pop("index", None)
-    return codec.encode({**whole, "object": "chat.completion", "choices": [{**choice, "message": message}]})
+    return codec.encode({**whole, "object": "chat.completion", "choices": [{**told, "message": message}]})
 
 
 class Deltas:
@@ -238,19 +196,22 @@ _HINTS: Final = frozenset({"type", "estimated_tokens"})
 
 
 class _Message:
-    """A message while its events come in."""
+    """A message while its events come in: what grows is kept in pieces, and stands as `null` in its block meanwhile."""
 
     def __init__(self, event: Raw) -> None:
         self.fields = _members(event["message"])
+        self.usage: Raw | None = None
         self.blocks: dict[bytes, Raw] = {}
-        self.inputs: dict[bytes, str] = {}
+        self.texts: dict[tuple[bytes, str], list[str]] = {}
+        self.citations: dict[bytes, list[msgspec.Raw]] = {}
+        self.inputs: dict[bytes, list[str]] = {}
         if _items(self.fields.get("content", msgspec.Raw(b"[]"))):
-            raise _unknown()
+            raise unknown()
 
     def begin(self, event: Raw) -> None:
         place = bytes(event["index"])
         if place in self.blocks:
-            raise _unknown()
+            raise unknown()
         self.blocks[place] = _members(event["content_block"])
 
     def extend(self, event: Raw) -> None:
@@ -259,34 +220,52 @@ class _Message:
         kind = _text(delta, "type")
         key = _PIECES.get(kind)
         if key is None or delta.keys() - _HINTS != {key}:
-            raise _unknown()
+            raise unknown()
         if kind == "citations_delta":
-            before = _items(block["citations"]) if bytes(block.get("citations", b"null")) != b"null" else []
-            block["citations"] = msgspec.Raw(_written([*before, delta["citation"]]))
+            self._cite(place, block, delta[key])
         elif kind == "input_json_delta":
-            self.inputs[place] = self.inputs.get(place, "") + _piece(delta[key])
+            self.inputs.setdefault(place, []).append(_piece(delta[key]))
         else:
-            block[key] = msgspec.Raw(_written(_piece(block.get(key, _NULL)) + _piece(delta[key])))
+            self._append(place, block, key, _piece(delta[key]))
+
+    def _cite(self, place: bytes, block: Raw, citation: msgspec.Raw) -> None:
+        if place not in self.citations:
+            before = block.get("citations", _NULL)
+            self.citations[place] = _items(before) if bytes(before) != b"null" else []
+            block["citations"] = _NULL
+        self.citations[place].append(citation)
+
+    def _append(self, place: bytes, block: Raw, key: str, piece: str) -> None:
+        if (place, key) not in self.texts:
+            self.texts[place, key] = [_piece(block.get(key, _NULL))]
+            block[key] = _NULL
+        self.texts[place, key].append(piece)
 
     def end(self, event: Raw) -> None:
         place = bytes(event["index"])
-        text = self.inputs.pop(place, "").encode()
+        text = "".join(self.inputs.pop(place, ())).encode()
         if text:
             codec.decode(text)
-            if codec.decode(bytes(self.blocks[place].get("input", _NULL))) not in _EMPTY:
-                raise _unknown()
+            if codec.decode(bytes(self.blocks[place].get("input", _NULL))) not in EMPTY:
+                raise unknown()
             self.blocks[place]["input"] = msgspec.Raw(text)
 
     def change(self, event: Raw) -> None:
+        if self.usage is None:
+            self.usage = _members(self.fields.get("usage", b"{}"))
+        _restate(self.usage, _members(event.get("usage", b"{}")))
         rest = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
-        usage = _restated(_members(self.fields.get("usage", b"{}")), _members(event.get("usage", b"{}")))
-        self.fields = _restated(self.fields, {**_members(event["delta"]), **rest})
-        self.fields["usage"] = msgspec.Raw(_written(usage))
+        _restate(self.fields, {**_members(event["delta"]), **rest, "usage": _NULL})
 
     def written(self) -> bytes:
-        if any(self.inputs.values()):
-            raise _unknown()
-        return _written({**self.fields, "content": list(self.blocks.values())})
+        if any(map(any, self.inputs.values())):
+            raise unknown()
+        for (place, key), pieces in self.texts.items():
+            self.blocks[place][key] = msgspec.Raw(_written("".join(pieces)))
+        for place, citations in self.citations.items():
+            self.blocks[place]["citations"] = msgspec.Raw(_written(citations))
+        usage = {} if self.usage is None else {"usage": self.usage}
+        return _written({**self.fields, **usage, "content": list(self.blocks.values())})
 
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -296,19 +275,19 @@ def _piece(raw: msgspec.Raw) -> str:
     """Return the text that a piece is; a `null` stands for an empty one."""
     value = codec.decode(bytes(raw))
     if not isinstance(value, str | None):
-        raise _unknown()
+        raise unknown()
     return value or ""
 
 
-def _restated(before: Raw, newer: Raw) -> Raw:
-    """Return members with those that were said anew; a `null` says nothing of one that was known."""
-    return before | {key: raw for key, raw in newer.items() if key not in before or bytes(raw) != b"null"}
+def _restate(whole: Raw, newer: Raw) -> None:
+    """Give members what was said anew of them; a `null` says nothing of one that was known."""
+    whole |= {key: raw for key, raw in newer.items() if key not in whole or bytes(raw) != b"null"}
 
 
-def joined_blocks(events: Iterable[bytes], code: Code) -> bytes:
+async def joined_blocks(events: Events, code: Code) -> bytes:
     """Return the message that the events add up to, its thinking with signature and its calls with their input."""
     message: _Message | None = None
-    for data in events:
+    async for data in events:
         event = _members(data)
         kind = _text(event, "type")
         if kind == "error":
@@ -317,13 +296,13 @@ def joined_blocks(events: Iterable[bytes], code: Code) -> bytes:
             if kind == "message_start" and message is None:
                 message = _Message(event)
             elif kind == "message_start":
-                raise _unknown()
+                raise unknown()
             elif kind == "message_stop" and message is not None:
                 return message.written()
             elif message is not None:
                 _take(message, kind, event)
         except KeyError:
-            raise _unknown() from None
+            raise unknown() from None
     raise cut()
 
 
@@ -341,39 +320,50 @@ def _take(message: _Message, kind: str, event: Raw) -> None:
 # --- Gemini: each event is a response with the parts that are new ---
 
 
-def joined_parts(events: Iterable[bytes], code: Code) -> bytes:
+class _Members:
+    """Members of which each is its bytes, until a further piece comes: then it is JSON, and loses their spelling."""
+
+    def __init__(self) -> None:
+        self.raw: Raw = {}
+        self._growing: dict[str, Growing] = {}
+
+    def add(self, pieces: Raw) -> None:
+        """Take further members, and pieces of those that came before."""
+        for key, raw in pieces.items():
+            if key not in self.raw or key in STATED:
+                self.raw[key] = raw
+                continue
+            if key not in self._growing:
+                self._growing[key] = growing(codec.decode(bytes(self.raw[key])))
+            self._growing[key] = joined(key, self._growing[key], codec.decode(bytes(raw)))
+
+    def written(self, key: str, value: object) -> bytes:
+        """Return an object of these members, with `value` for the one called `key`."""
+        joint = {name: msgspec.Raw(codec.encode(grown(value))) for name, value in self._growing.items()}
+        return _written({**self.raw, **joint, key: value})
+
+
+async def joined_parts(events: Events, code: Code) -> bytes:
     """Return the response with all parts, each with its own bytes: an empty one may carry the signature."""
     whole: Raw = {}
-    candidate: Raw = {}
-    content: Raw = {}
+    candidate, content = _Members(), _Members()
     parts: list[msgspec.Raw] = []
-    for data in events:
+    async for data in events:
         event = _members(data)
         if "error" in event:
             raise reported(code, codec.decode(bytes(event["error"])), "error_event")
         for raw in _items(event.pop("candidates", b"[]")):
             piece = _members(raw)
             if bytes(piece.get("index", b"0")) != b"0":
-                raise _unknown()  # of another candidate; one is asked for
+                raise unknown()  # of another candidate; one is asked for
             told = _members(piece.pop("content", b"{}"))
             parts += _items(told.pop("parts", b"[]"))
-            _add(content, told)
-            _add(candidate, piece)
+            content.add(told)
+            candidate.add(piece)
         whole |= event
-    if "finishReason" not in candidate and "promptFeedback" not in whole:
+    if "finishReason" not in candidate.raw and "promptFeedback" not in whole:
         raise cut()
-    if candidate:
-        content["parts"] = msgspec.Raw(_written(parts))
-        candidate["content"] = msgspec.Raw(_written(content))
-        whole["candidates"] = msgspec.Raw(_written([candidate]))
+    if candidate.raw or content.raw or parts:
+        told_whole = msgspec.Raw(content.written("parts", parts))
+        whole["candidates"] = msgspec.Raw(b"[%b]" % candidate.written("content", told_whole))
     return _written(whole)
-
-
-def _add(whole: Raw, pieces: Raw) -> None:
-    """Add members to others: one that came before is joined as JSON, and loses the spelling of its bytes."""
-    for key, raw in pieces.items():
-        if key in whole and key not in _STATED:
-            value = _joined(key, codec.decode(bytes(whole[key])), codec.decode(bytes(raw)))
-            whole[key] = msgspec.Raw(codec.encode(value))
-        else:
-            whole[key] = raw

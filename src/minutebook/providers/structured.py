@@ -18,16 +18,8 @@ from minutebook.model import codec
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
-from minutebook.providers.decision import (
-    Diagnosis,
-    finished,
-    in_object,
-    is_object,
-    output_text,
-    parsed,
-    proposed,
-    violation,
-)
+from minutebook.providers.decision import Diagnosis, in_object, is_object, violation
+from minutebook.providers.native import finished, output_text, parsed, proposed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +48,7 @@ class StructuredWire:
         self.injection = plain.injection
         self.outputs = plain.outputs
         self.transcript = plain.transcript
+        self.sendable = plain.sendable
         self.rename = plain.rename
         self.binds = plain.binds
         self.unbound = plain.unbound

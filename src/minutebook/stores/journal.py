@@ -8,7 +8,7 @@ A store adds to a journal what is the same for all of them: the namespace from t
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -20,17 +20,16 @@ from minutebook.errors import (
     InvalidOption,
     MinutebookError,
 )
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import system_clock
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import Page
-from minutebook.stores.streams import stream_entries, stream_receipts
-from minutebook.stores.transfer import export_record, import_record
+from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -62,7 +61,7 @@ class JournalStore:
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.tails = Tails()
-        self.tokens = Tokens(secrets.token_hex(16))
+        self.tokens = Tokens(os.urandom(16).hex())
 
     @property
     def namespace(self) -> str:
@@ -99,7 +98,7 @@ class JournalStore:
     def fresh_id(self) -> str:
         """Return an unguessable idempotency id; ids sort by the millisecond they were made in."""
         # Ids in order go side by side into an index; random ones would dirty a page of it each (figure 8).
-        return f"{system_clock():012x}{secrets.token_hex(10)}"
+        return f"{system_clock():012x}{os.urandom(10).hex()}"
 
     async def read(self, key: ConversationKey) -> Record | None:
         """
@@ -114,9 +113,9 @@ class JournalStore:
         check_idle(header, system_clock())
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
-        stream = stream_entries(self.journal, key, header)
+        pages = stream_pages(self.journal, key, header)
         try:
-            entries = [entry async for entry in stream if entry.seq <= header.entries]
+            entries = [entry async for page in pages for entry in page if entry.seq <= header.entries]
         except DecisionHistoryAbsent:
             return None
         if len(entries) != header.entries or entries[-1].digest != header.digest:
@@ -133,8 +132,10 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
-        async for entry in stream_entries(self.journal, key, await self.header(key), after):
-            yield entry
+        check_place(after, "after")
+        async for page in stream_pages(self.journal, key, await self.header(key), after):
+            for entry in page:
+                yield entry
 
     async def receipts(self, key: ConversationKey, *, after: int = 0) -> AsyncIterator[Receipt]:
         """
@@ -143,6 +144,7 @@ class JournalStore:
         Raises:
             DecisionHistoryAbsent: it was deleted or has expired meanwhile; nothing of another one was given out.
         """
+        check_place(after, "after")
         async for receipt in stream_receipts(self.journal, key, await self.header(key), after):
             yield receipt
 
@@ -314,6 +316,8 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        from minutebook.model.proof import Proof  # loaded by those who verify
+
         proof = Proof(key, header)
         entries = stream_entries(self.journal, key, header)
         async for receipt in stream_receipts(self.journal, key, header):
@@ -345,6 +349,8 @@ class JournalStore:
             DecisionHistoryStorageUnsafe: `path` exists, or it or its directory is not private.
             DecisionHistoryStorageFailed: the disk failed.
         """
+        from minutebook.stores.transfer import export_record  # loaded by those who export
+
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
@@ -378,11 +384,16 @@ class JournalStore:
             DecisionHistoryRetentionExceeded: it would retain more than a bound.
             DecisionHistoryStoreFull: so would the store.
         """
+        from minutebook.stores.transfer import import_record
+
         return await import_record(self, self._own(key), path, check, good_prefix, progress)
 
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""
         await self.journal.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self

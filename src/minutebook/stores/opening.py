@@ -1,8 +1,8 @@
 """
 The stores that hosts open by name: in RAM, in a SQLite file, in a database of their own, and by a URL.
 
-Each is `JournalStore` over one journal; what is decided here is only defaults. A driver is loaded when its store is
-opened.
+Each is `JournalStore` over one journal; what is decided here is only defaults. A journal and its driver are loaded when
+a store is opened on it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
 from minutebook.model.clock import system_clock
 from minutebook.model.keys import check_id
-from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
-from minutebook.stores.memory import MemoryJournal
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from minutebook import ports
+    from minutebook.stores.hosted import HostedJournal
+    from minutebook.stores.memory import MemoryJournal
     from minutebook.stores.sqlite import SQLiteJournal
 
 DECISION_SESSIONS: Final = 128
@@ -63,7 +63,7 @@ class MemoryStore(JournalStore):
         clock: Callable[[], int] = system_clock,
     ) -> None:
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
-        super().__init__(MemoryJournal(bounds, clock=clock), namespace=namespace)
+        super().__init__(memory_journal(bounds, clock), namespace=namespace)
 
 
 class SQLiteStore(JournalStore):
@@ -192,11 +192,10 @@ def store_url(url: object) -> str | None:
         return text.removeprefix("sqlite:///")
     # Only a scheme is shown: the rest of a URL may hold a password.
     scheme = re.match(r"[a-z][a-z0-9+.-]{0,31}:", text)
-    raise InvalidOption(
-        f"{'no store for ' + repr(scheme[0]) if scheme else 'this is no URL of a store'}; there are sqlite:///<file> "
-        "and memory:",
-        option="url",
-    )
+    told = f"no store for {scheme[0]!r}" if scheme else "this is no URL of a store"
+    if text.startswith("sqlite:"):
+        told = "sqlite: wants three slashes before the file's name, and so four before one from the root"
+    raise InvalidOption(f"{told}; there are sqlite:///<file> and memory:", option="url")
 
 
 def store_bounds(
@@ -208,8 +207,17 @@ def store_bounds(
     )
 
 
+def memory_journal(bounds: StoreBounds, clock: Callable[[], int]) -> MemoryJournal:
+    """Return a journal in RAM; none of its methods suspends."""
+    from minutebook.stores.memory import MemoryJournal
+
+    return MemoryJournal(bounds, clock=clock)
+
+
 def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int]) -> HostedJournal:
     """Return a journal over a host's store; it suspends where the host's `transact` does."""
+    from minutebook.stores.hosted import HostedJournal
+
     # Ours have a `transact` too, on records instead of bytes: a store over one, of either colour, would fail later.
     if hasattr(store, "within") or not callable(getattr(store, "transact", None)):
         raise InvalidOption(

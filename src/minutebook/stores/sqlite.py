@@ -20,7 +20,7 @@ from minutebook.model.record import extend, new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
-from minutebook.stores.sqlite_host import HostConnection
+from minutebook.stores.sqlite_jobs import Kept
 from minutebook.stores.sqlite_rows import (
     MINUTE_BITS,
     RESIDUE_ROWS,
@@ -44,7 +44,7 @@ from minutebook.stores.sqlite_rows import (
     sweep_residue,
     unpack_receipts,
 )
-from minutebook.stores.sqlite_writer import Kept, acquire_writer
+from minutebook.stores.sqlite_writer import acquire_writer
 
 if TYPE_CHECKING:
     import os
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.record import Delta, Extension, Header, Receipt
     from minutebook.ports import Page
-    from minutebook.stores.sqlite_writer import Database, Work
+    from minutebook.stores.sqlite_jobs import Database, Work
 
 __all__ = ["PURGED_PER_WRITE", "SQLiteJournal"]
 
@@ -115,6 +115,8 @@ class SQLiteJournal:
             InvalidOption: the connection is inside a transaction.
             DecisionHistorySchemaUnsupported: our tables in it are of a newer version.
         """
+        from minutebook.stores.sqlite_host import HostConnection
+
         journal = cls.__new__(cls)
         journal._begin(HostConnection(connection), bounds, clock, blocking=True)
         return journal
@@ -307,7 +309,7 @@ class SQLiteJournal:
         cursor: sqlite3.Cursor,
     ) -> Reserved:
         wall = self._now()
-        place = self._accessed(cursor, key, wall)
+        place = self._accessed(cursor, key, wall, opening.idempotency if opening is not None else "")
         held = take(place.header or new_header(key, format, wall), token, format, wall)
         receipt = earlier_receipt(cursor, place, opening) if opening is not None else None
         header, grown = self._store(cursor, key, place, held, None if receipt else opening, wall, release=release)
@@ -325,7 +327,7 @@ class SQLiteJournal:
         self, key: ConversationKey, token: str, epoch: int, delta: Delta, release: bool, cursor: sqlite3.Cursor
     ) -> Committed:
         wall = self._now()
-        place = find_place(cursor, key)
+        place = find_place(cursor, key, delta.idempotency)
         held = check_owner(place.header, token, epoch)
         receipt = earlier_receipt(cursor, place, delta)
         header, grown = self._store(cursor, key, place, held, None if receipt else delta, wall, release=release)
@@ -434,9 +436,9 @@ class SQLiteJournal:
 
     # --- expiry ------------------------------------------------------------------------------------------------------
 
-    def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int) -> Place:
+    def _accessed(self, cursor: sqlite3.Cursor, key: ConversationKey, wall: int, idempotency: str = "") -> Place:
         """Find a conversation for writing, removing it if it has expired."""
-        place = find_place(cursor, key)
+        place = find_place(cursor, key, idempotency)
         if place.header is not None and expired(place.header, self._bounds.ttl_ms, wall):
             self._purge(cursor, place, place.conversation, place.own)
             place.leave()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sqlite3
 import sys
 import time
@@ -101,6 +100,8 @@ def refuse_fork(pid: int) -> None:
 
 def pauses(seconds: float) -> Iterator[None]:
     """Yield after each of a series of growing pauses, until `seconds` have passed."""
+    import random  # loaded by whoever has to wait
+
     end = time.monotonic() + seconds
     pause = 0.0002
     while time.monotonic() < end:

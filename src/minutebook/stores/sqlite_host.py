@@ -24,10 +24,10 @@ from minutebook.stores.sqlite_connection import (
     refuse_fork,
     translated,
 )
-from minutebook.stores.sqlite_writer import Kept
+from minutebook.stores.sqlite_jobs import Kept
 
 if TYPE_CHECKING:
-    from minutebook.stores.sqlite_writer import Work
+    from minutebook.stores.sqlite_jobs import Work
 
 T = TypeVar("T")
 

@@ -50,7 +50,18 @@ _decode_attempt = msgspec.json.Decoder(Attempt).decode
 class Place:
     """Where a job works: a namespace's row, and a conversation's row in it; ids are 0 where there is none."""
 
-    __slots__ = ("ahead", "conversation", "conversations", "granted", "header", "minute", "namespace", "own", "recent")
+    __slots__ = (
+        "ahead",
+        "conversation",
+        "conversations",
+        "granted",
+        "header",
+        "minute",
+        "namespace",
+        "own",
+        "recent",
+        "repeats",
+    )
 
     def __init__(self, namespace: int = 0, conversations: int = 0, granted: int = 0, ahead: int = 0) -> None:
         self.namespace = namespace
@@ -65,6 +76,8 @@ class Place:
         self.minute: int | None = None
         self.own = 0
         self.recent = b""
+        self.repeats = False
+        """Whether a receipt that was moved has the id that was asked for."""
         self.header: Header | None = None
 
 
@@ -73,15 +86,20 @@ def at_most(count: int) -> int:
     return max(0, min(count, _LARGEST))
 
 
-def find_place(cursor: sqlite3.Cursor, key: ConversationKey) -> Place:
-    """Return where a key's conversation is, its header read; its ids are 0 where there is none."""
-    row = cursor.execute(sql.GET_PLACE, (key.id.encode(), key.namespace.encode())).fetchone()
+def find_place(cursor: sqlite3.Cursor, key: ConversationKey, idempotency: str = "") -> Place:
+    """
+    Return where a key's conversation is, its header read; its ids are 0 where there is none.
+
+    With an `idempotency` id it also says whether the commit of that id was here before, but for the recent ones.
+    """
+    bound = (key.id.encode(), key.namespace.encode(), idempotency.encode())
+    row = cursor.execute(sql.GET_PLACE, bound).fetchone()
     if row is None:
         return Place()
     place = Place(*row[:4])
     if row[4] is not None:
-        place.conversation, place.minute, place.own, place.recent = row[4:8]
-        place.header = header_of(row[8:])
+        place.conversation, place.minute, place.own, place.recent, place.repeats = row[4:9]
+        place.header = header_of(row[9:])
         if type(place.recent) is not bytes:
             raise DecisionHistoryCorrupt("a conversation's receipts have another type than was written")
     return place
@@ -321,18 +339,18 @@ def unpack_receipts(recent: bytes) -> list[Receipt]:
 
 def find_receipt(cursor: sqlite3.Cursor, place: Place, idempotency: str) -> Receipt | None:
     """Return the receipt of a commit by its idempotency id, if there is one."""
-    name = idempotency.encode()
-    # Where the bytes of the id do not even occur, nothing has to be decoded: the usual case.
-    if name in place.recent:
-        for receipt in unpack_receipts(place.recent):
-            if receipt.idempotency == idempotency:
-                return receipt
-    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, name)).fetchone()
+    for receipt in unpack_receipts(place.recent):
+        if receipt.idempotency == idempotency:
+            return receipt
+    row = cursor.execute(sql.GET_RECEIPT, (place.conversation, idempotency.encode())).fetchone()
     return None if row is None else receipt_of(row)
 
 
 def earlier_receipt(cursor: sqlite3.Cursor, place: Place, delta: Delta) -> Receipt | None:
-    """Return the receipt of the commit that `delta` repeats, if it does."""
+    """Return the receipt of the commit that `delta` repeats, if it does; its id was asked for with the place."""
+    # Where the bytes of the id do not even occur, nothing has to be decoded: the usual case.
+    if not place.repeats and delta.idempotency.encode() not in place.recent:
+        return None
     receipt = find_receipt(cursor, place, delta.idempotency)
     return None if receipt is None else replayed(receipt, delta)
 

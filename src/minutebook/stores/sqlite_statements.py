@@ -216,13 +216,19 @@ TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 GET_PLACE: Final = """
 SELECT n.id, n.conversations, n.granted, n.ahead, c.id, c.minute, c.granted, c.recent,
+       EXISTS (SELECT 1 FROM minutebook_receipt AS r WHERE r.conversation = c.id AND r.idempotency = ?3),
        c.format, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest, c.state,
        c.attempt
 FROM minutebook_namespace AS n
-LEFT JOIN minutebook_conversation AS c ON c.namespace = n.id AND c.name = ?
-WHERE n.name = ?
+LEFT JOIN minutebook_conversation AS c ON c.namespace = n.id AND c.name = ?1
+WHERE n.name = ?2
 """
-"""A namespace's totals and one conversation's header in it, NULLs where there is none."""
+"""
+A namespace's totals and one conversation's header in it, NULLs where there is none.
+
+Whether a receipt of its own tree has an idempotency id is asked in the same breath: a commit wants to know, and a
+statement costs more than a look-up.
+"""
 
 ADD_NAMESPACE: Final = "INSERT INTO minutebook_namespace (name, conversations, granted, ahead) VALUES (?, 0, 0, 0)"
 """A namespace that holds nothing yet."""

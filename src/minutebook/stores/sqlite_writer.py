@@ -17,13 +17,12 @@ writer then refuses everything until the database is opened again (promise I-6).
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from minutebook.errors import DecisionHistoryStorageFailed, MinutebookError, StorageError
+from minutebook.errors import DecisionHistoryStorageFailed, StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
 from minutebook.stores.sqlite_connection import (
@@ -43,13 +42,15 @@ from minutebook.stores.sqlite_connection import (
     refuse_fork,
     translated,
 )
+from minutebook.stores.sqlite_jobs import Job, fail_jobs, wake
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
+
+    from minutebook.stores.sqlite_jobs import Work
 
 T = TypeVar("T")
-Work: TypeAlias = "Callable[[sqlite3.Cursor], T]"
 
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """The log is copied into the database when about this much was written."""
@@ -61,106 +62,6 @@ _COMMIT_BYTES = 7 * 4096  # the pages that a commit of a few KB writes beside it
 _RECHECK_EVERY = 64
 _ERASE_SECONDS = 2.0
 _MAX_ERASE_WAIT = 64
-
-
-class Kept(Generic[T]):
-    """What a job returns to raise `error` although its changes are to be committed."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: MinutebookError) -> None:
-        self.error = error
-
-
-class Database(Protocol):
-    """Where a journal's jobs run."""
-
-    @property
-    def durable(self) -> bool:
-        """Whether a commit that returned survives a power cut."""
-        ...
-
-    def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Run a job of about `size` bytes here and commit it; one that `erases` returns whether no copy is left."""
-        ...
-
-    async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Have a write job run and committed; other tasks of the loop go on meanwhile."""
-        ...
-
-    def attempt(self, work: Work[None]) -> bool:
-        """Run a small job here if that can be done at once; return whether it was committed. It need not be synced."""
-        ...
-
-    def read(self, work: Work[T]) -> T:
-        """Run a reading job on one snapshot."""
-        ...
-
-    def release(self) -> None:
-        """Give the database back; the last holder closes what was opened for it."""
-        ...
-
-
-class _Job:
-    """One write job, from its submission to its outcome."""
-
-    __slots__ = ("_ticket", "durable", "erases", "error", "future", "result", "size", "work")
-
-    def __init__(
-        self, work: Work[Any], size: int, durable: bool, erases: bool, future: asyncio.Future[Any] | None
-    ) -> None:
-        self.work = work
-        self.size = size
-        self.durable = durable
-        self.erases = erases
-        self.future = future
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._ticket = [True]
-
-    def claim(self) -> bool:
-        """Take the one right to run the job or to withdraw it; False for whoever comes second."""
-        try:
-            return self._ticket.pop()  # one step, whatever thread asks
-        except IndexError:
-            return False
-
-    async def outcome(self) -> Any:
-        """
-        Wait for the outcome. Cancelled before the job began, it never runs; cancelled later, this waits for its end.
-
-        Only so does whoever is cancelled find what the job did: otherwise its commit could land after they looked.
-        """
-        import asyncio
-
-        future = cast("asyncio.Future[Any]", self.future)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if self.claim():
-                future.cancel()
-                raise
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            future.exception()  # looked at, so that nobody is told that it was not
-            raise
-
-    def finish(self, result: object) -> None:
-        if isinstance(result, Kept):
-            self.error = result.error
-        else:
-            self.result = result
-
-    def settle(self) -> None:
-        """Hand the outcome to the task that waits; called in its loop's own thread."""
-        future = self.future
-        if future is None or future.done():
-            return
-        if self.error is None:
-            future.set_result(self.result)
-        else:
-            future.set_exception(self.error)
 
 
 # --- the writer ------------------------------------------------------------------------------------------------------
@@ -194,10 +95,10 @@ class Writer:
         self._erase_at = 0
         self._erase_wait = 1
         self._mail = threading.Condition()
-        self._queue: list[_Job] = []
+        self._queue: list[Job] = []
         self._chores = False
         self._thread: threading.Thread | None = None
-        self._gathered: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
 
     @property
     def transactions(self) -> int:
@@ -209,7 +110,7 @@ class Writer:
     def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run one job in this thread; see `Database`."""
         refuse_fork(self._pid)
-        job = _Job(work, size, durable, erases, None)
+        job = Job(work, size, durable, erases)
         with self._lock:
             self._transact([job], patient=True)
             self._do_chores()
@@ -218,24 +119,25 @@ class Writer:
         return cast("T", job.result)
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Queue one job and wait for its outcome; see `_Job.outcome` for cancellation, and `Database`."""
-        import asyncio
+        """Queue one job and wait for its outcome; see `Outcome` for cancellation, and `Database`."""
+        from minutebook.stores.sqlite_waiting import awaited  # loads asyncio, which blocking callers do without
 
         refuse_fork(self._pid)
-        loop = asyncio.get_running_loop()
-        job = _Job(work, size, durable, erases, loop.create_future())
+        job = Job(work, size, durable, erases)
+        outcome = awaited(job)
+        loop = outcome.get_loop()
         gathered = self._gathered.get(loop)
         if gathered is None:
             self._gathered[loop] = [job]
             loop.call_soon(self._flush, loop)
         else:
             gathered.append(job)
-        return cast("T", await job.outcome())
+        return cast("T", await outcome)
 
     def attempt(self, work: Work[None]) -> bool:
         """Run one job in this thread unless anybody else is writing; see `Database`."""
         refuse_fork(self._pid)
-        job = _Job(work, 0, durable=False, erases=False, future=None)
+        job = Job(work, 0, durable=False, erases=False)
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -267,7 +169,7 @@ class Writer:
         if jobs:
             self._post(jobs)
 
-    def _post(self, jobs: list[_Job]) -> None:
+    def _post(self, jobs: list[Job]) -> None:
         """Give jobs to the thread, starting it if need be; no jobs means that only chores wait."""
         with self._mail:
             if not self._closed:
@@ -299,15 +201,15 @@ class Writer:
                 jobs = [job for job in jobs if job.claim()]
                 if jobs:
                     self._transact(jobs, patient=True)
-                _wake(jobs)
+                wake(jobs)
                 self._do_chores()
         for job in jobs:
             job.error = closed()
-        _wake(jobs)
+        wake(jobs)
 
     # --- one transaction
 
-    def _transact(self, jobs: list[_Job], *, patient: bool) -> bool:
+    def _transact(self, jobs: list[Job], *, patient: bool) -> bool:
         """
         Run the jobs in one transaction and note each one's outcome; the caller holds the lock.
 
@@ -322,13 +224,13 @@ class Writer:
             begun = True
             self._run_jobs(jobs)
             self._cursor.execute(sql.COMMIT)
-            self._log_bytes += sum(job.size for job in jobs) + _COMMIT_BYTES
+            self._log_bytes += sum([job.size for job in jobs]) + _COMMIT_BYTES
         except BaseException as error:
             self._undo(error)
             if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._failed:
                 self._transact_each(jobs)
                 return True
-            _fail_jobs(jobs, error)
+            fail_jobs(jobs, error)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -374,7 +276,7 @@ class Writer:
         self._transactions += 1
         return True
 
-    def _run_jobs(self, jobs: list[_Job]) -> None:
+    def _run_jobs(self, jobs: list[Job]) -> None:
         """
         Run each job; what it raises ends the transaction if it is alone, in a group only what it did itself.
 
@@ -400,7 +302,7 @@ class Writer:
         self._cursor.execute(sql.BEGIN_WRITE)
         self._run_saved(jobs)
 
-    def _run_saved(self, jobs: list[_Job]) -> None:
+    def _run_saved(self, jobs: list[Job]) -> None:
         for job in jobs:
             job.result = job.error = None
             self._cursor.execute(sql.SAVE_JOB)
@@ -424,7 +326,7 @@ class Writer:
         if self._failed:
             _registry.forget(self)
 
-    def _transact_each(self, jobs: list[_Job]) -> None:
+    def _transact_each(self, jobs: list[Job]) -> None:
         """Run each job of a group alone, so that one too large for the disk does not fail its neighbours."""
         for job in jobs:
             job.result = job.error = None
@@ -432,7 +334,7 @@ class Writer:
 
     # --- checkpoints and erasure
 
-    def _erase(self, jobs: list[_Job]) -> None:
+    def _erase(self, jobs: list[Job]) -> None:
         """Cut the log for the jobs that erased something; whether it worked is their result."""
         erasing = [job for job in jobs if job.erases and job.error is None]
         if not erasing:
@@ -569,36 +471,6 @@ class Writer:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _with_cause(error: MinutebookError, cause: BaseException | None) -> MinutebookError:
-    error.__cause__ = cause
-    return error
-
-
-def _fail_jobs(jobs: list[_Job], error: BaseException) -> None:
-    for job in jobs:
-        if isinstance(error, DRIVER_ERRORS):
-            job.error = _with_cause(translated(error), cause_of(error))
-        else:
-            # Each task raises an exception of its own; a shared one would collect all their tracebacks.
-            job.error = error if len(jobs) == 1 else copy.copy(error)
-
-
-def _wake(jobs: Sequence[_Job]) -> None:
-    """Wake each loop once for all of its jobs; a loop that was closed meanwhile has nobody left to wake."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in jobs:
-        if job.future is not None:
-            loops.setdefault(job.future.get_loop(), []).append(job)
-    for loop, own in loops.items():
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle_all, own)
-
-
-def _settle_all(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        job.settle()
-
-
 # --- one writer per file ---------------------------------------------------------------------------------------------
 
 
@@ -671,4 +543,4 @@ def acquire_writer(path: str | os.PathLike[str], *, allow_network_filesystem: bo
     return _registry.acquire(path, allow_network_filesystem)
 
 
-__all__ = ["CHECKPOINT_BYTES", "Database", "Kept", "Work", "Writer", "acquire_writer"]
+__all__ = ["CHECKPOINT_BYTES", "Writer", "acquire_writer"]

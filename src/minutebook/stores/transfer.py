@@ -22,19 +22,20 @@ from minutebook.errors import (
     ImportRefused,
     InvalidOption,
 )
+from minutebook.model.arrivals import Reading
+from minutebook.model.bounds import check_flag
 from minutebook.model.entries import Draft, Kind, first_digest, recompute_digest
 from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import (
     MAX_LINE_BYTES,
     Checks,
     Imported,
-    Reading,
     end_of,
     head_of,
     left_out,
     sealed_entry,
 )
-from minutebook.stores.private_files import private_file_writer
+from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.streams import stream_entries
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ async def export_record(
     store: JournalStore, key: ConversationKey, path: str | os.PathLike[str], force: bool, progress: Progress | None
 ) -> int:
     """See `JournalStore.export`."""
+    check_flag(force, "force")
     header = await store.header(key)
     if header is None:
         raise DecisionHistoryAbsent("no such conversation to export")
@@ -122,6 +124,7 @@ async def import_record(
     """See `JournalStore.import_`."""
     if not callable(check):  # pyright: ignore[reportUnnecessaryComparison] - callers without types
         raise InvalidOption("check is asked what the entries are; it must be callable", option="check")
+    check_flag(good_prefix, "good_prefix")
     await store.header(key)  # a closed store or a foreign key is told before the file is read
     reading = Reading()
     problem = _read(reading, path, progress)

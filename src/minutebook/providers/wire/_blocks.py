@@ -122,7 +122,7 @@ class BlockFormat(Format):
         if isinstance(content, list):
             for index, block in enumerate(content):
                 members(block, f"{path}.{self.list_key}[{index}]")
-        if not self._is_answer(content, path):
+        if not self._is_answer(content):
             return Answer()
         return Answer(*_slices.find(payload, *keys, self.list_key), 1, f"{path}.{self.list_key}")
 
@@ -131,20 +131,17 @@ class BlockFormat(Format):
         blocks: list[JSON] = [self.text_part(content)] if isinstance(content, str) else content
         return [block for block in blocks if not self.is_empty(block)]
 
-    def _is_answer(self, content: list[JSON] | str, path: str) -> bool:
+    def _is_answer(self, content: list[JSON] | str) -> bool:
         """
-        Return whether the provider takes this back as what the model said.
+        Return whether there is anything that the provider takes back as what the model said.
 
-        An answer that was cut while the model thought has nothing that may end it (case O-10): the record alone has it.
+        An answer of nothing but thinking has nothing that may end it (case O-10): the record alone has it.
         """
-        filled = self._filled(content)
-        if not filled or not self.is_thought(filled[-1]):
-            return bool(filled)
-        return any(self.call(members(block, path), path) for block in filled)
+        return not all(map(self.is_thought, self._filled(content)))
 
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls in a list of blocks, with their arguments as JSON values."""
-        content = codec.decode(fragment)
+        content = codec.reread(fragment)
         blocks = content if isinstance(content, list) else []
         found = [self.call(members(b, f"{path}[{n}]"), f"{path}[{n}]") for n, b in enumerate(blocks)]
         return [call for call in found if call is not None]

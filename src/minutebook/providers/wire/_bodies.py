@@ -34,8 +34,7 @@ def opened(body: object, path: str = "$") -> tuple[bytes, JSON]:
         if isinstance(body, (bytes, bytearray, memoryview)):
             payload = bytes(cast("bytes", body))
             return payload, codec.decode(payload)
-        payload = _encoded(body, path)
-        return payload, codec.reread(payload)
+        return _encoded(body, path)
     except InvalidValue as error:
         if path == "$":
             raise
@@ -43,12 +42,12 @@ def opened(body: object, path: str = "$") -> tuple[bytes, JSON]:
         raise InvalidValue(f"in the message at {path}: {error}", path=place) from error
 
 
-def _encoded(body: object, path: str) -> bytes:
+def _encoded(body: object, path: str) -> tuple[bytes, JSON]:
     try:
-        return codec.encode(body)
+        return codec.encode_copy(body)
     except InvalidValue:
         # Something in it is no plain JSON value. Should that be an SDK's object, its dump takes its place.
-        return codec.encode(_dumped(body, path, _SDK_DEPTH, {}))
+        return codec.encode_copy(_dumped(body, path, _SDK_DEPTH, {}))
 
 
 def _dumped(value: object, path: str, depth: int, seen: dict[int, object]) -> object:

@@ -15,7 +15,7 @@ from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._transcript import Walk, match
-from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, members
+from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,6 +85,18 @@ class Format(ABC):
     @abstractmethod
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a fragment with its call ids replaced, each pair used once, in order."""
+
+    def is_compacted(self, value: JSON) -> bool:
+        """Return whether a response in a transcript holds what the provider made of messages before it."""
+        return any(kind_of(part) == "compaction" for part in self._parts_of(value))
+
+    def _parts_of(self, value: JSON) -> list[JSON]:
+        held = value.get(self.list_key) if isinstance(value, dict) else value
+        return held if isinstance(held, list) else []
+
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return the fragment as it is: this format's providers take back whatever they said."""
+        return fragment
 
     def unbound(self, fragment: bytes) -> bytes:
         """Return the fragment as it is: this format binds no reasoning to what stands before it."""
@@ -189,7 +201,8 @@ class Format(ABC):
         The last exchange may be unfinished. Linear in the transcript.
 
         Raises:
-            InvalidMessage: no message of this format, or instructions after the conversation has begun.
+            InvalidMessage: no message of this format, instructions after the conversation has begun, or a compaction
+                without an input before it: it stands for messages that are not there, and would be in no window.
             PairingViolation: a result without a waiting call, or a response while calls wait; `index` is the message.
         """
         walk = Walk(self)
@@ -255,7 +268,7 @@ class Format(ABC):
             return Draft(kind=Kind.RESPONSE, payload=payload)
         fragment = payload[answer.start : answer.stop]
         calls = tuple(call for call, _ in self.call_list(fragment, answer.path))
-        size = len(fragment) + _length(self.response_wrap) - (answer.messages - 1)
+        size = len(self.sendable(fragment)) + _length(self.response_wrap) - (answer.messages - 1)
         messages = answer.messages
         if calls and self.grouped:
             # The message of the results is counted here. Each result adds itself and a comma, one comma too many.

@@ -2,7 +2,8 @@
 How a ready transcript becomes drafts: turns, exchanges, and results beside their calls.
 
 Results find their calls within the newest exchange alone, since real ids repeat across exchanges (case O-09) and some
-are missing. What cannot be paired is refused with its index; nothing is guessed and nothing is left out.
+are missing. What cannot be paired is refused with its index; nothing is guessed and nothing is left out. So is what a
+provider made of messages that it dropped, where no input of the transcript stands before it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Walk:
         self.waiting: dict[int, Call] = {}
         self.begun = False
         self.asked = False
+        self.heard = False
+        """Whether a user has said anything yet."""
 
     def take(self, piece: Piece) -> None:
         """Add the drafts of the next step."""
@@ -36,6 +39,7 @@ class Walk:
             return
         self.begun = True
         if piece.side is Side.USER:
+            self.heard = True
             kind = Kind.INJECTION if self.asked or self.waiting else Kind.INPUT
             self.asked = self.asked or kind is Kind.INPUT
             self.drafts.append(self.wire.spoken(kind, piece.payload))
@@ -59,6 +63,14 @@ class Walk:
                 f"message {piece.index} answers while {len(self.waiting)} call(s) before it wait for their results",
                 index=piece.index,
                 waiting=tuple(self.waiting),
+            )
+        if not self.heard and self.wire.is_compacted(piece.value):
+            raise InvalidMessage(
+                f"message {piece.index} holds a compaction, which stands for messages that are not here; a window "
+                "begins with an input, so it would be in none and what it stands for lost. Give the transcript with "
+                "the messages before it, or leave the compaction out",
+                path=piece.path,
+                index=piece.index,
             )
         draft = self.wire.responded(piece.payload, piece.value, piece.path)
         self.drafts.append(draft)

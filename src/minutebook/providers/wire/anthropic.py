@@ -1,9 +1,9 @@
 """
 Anthropic Messages: content is a text or a list of blocks; the results of an exchange are one user message.
 
-Thinking goes back as it came, with whatever it led to, also where its text is empty and its signature is not. An answer
-that ends with it does not go back: the provider refuses that. Tools that the provider runs itself (`server_tool_use`)
-are not answered here.
+Thinking goes back as it came, with whatever it led to, also where its text is empty and its signature is not. What led
+to nothing, at the end of an answer that was cut, does not go back, nor does a text that says nothing: the provider
+refuses both, whatever it said itself. Tools that the provider runs itself (`server_tool_use`) are not answered here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minutebook.providers.wire._values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from minutebook.model.codec import JSON
 
@@ -78,8 +78,11 @@ class Anthropic(BlockFormat):
         return Reply(identifier(block, "tool_use_id", path), "")
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
-        """Return the `tool_result` block; `is_error` stands there only when it is one."""
-        content = output if are_parts(output, _PARTS) else as_text(output)
+        """Return the `tool_result` block; `is_error` stands there only when it is one, an empty text never."""
+        if isinstance(output, list) and are_parts(output, _PARTS):
+            content: JSON = [part for part in output if part != {"type": "text", "text": ""}] or ""
+        else:
+            content = as_text(output)
         block: dict[str, JSON] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
         return {**block, "is_error": True} if error else block
 
@@ -97,19 +100,36 @@ class Anthropic(BlockFormat):
         """Return whether the block is thinking, readable or not."""
         return kind_of(block) in _THINKING
 
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return a response's list without blank texts and thinking at its end, every other block byte for byte."""
+        blocks = _blocks(fragment)
+        kept = [place for place, block in enumerate(blocks) if not self.is_empty(block)]
+        while kept and self.is_thought(blocks[kept[-1]]):
+            kept.pop()
+        return fragment if len(kept) == len(blocks) else _left(fragment, kept)
+
     def unbound(self, fragment: bytes) -> bytes:
         """Return a response's list without its thinking, every other block byte for byte."""
-        blocks = array(codec.decode(fragment), "$") if fragment.startswith(b"[") else []
-        kept = [not self.is_thought(block) for block in blocks]
-        if all(kept):
+        blocks = _blocks(fragment)
+        kept = [place for place, block in enumerate(blocks) if not self.is_thought(block)]
+        if len(kept) == len(blocks):
             return fragment
-        left = [raw for raw, stays in zip(_slices.items(fragment), kept, strict=True) if stays]
-        said = any(not self.is_empty(block) for block, stays in zip(blocks, kept, strict=True) if stays)
-        return b"[" + b",".join(left) + b"]" if said else b""
+        return b"" if all(self.is_empty(blocks[place]) for place in kept) else _left(fragment, kept)
 
     def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
         content = message.get("content")
         return content if isinstance(content, str) else array(content, f"{path}.content")
+
+
+def _blocks(fragment: bytes) -> list[JSON]:
+    """Return the blocks of a response's fragment; a text has none."""
+    return array(codec.reread(fragment), "$") if fragment.startswith(b"[") else []
+
+
+def _left(fragment: bytes, kept: Sequence[int]) -> bytes:
+    """Return a list of the blocks at some places of another, each as its bytes; nothing for none."""
+    items = _slices.items(fragment)
+    return b"[%b]" % b",".join([items[place] for place in kept]) if kept else b""
 
 
 WIRE: Final = Anthropic()

@@ -92,7 +92,7 @@ class OpenAIChat(Format):
 
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls of a message; the arguments are the text that the model wrote."""
-        message = members(codec.decode(fragment), path)
+        message = members(codec.reread(fragment), path)
         place = f"{path}.tool_calls"
         calls = array(message.get("tool_calls") or [], place)
         found = [_call(members(call, f"{place}[{n}]"), f"{place}[{n}]") for n, call in enumerate(calls)]

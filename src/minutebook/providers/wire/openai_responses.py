@@ -108,7 +108,7 @@ class OpenAIResponses(Format):
 
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls that the client has to answer; arguments are the text that the model wrote."""
-        items = [members(item, path) for item in array(codec.decode(b"[%b]" % fragment), path)]
+        items = [members(item, path) for item in array(codec.reread(b"[%b]" % fragment), path)]
         outputs = {identifier(item, "call_id", path) for item in items if kind_of(item) in _OUTPUTS}
         found: list[tuple[Call, JSON]] = []
         for index, item in enumerate(items):

@@ -1,14 +1,26 @@
-"""What both APIs of OpenAI share: their errors, their names, and schemas that are called strict."""
+"""What both APIs of OpenAI share: their errors, names, routes and prices, and schemas that are called strict."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from minutebook.testing.fakes.dialect import Problem, array, event, members
+from minutebook.testing.fakes.dialect import (
+    Asked,
+    Dialect,
+    Problem,
+    Route,
+    array,
+    event,
+    members,
+    picked,
+    token_count,
+)
+from minutebook.testing.fakes.seals import Seal, canonical
 
 if TYPE_CHECKING:
+    from minutebook.testing.fakes.answers import Answer
     from minutebook.testing.fakes.shapes import Fault
 
 _CODES: Final = {
@@ -114,3 +126,46 @@ def no_stream(body: Mapping[str, Any]) -> Problem | None:
     if body.get("stream_options") is not None and not body.get("stream"):
         return invalid("'stream_options' is only allowed when 'stream' is enabled.", "stream_options")
     return None
+
+
+def written(arguments: Any) -> str:
+    """Return a call's arguments as the text that OpenAI gives; a text stays as it is."""
+    return arguments if isinstance(arguments, str) else canonical(arguments).decode()
+
+
+def dialect(
+    name: str,
+    path: str,
+    *,
+    counted: tuple[str, ...],
+    check_request: Callable[[dict[str, Any], Seal], Problem | None],
+    check_count: Callable[[dict[str, Any], Seal], Problem | None],
+    too_long: Callable[[int, int], Problem],
+    respond: Callable[[Asked, Answer], dict[str, Any]],
+    events: Callable[[Asked, dict[str, Any]], list[bytes]],
+    broken: Callable[[Problem], bytes],
+    sealed: frozenset[str] = frozenset(),
+) -> Dialect:
+    """
+    Return one of the two APIs: it generates at `path` and counts below it.
+
+    `counted` names the fields that cost tokens; `too_long` is told how many a request takes and how many there are.
+    """
+    routes = {f"/v1{path}": Route(kind="generate"), f"/v1{path}/input_tokens": Route(kind="count")}
+    return Dialect(
+        name=name,
+        root="/v1",
+        route=lambda path, _: routes.get(path),
+        identified=identified,
+        check=lambda route, body, _, seal: (check_count if route.kind == "count" else check_request)(body, seal),
+        tokens=lambda _route, body, _headers, _seal: token_count(picked(body, counted)),
+        overflow=lambda _, used, window: too_long(used, window) if used > window else None,
+        counted=lambda count: {"object": "response.input_tokens", "input_tokens": count},
+        respond=respond,
+        events=events,
+        failed=failed,
+        error=error,
+        broken=broken,
+        malformed=malformed,
+        sealed=sealed,
+    )

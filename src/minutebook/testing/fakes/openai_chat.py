@@ -7,12 +7,12 @@ OpenAI Chat Completions, and the count endpoint that llama.cpp's server has for 
     call ids have 40 characters at most, and stand once in a request (stricter than the service, which repeats some)
     a schema that is called strict is closed and has no optional field
 
-The service has no count endpoint for this API; the counting of `tokens` is what `usage.prompt_tokens` bills.
+The service has no count endpoint for this API; what is counted here is what `usage.prompt_tokens` bills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from minutebook.testing.fakes import _openai
@@ -20,18 +20,14 @@ from minutebook.testing.fakes._openai import at, invalid
 from minutebook.testing.fakes.dialect import (
     CREATED,
     Asked,
-    Dialect,
     Problem,
-    Route,
     array,
     event,
     members,
-    picked,
     pieces,
     repeated,
     token_count,
 )
-from minutebook.testing.fakes.seals import Seal, canonical
 from minutebook.testing.fakes.shapes import Shape, shape_of_type
 
 if TYPE_CHECKING:
@@ -191,14 +187,7 @@ def _tools(body: dict[str, Any]) -> Problem | None:
 # --- answers ---
 
 
-def tokens(body: dict[str, Any]) -> int:
-    """Return what a request costs."""
-    return token_count(picked(body, COUNTED))
-
-
-def _overflow(_: dict[str, Any], used: int, window: int) -> Problem | None:
-    if used <= window:
-        return None
+def _too_long(used: int, window: int) -> Problem:
     message = (
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {used} tokens."
     )
@@ -220,7 +209,7 @@ def _respond(asked: Asked, answer: Answer) -> dict[str, Any]:
             {
                 "id": call.id or asked.fresh("call"),
                 "type": "function",
-                "function": {"name": call.name, "arguments": written(call.arguments)},
+                "function": {"name": call.name, "arguments": _openai.written(call.arguments)},
             }
             for call in answer.calls
         ]
@@ -242,11 +231,6 @@ def _respond(asked: Asked, answer: Answer) -> dict[str, Any]:
         },
         "service_tier": "default",
     }
-
-
-def written(arguments: Any) -> str:
-    """Return a call's arguments as the text that OpenAI gives; a text stays as it is."""
-    return arguments if isinstance(arguments, str) else canonical(arguments).decode()
 
 
 def _events(asked: Asked, body: dict[str, Any]) -> list[bytes]:
@@ -281,30 +265,14 @@ def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 # --- the dialect ---
 
-_ROUTES: Final = {
-    "/v1/chat/completions": Route(kind="generate"),
-    "/v1/chat/completions/input_tokens": Route(kind="count"),
-}
-
-
-def _check(route: Route, body: dict[str, Any], _: Mapping[str, str], seal: Seal) -> Problem | None:  # noqa: ARG001
-    return check_count(body) if route.kind == "count" else check_request(body)
-
-
-DIALECT: Final = Dialect(
-    name="openai-chat",
-    root="/v1",
-    route=lambda path, _: _ROUTES.get(path),
-    identified=_openai.identified,
-    check=_check,
-    tokens=lambda _route, body, _headers, _seal: tokens(body),
-    overflow=_overflow,
-    counted=lambda count: {"object": "response.input_tokens", "input_tokens": count},
+DIALECT: Final = _openai.dialect(
+    "openai-chat",
+    "/chat/completions",
+    counted=COUNTED,
+    check_request=lambda body, _: check_request(body),
+    check_count=lambda body, _: check_count(body),
+    too_long=_too_long,
     respond=_respond,
     events=_events,
-    failed=_openai.failed,
-    error=_openai.error,
     broken=_openai.broken,
-    malformed=_openai.malformed,
-    sealed=frozenset(),
 )

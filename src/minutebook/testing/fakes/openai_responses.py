@@ -23,18 +23,14 @@ from minutebook.testing.fakes._openai import at, invalid
 from minutebook.testing.fakes.dialect import (
     CREATED,
     Asked,
-    Dialect,
     Problem,
-    Route,
     array,
     event,
     members,
-    picked,
     pieces,
     repeated,
     token_count,
 )
-from minutebook.testing.fakes.openai_chat import written
 from minutebook.testing.fakes.seals import Prefix, Seal, Verdict
 from minutebook.testing.fakes.shapes import Shape, shape_of_type
 
@@ -310,14 +306,7 @@ def _tools(body: dict[str, Any]) -> Problem | None:
 # --- answers ---
 
 
-def tokens(body: dict[str, Any]) -> int:
-    """Return what a request costs."""
-    return token_count(picked(body, COUNTED))
-
-
-def _overflow(_: dict[str, Any], used: int, window: int) -> Problem | None:
-    if used <= window:
-        return None
+def _too_long(_used: int, _window: int) -> Problem:
     message = "Your input exceeds the context window of this model. Please adjust your input and try again."
     return invalid(message, "input", "context_length_exceeded")
 
@@ -379,7 +368,7 @@ def _output(asked: Asked, answer: Answer, status: str) -> list[dict[str, Any]]:
         items.append({**said, "phase": "commentary" if answer.calls else "final_answer"})
     for call in answer.calls:
         made = {"id": id_("fc"), "type": "function_call", "status": status, "name": call.name}
-        items.append({**made, "arguments": written(call.arguments), "call_id": call.id or asked.fresh("call")})
+        items.append({**made, "arguments": _openai.written(call.arguments), "call_id": call.id or asked.fresh("call")})
     return items
 
 
@@ -459,27 +448,15 @@ def _broken(problem: Problem) -> bytes:
 
 # --- the dialect ---
 
-_ROUTES: Final = {"/v1/responses": Route(kind="generate"), "/v1/responses/input_tokens": Route(kind="count")}
-
-
-def _check(route: Route, body: dict[str, Any], _: Mapping[str, str], seal: Seal) -> Problem | None:
-    return check_count(body, seal) if route.kind == "count" else check_request(body, seal)
-
-
-DIALECT: Final = Dialect(
-    name="openai-responses",
-    root="/v1",
-    route=lambda path, _: _ROUTES.get(path),
-    identified=_openai.identified,
-    check=_check,
-    tokens=lambda _route, body, _headers, _seal: tokens(body),
-    overflow=_overflow,
-    counted=lambda count: {"object": "response.input_tokens", "input_tokens": count},
+DIALECT: Final = _openai.dialect(
+    "openai-responses",
+    "/responses",
+    counted=COUNTED,
+    check_request=check_request,
+    check_count=check_count,
+    too_long=_too_long,
     respond=_respond,
     events=_events,
-    failed=_openai.failed,
-    error=_openai.error,
     broken=_broken,
-    malformed=_openai.malformed,
     sealed=frozenset({"encrypted_content"}),
 )

@@ -1,0 +1,191 @@
+"""One step of a decision, as pure functions: what goes into its request, and what its response is recorded as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from minutebook.errors import InvalidMessage, InvalidOption, InvalidValue, PairingViolation
+from minutebook.model import codec
+from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
+from minutebook.model.entries import Draft, payload_digest
+from minutebook.model.schemas import checked_schema
+from minutebook.providers.decision import (
+    Api,
+    Diagnosis,
+    Fields,
+    Interface,
+    is_object,
+    reported,
+    text_at,
+    token_count,
+    unavailable,
+    violation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.record import OpenExchange
+
+# --- what is asked ---
+
+
+def checked_request(request: DecisionRequest) -> DecisionRequest:
+    """
+    Return a request of which every rule is enforced on what the model answers, before anything is sent.
+
+    Its schemas are copies: nobody can change one while the answer is on its way.
+
+    Raises:
+        InvalidOption: two capabilities of one name, parameters that are no object schema, or a schema with a keyword
+            that is not enforced here.
+    """
+    names = [*(spec.name for spec in request.capabilities), *request.withheld]
+    if len(set(names)) < len(names):
+        raise InvalidOption("two capabilities have the same name", option="capabilities")
+    capabilities = tuple(_checked_spec(spec) for spec in request.capabilities)
+    return msgspec.structs.replace(request, capabilities=capabilities, output=checked_schema(request.output))
+
+
+def _checked_spec(spec: CapabilitySpec) -> CapabilitySpec:
+    parameters = checked_schema(spec.parameters)
+    if not is_object(parameters):
+        raise InvalidOption("a capability's parameters are a schema of type object", option="capabilities")
+    return msgspec.structs.replace(spec, parameters=parameters)
+
+
+def answers(
+    waiting: Sequence[OpenExchange], observations: Iterable[Observation], interface: Interface
+) -> tuple[Draft, ...]:
+    """
+    Return the results for the exchange that waits, in call order; observations of earlier exchanges are recorded.
+
+    Raises:
+        PairingViolation: a waiting call without an observation, or one that does not belong to its call.
+    """
+    drafts: list[Draft] = []
+    for exchange in waiting:
+        found = _by_position(exchange, observations)
+        missing = [position for position in exchange.waiting if position not in found]
+        if missing:
+            raise PairingViolation(
+                f"{len(missing)} call(s) of the exchange at seq {exchange.exchange} have no observation: {missing}; "
+                "a decision needs the outcome of every call before it",
+                exchange=exchange.exchange,
+                waiting=tuple(missing),
+            )
+        for position, observation in sorted(found.items()):
+            draft = interface.result(position, exchange.calls[position], observation)
+            drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
+    return tuple(drafts)
+
+
+def _by_position(exchange: OpenExchange, observations: Iterable[Observation]) -> dict[int, Observation]:
+    found: dict[int, Observation] = {}
+    for observation in observations:
+        reference = observation.reference
+        if reference is None or reference.exchange != exchange.exchange:
+            continue
+        place = reference.position
+        if place in found or place not in exchange.waiting or exchange.calls[place].name != observation.capability:
+            raise PairingViolation(
+                f"an observation does not answer the call at position {place} of the exchange at seq "
+                f"{exchange.exchange}: given twice, not waiting, or of another capability",
+                exchange=exchange.exchange,
+                call=place,
+            )
+        found[place] = observation
+    return found
+
+
+def prelude(interface: Interface, request: DecisionRequest) -> str:
+    """Return a digest of what a request says before its messages; empty where no reasoning is bound to it."""
+    if not interface.wire.binds:
+        return ""
+    tools: list[JSON] = [[spec.name, spec.description, spec.parameters] for spec in interface.tools(request)]
+    return payload_digest(codec.encode([interface.instructions(request), tools]))[:8].hex()
+
+
+def as_data(request: DecisionRequest) -> str:
+    """Return the task with the real observations as data: all that a provider without a history is told."""
+    if not request.observations:
+        return request.task
+    done: list[JSON] = [
+        {"capability": seen.capability, "arguments": seen.arguments, "error" if seen.error else "result": seen.value}
+        for seen in request.observations
+    ]
+    return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
+
+
+def merged(api: Api, fields: Fields, extra: Mapping[str, bytes]) -> Fields:
+    """Return our fields with the caller's; in one that is shared, the members of both."""
+    both = {**fields, **extra}
+    for name in api.shared.keys() & fields.keys() & extra.keys():
+        ours, theirs = codec.decode(fields[name]), codec.decode(extra[name])
+        both[name] = codec.encode({**cast("dict[str, JSON]", theirs), **cast("dict[str, JSON]", ours)})
+    return both
+
+
+# --- what came ---
+
+
+def opened(api: Api, payload: bytes) -> dict[str, JSON]:
+    """
+    Return a completed response's body.
+
+    Raises:
+        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
+        AgentDecisionProviderSchemaViolation: a response that was refused, cut or filtered.
+    """
+    try:
+        body = codec.decode(payload)
+    except InvalidValue:
+        body = None
+    if not isinstance(body, dict):
+        raise unavailable("not_json", 200)
+    error = api.error(body)
+    if error is not None:
+        raise reported(api.code, error, "error_body")
+    api.check(body)
+    return body
+
+
+def read(api: Api, interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+    """
+    Return what a response's body is recorded as, and the decision in it; its calls have no reference yet.
+
+    Raises:
+        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
+        AgentDecisionProviderSchemaViolation: the body holds no valid typed decision.
+    """
+    body = opened(api, payload)
+    draft, decision = read_message(interface, request, payload)
+    return draft, msgspec.structs.replace(decision, billed_tokens=token_count(api.billed(body)))
+
+
+def read_message(interface: Interface, request: DecisionRequest, payload: bytes) -> tuple[Draft, Decision]:
+    """
+    Return a message's draft and the decision in it, without asking what an API says around it.
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: it holds no valid typed decision.
+    """
+    try:
+        draft = interface.wire.response(payload)
+    except InvalidMessage:
+        raise violation(Diagnosis.MALFORMED) from None
+    if not draft.messages:
+        raise violation(Diagnosis.NO_TEXT)
+    return draft, interface.read(request, draft)
+
+
+def withheld(api: Api, payload: bytes) -> int:
+    """Return how many reasoning blocks or items a response says that its provider withheld from the model."""
+    if not api.withheld or b'"input_transformations"' not in payload:
+        return 0
+    body = codec.decode(payload)
+    told = body.get("input_transformations") if isinstance(body, dict) else None
+    return sum(text_at(each, "type") == api.withheld for each in told) if isinstance(told, list) else 0

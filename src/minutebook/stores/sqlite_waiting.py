@@ -1,0 +1,34 @@
+"""
+How a task waits for a job: the part of the writer that needs an event loop, loaded by the first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minutebook.stores.sqlite_jobs import Job
+
+
+class Outcome(asyncio.Future[Any]):
+    """
+    What a job comes to. Cancelled before the job began, it never runs; cancelled later, the task waits for its end.
+
+    Only so does whoever is cancelled find what the job did: otherwise its commit could land after they looked.
+    """
+
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        """Be what `job` tells its outcome to."""
+        super().__init__(loop=loop)
+        self._ticket = job.ticket
+        job.future = self
+
+    def cancel(self, msg: object = None) -> bool:
+        """Withdraw the job, if it has not begun. A task whose future does not let it go is cancelled behind it."""
+        return self._ticket.acquire(blocking=False) and super().cancel(msg)
+
+
+def awaited(job: Job) -> Outcome:
+    """Return what a task of the running loop awaits for `job`."""
+    return Outcome(job, asyncio.get_running_loop())

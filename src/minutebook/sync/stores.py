@@ -1,0 +1,207 @@
+"""Stores for blocking callers: each holds its asynchronous twin over a journal whose methods never suspend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from minutebook.errors import BlockingMismatch
+from minutebook.model.clock import system_clock
+from minutebook.model.colours import blocking_only
+from minutebook.stores import journal as asynchronous
+from minutebook.stores.opening import (
+    DECISION_BYTES,
+    DECISION_SESSIONS,
+    DECISION_TTL_SECONDS,
+    host_journal,
+    memory_journal,
+    sqlite_journal,
+    store_bounds,
+    store_url,
+)
+from minutebook.sync.driving import Over, blocking, drive, plain, streaming
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+    from collections.abc import Callable
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import NoReturn, Self
+
+    from minutebook import ports
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Record
+
+Result = TypeVar("Result")
+
+
+class JournalStore(Over[asynchronous.JournalStore]):
+    """What all blocking stores are: see `minutebook.stores.journal.JournalStore`."""
+
+    def __init__(self, core: asynchronous.JournalStore) -> None:
+        """Wrap a store whose journal never suspends."""
+        self._core = core
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that every conversation of this store is in."""
+        return self._core.namespace
+
+    key = plain(asynchronous.JournalStore.key)
+    fresh_id = plain(asynchronous.JournalStore.fresh_id)
+    read = blocking(asynchronous.JournalStore.read)
+    entries = streaming(asynchronous.JournalStore.entries)
+    receipts = streaming(asynchronous.JournalStore.receipts)
+    delete = blocking(asynchronous.JournalStore.delete)
+    receipt = blocking(asynchronous.JournalStore.receipt)
+    recover = blocking(asynchronous.JournalStore.recover)
+    header = blocking(asynchronous.JournalStore.header)
+    list = blocking(asynchronous.JournalStore.list)
+    totals = blocking(asynchronous.JournalStore.totals)
+    verify = blocking(asynchronous.JournalStore.verify)
+    drop_summary = blocking(asynchronous.JournalStore.drop_summary)
+    export = blocking(asynchronous.JournalStore.export)
+    import_ = blocking(asynchronous.JournalStore.import_)
+    close = blocking(asynchronous.JournalStore.close)
+
+    def within(self, namespace: str) -> Self:
+        """See `JournalStore.within`."""
+        view = object.__new__(type(self))
+        view._core = self._core.within(namespace)
+        return view
+
+    def transact(
+        self,
+        key: ConversationKey,
+        operation: Callable[[Record | None], tuple[Record | None, Result]],
+        *,
+        format: str = "record",  # noqa: A002 - the field's standard word
+    ) -> Result:
+        """See `JournalStore.transact`; `operation` is a plain function here."""
+
+        async def awaited(record: Record | None) -> tuple[Record | None, Result]:
+            return operation(record)
+
+        return drive(self._core.transact(key, awaited, format=format))
+
+    @property
+    def journal(self) -> NoReturn:
+        """
+        Nothing: what is asked for here belongs to the asynchronous twin.
+
+        Raises:
+            BlockingMismatch: a blocking store was given to an asynchronous conversation or provider.
+        """
+        raise BlockingMismatch(
+            "a store of minutebook.sync was given to an asynchronous object; take both from minutebook or both from "
+            "minutebook.sync"
+        )
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = blocking_only
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MemoryStore(JournalStore):
+    """A store in RAM: see `minutebook.MemoryStore`."""
+
+    def __init__(
+        self,
+        namespace: str = "memory",
+        *,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        super().__init__(asynchronous.JournalStore(memory_journal(bounds, clock), namespace=namespace))
+
+
+class SQLiteStore(JournalStore):
+    """A store in one private SQLite file, or on a connection of the host's: see `minutebook.SQLiteStore`."""
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        *,
+        database: sqlite3.Connection | None = None,
+        namespace: str | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=True)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
+
+
+class HostStore(JournalStore):
+    """
+    A store in a database of the host's own: see `minutebook.HostStore`.
+
+    The host's `transact` stays `async def`, and waits for nothing but `operation`, which finishes at once: it blocks in
+    its driver instead. One that waits for an event loop is refused at its first call with `BlockingMismatch`.
+    """
+
+    def __init__(
+        self,
+        store: ports.Store,
+        *,
+        namespace: str | None = None,
+        max_retained_bytes: int | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        super().__init__(asynchronous.JournalStore(host_journal(store, max_retained_bytes, clock), namespace=namespace))
+
+
+def create_sqlite_decision_history_store(
+    filename: str | os.PathLike[str] | None = None,
+    *,
+    database: sqlite3.Connection | None = None,
+    namespace: str | None = None,
+    max_sessions: int | None = DECISION_SESSIONS,
+    max_bytes: int | None = DECISION_BYTES,
+    ttl: timedelta | float | None = DECISION_TTL_SECONDS,
+) -> SQLiteStore:
+    """Return a `SQLiteStore` with the bounds of a decision history: 128 conversations, 32 MiB, 24 hours (SPEC D19)."""
+    return SQLiteStore(
+        filename, database=database, namespace=namespace, max_sessions=max_sessions, max_bytes=max_bytes, ttl=ttl
+    )
+
+
+def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLiteStore:
+    """Return the store that a URL from configuration names: see `minutebook.open_store`."""
+    filename = store_url(url)
+    if filename is None:
+        return MemoryStore() if namespace is None else MemoryStore(namespace)
+    return SQLiteStore(filename, namespace=namespace)
+
+
+def store_over(core: asynchronous.JournalStore | None) -> JournalStore | None:
+    """Return the blocking twin of a store that a provider opened itself."""
+    return None if core is None else JournalStore(core)
+
+
+def core_of(store: JournalStore) -> asynchronous.JournalStore:
+    """
+    Return the asynchronous store that a blocking one drives.
+
+    Raises:
+        BlockingMismatch: it is an asynchronous store, or none at all.
+    """
+    if not isinstance(store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BlockingMismatch(
+            f"minutebook.sync takes a store of minutebook.sync, not {type(store).__module__}.{type(store).__name__}"
+        )
+    return store._core  # pyright: ignore[reportPrivateUsage]

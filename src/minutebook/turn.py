@@ -1,0 +1,313 @@
+"""
+One turn of a conversation: from its input to its last answer, under one reservation (SPEC C1).
+
+The calls that a response makes are handed out as values, and come back with their results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import InvalidOption, PairingViolation
+from minutebook.model.bounds import WindowLimits, check_flag
+from minutebook.model.codec import JSON
+from minutebook.model.colours import asynchronous_only
+from minutebook.model.entries import Call, Draft
+from minutebook.model.keys import ConversationKey
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from minutebook.history import History, Hold
+    from minutebook.model.receipts import Sent
+    from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Wire
+    from minutebook.windows import Window
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call that waits for its result, with its arguments as the provider wrote them."""
+
+    id: str
+    name: str
+    arguments: JSON
+    exchange: int
+    """The `seq` of the response it belongs to: pairing is by exchange and position, never by id alone."""
+    position: int
+    conversation: ConversationKey
+    """Where it was made: two conversations have exchanges of the same number all the time."""
+    custom: bool = False
+    """Whether it is a call of a custom tool, whose arguments are free text."""
+
+    def __repr__(self) -> str:
+        return f"ToolCall(exchange={self.exchange}, position={self.position})"
+
+
+class Turn:
+    """
+    One turn of a conversation: an `async with` block that holds the reservation (SPEC C1).
+
+    A turn has an answer: leaving the block settles it once a response was recorded and no call waits for its result.
+    Without one it is abandoned and leaving it raises `PairingViolation`, whether a window was asked for or not: an
+    answer that nobody gave to `respond` would be lost without a word. An exception or a cancellation abandons the turn
+    too, and goes on as it is; so raise one of your own to leave a turn on purpose. Whatever is abandoned is in no
+    window; the input stays recorded, and the same message goes on from it.
+    """
+
+    def __init__(self, history: History, drafts: tuple[Draft, ...], idempotency: str) -> None:
+        """Prepare the turn; nothing is reserved before the block is entered."""
+        self._history = history
+        self._wire = self._history.wire
+        self._drafts = drafts
+        self._idempotency = idempotency
+        self._hold: Hold | None = None
+        self._answer: tuple[Draft, ...] = ()
+        self._said: tuple[Draft, ...] = ()
+        """What was said while a request was under way, until its answer is there to stand before it."""
+        self._responded = False
+        self.receipt: Receipt | None = None
+        """What the last commit wrote, and the request that it answers."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
+
+    async def __aenter__(self) -> Self:
+        """
+        Reserve the conversation and record the input, durable before any request is made.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds the conversation.
+            PairingViolation: an exchange before it waits for results that are not parked.
+        """
+        if self._hold is not None:
+            raise InvalidOption("a turn is entered once; make a new one", option="turn")
+        self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold = self._entered()
+        try:
+            if error is None:
+                await self._settle(hold)
+        except BaseException as refusal:
+            await hold.abandon(refusal, (*self._answer, *self._said))
+            raise
+        if error is not None:
+            await hold.abandon(error, (*self._answer, *self._said))
+
+    async def _settle(self, hold: Hold) -> None:
+        if not self._responded:
+            raise PairingViolation(
+                "the turn ended without a response; was the call of `respond` left out, or its `await`? To leave a "
+                "turn on purpose raise an exception: its input stays recorded, and the same message goes on from it"
+            )
+        _check_answered(hold.header, "the turn ends")
+        self.receipt = (await hold.commit((*self._answer, *self._said), settles=True, release=True)).receipt
+
+    async def window(self, limits: WindowLimits | None = None) -> Window:
+        """
+        Return the messages to send: this turn's input, the newest exchanges within the limits, and no more.
+
+        While a call of this turn waits for its result there is no window. With its exchange the request would hold a
+        call without a result (promise I-22); without it the newest exchange would be cut, and the results that have
+        arrived with it (SPEC D8, case O-15). Give the results, or `park` the call. To look at what is recorded so far
+        there is `Conversation.window`, which shows no exchange that waits.
+
+        Raises:
+            PairingViolation: calls wait for their results; nothing may be sent.
+            DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
+        """
+        limits = None if limits is None else checked_limits(limits)
+        # An answer that was kept back: the turn goes on, and its request's receipt goes with it.
+        _check_answered(await self._record(), "a window is asked for")
+        return await self._held().window(limits)
+
+    @property
+    def sent(self) -> Sent | None:
+        """
+        The request under way, or the last one that was answered, by numbers: which exchanges, how many messages and
+        bytes, the limits, and whether older exchanges stayed out. `None` before the first window.
+        """
+        return self._entered().sent or (self.receipt.request if self.receipt else None)
+
+    async def respond(self, body: object) -> list[ToolCall]:
+        """
+        Record the provider's raw response and return the calls that it makes.
+
+        `body` is the response as bytes, as a dict, or as an object of the openai or anthropic SDK. A response with
+        calls is durable when this returns, so before any tool runs. One without is written when the block ends, in the
+        same commit that settles the turn: until then an exception would abandon it in any case.
+
+        Raises:
+            InvalidMessage: no response of this wire format; nothing was recorded.
+            PairingViolation: calls of the response before it wait for their results.
+        """
+        hold = self._held()
+        draft = self._wire.response(body)
+        hold.generated = True
+        said, self._said = self._said, ()
+        try:
+            if not draft.calls:
+                _check_answered(await self._record(), "the model answers")
+                self._answer, self._responded = (draft, *said), True
+                return []
+            committed = await self._record(draft, *said)
+        except BaseException:
+            self._said = (*said, *self._said)
+            raise
+        self._responded = True
+        key, exchange = self._history.key, committed.state.exchange
+        calls = self._wire.calls(draft.payload[draft.start : draft.stop])
+        return [tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
+
+    async def result(self, call: ToolCall, output: object, *, error: bool = False) -> None:
+        """
+        Record what answers a call, durable when this returns: a text, a JSON value, or a complete wire message.
+
+        Raises:
+            PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
+                not what the response has.
+        """
+        call = checked_call(call, self._history.key, self._held().header)
+        await self._record(result_draft(self._wire, call, output, error=error))
+
+    async def say(self, message: object) -> None:
+        """
+        Record a further message inside the turn; while a call is open it is shown after the results (case O-08).
+
+        One that comes between a window and its answer is recorded with the answer and stands behind it: the model has
+        not seen it, and what it thought stays bound to what it did see. The next window shows it in any case. Until the
+        answer is recorded it is in memory alone; a process that is killed in between takes it along with its attempt.
+        """
+        draft = self._wire.injection(message)
+        if self._held().sent is not None and not self._answer:
+            self._said = (*self._said, draft)
+            return
+        await self._record(draft)
+
+    async def park(self, call: ToolCall) -> None:
+        """
+        Let the exchange of `call` wait while the conversation goes on, for an approval or a slow tool.
+
+        It is in no window until `Conversation.complete` has brought its results.
+        """
+        call = checked_call(call, self._history.key, self._held().header)
+        await self._record(parks=(call.exchange,))
+
+    async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
+        """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
+        hold = self._held()
+        # Taken before the first await: of two commits under way together only one records it.
+        kept, self._answer, self._said = (*self._answer, *self._said), (), ()
+        if kept or drafts or parks:
+            try:
+                self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt
+            except BaseException:
+                self._answer = kept  # a refusal that the caller catches must not cost the model's answer
+                raise
+        return hold.header
+
+    def _held(self) -> Hold:
+        hold = self._entered()
+        if not hold.held:
+            raise InvalidOption("the turn is over; begin another one", option="turn")
+        return hold
+
+    def _entered(self) -> Hold:
+        if self._hold is None:
+            raise InvalidOption(
+                "the turn is not entered; it is a `with` block (under an event loop, `async with`)", option="turn"
+            )
+        return self._hold
+
+
+def checked_limits(limits: object) -> WindowLimits:
+    """
+    Return limits as they were given, the default ones for `None`.
+
+    Raises:
+        InvalidOption: they are no `WindowLimits`.
+    """
+    if limits is None:
+        return WindowLimits()
+    if type(limits) is not WindowLimits:  # a subclass may have left its checks out
+        raise InvalidOption(f"limits is a WindowLimits, not {type(limits).__name__}", option="limits")
+    return limits
+
+
+def checked_call(call: object, key: ConversationKey, header: Header | None) -> ToolCall:
+    """
+    Return `call` if it was made in this conversation and, while it waits, is what its response has at its place.
+
+    A `ToolCall` can be made by hand, as from a table of approvals. Under another id its result would stand in every
+    window beside a call that it does not answer (promise I-22).
+
+    Raises:
+        InvalidOption: it is no `ToolCall`, or one of other types.
+        PairingViolation: another conversation made it, or the response has another call at its place.
+    """
+    if type(call) is not ToolCall:
+        raise InvalidOption(f"a call is what `respond` returned, not {type(call).__name__}", option="call")
+    if not _has_own_types(call):
+        raise InvalidOption("a field of this call has another type than those that `respond` returns", option="call")
+    if call.conversation != key:
+        raise PairingViolation("the call was made in another conversation", exchange=call.exchange)
+    for waits in header.state.open if header else ():
+        at = call.position
+        if waits.exchange == call.exchange and 0 <= at < len(waits.calls) and waits.calls[at] != _named(call):
+            raise PairingViolation(
+                f"call {at} of the response at seq {call.exchange} has another id or name; take the calls that "
+                "`respond` or `open_calls` returns",
+                exchange=call.exchange,
+            )
+    return call
+
+
+def _has_own_types(call: ToolCall) -> bool:
+    kinds = (type(call.exchange), type(call.position), type(call.id), type(call.name), type(call.custom))
+    return kinds == (int, int, str, str, bool)
+
+
+def _named(call: ToolCall) -> Call:
+    return Call(call.id, call.name, call.custom)
+
+
+def result_draft(wire: Wire, call: ToolCall, output: object, *, error: bool) -> Draft:
+    """
+    Return the draft of what answers a call, in its own exchange.
+
+    Raises:
+        InvalidValue: the output is nothing that JSON can hold.
+        InvalidOption: `error` is no bool.
+    """
+    draft = wire.result(call.position, _named(call), output, error=check_flag(error, "error"))
+    return msgspec.structs.replace(draft, exchange=call.exchange)
+
+
+def tool_call(key: ConversationKey, call: tuple[Call, JSON], exchange: int, position: int) -> ToolCall:
+    """Return a call of a response as it is handed out."""
+    named, arguments = call
+    return ToolCall(
+        id=named.id,
+        name=named.name,
+        arguments=arguments,
+        exchange=exchange,
+        position=position,
+        conversation=key,
+        custom=named.custom,
+    )
+
+
+def _check_answered(header: Header, what: str) -> None:
+    for waits in header.state.open:
+        if not waits.parked:
+            raise PairingViolation(
+                f"{what} while {len(waits.waiting)} call(s) wait for their results; give them, or park them (or is an "
+                "`await` missing?)",
+                exchange=waits.exchange,
+            )
