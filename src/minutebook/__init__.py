@@ -60,7 +60,14 @@ if TYPE_CHECKING:
         StoreClosed,
     )
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.chat_events import AgentEvent
+    from minutebook.model.chat_events import (
+        AgentEvent,
+        HistoryCleared,
+        HistoryShortened,
+        HistorySummarized,
+        MessageAdded,
+        SummarizationFailed,
+    )
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         CallReference,
@@ -88,7 +95,7 @@ if TYPE_CHECKING:
     from minutebook.ports import DecisionProvider, Listing, Observer, Summarize, Totals
     from minutebook.programs import Runtime
     from minutebook.providers.guard import ContextGuardTransport
-    from minutebook.reading import Exchange
+    from minutebook.reading import Exchange, Found
     from minutebook.runtime import (
         Approval,
         Budgets,
@@ -154,11 +161,15 @@ __all__ = [
     "Event",
     "Exchange",
     "Finish",
+    "Found",
     "GeminiDecisionProvider",
     "Header",
     "HistoryAbandoned",
+    "HistoryCleared",
     "HistoryOptions",
     "HistoryResumed",
+    "HistoryShortened",
+    "HistorySummarized",
     "HistorySummary",
     "HistoryTrimmed",
     "HostStore",
@@ -175,6 +186,7 @@ __all__ = [
     "MemoryResource",
     "MemoryStore",
     "MemoryValue",
+    "MessageAdded",
     "MinutebookError",
     "Observation",
     "Observer",
@@ -199,6 +211,7 @@ __all__ = [
     "Sent",
     "StorageError",
     "StoreClosed",
+    "SummarizationFailed",
     "Summarize",
     "ToolCall",
     "Totals",
@@ -232,11 +245,15 @@ _HOMES = {
     "Event": "minutebook.model.events",
     "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
+    "Found": "minutebook.reading",
     "GeminiDecisionProvider": "minutebook.decisions",
     "Header": "minutebook.model.record",
     "HistoryAbandoned": "minutebook.model.events",
+    "HistoryCleared": "minutebook.model.chat_events",
     "HistoryOptions": "minutebook.decisions",
     "HistoryResumed": "minutebook.model.events",
+    "HistoryShortened": "minutebook.model.chat_events",
+    "HistorySummarized": "minutebook.model.chat_events",
     "HistorySummary": "minutebook.model.events",
     "HistoryTrimmed": "minutebook.model.events",
     "HostStore": "minutebook.stores.opening",
@@ -247,6 +264,7 @@ _HOMES = {
     "MemoryResource": "minutebook.runtime",
     "MemoryStore": "minutebook.stores.opening",
     "MemoryValue": "minutebook.runtime",
+    "MessageAdded": "minutebook.model.chat_events",
     "Observation": "minutebook.model.decisions",
     "Observer": "minutebook.ports",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
@@ -263,6 +281,7 @@ _HOMES = {
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
     "Sent": "minutebook.model.receipts",
+    "SummarizationFailed": "minutebook.model.chat_events",
     "Summarize": "minutebook.ports",
     "ToolCall": "minutebook.turn",
     "Totals": "minutebook.ports",

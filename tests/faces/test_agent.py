@@ -1386,9 +1386,3 @@ def test_a10_a_conversation_of_another_kind_is_refused(fake: ProviderFake) -> No
         assert not fake.requests
 
     told(story())
-
-
-def test_every_error_of_an_agent_is_one_of_ours(fake: ProviderFake) -> None:
-    """The tree of errors holds for this face too."""
-    assert issubclass(AgentBudgetExhausted, MinutebookError)
-    assert agent(fake).lost_events == 0

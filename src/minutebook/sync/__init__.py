@@ -121,13 +121,25 @@ if TYPE_CHECKING:
         Finish as Finish,
     )
     from minutebook import (
+        Found as Found,
+    )
+    from minutebook import (
         Header as Header,
     )
     from minutebook import (
         HistoryAbandoned as HistoryAbandoned,
     )
     from minutebook import (
+        HistoryCleared as HistoryCleared,
+    )
+    from minutebook import (
         HistoryResumed as HistoryResumed,
+    )
+    from minutebook import (
+        HistoryShortened as HistoryShortened,
+    )
+    from minutebook import (
+        HistorySummarized as HistorySummarized,
     )
     from minutebook import (
         HistorySummary as HistorySummary,
@@ -164,6 +176,9 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         MemoryValue as MemoryValue,
+    )
+    from minutebook import (
+        MessageAdded as MessageAdded,
     )
     from minutebook import (
         MinutebookError as MinutebookError,
@@ -224,6 +239,9 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         StoreClosed as StoreClosed,
+    )
+    from minutebook import (
+        SummarizationFailed as SummarizationFailed,
     )
     from minutebook import (
         Summarize as Summarize,
