@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from minutebook.chat import KEEP_RECENT, Chat
 from minutebook.chat_options import (
-    SUMMARY_BYTES,
     Settings,
+    asked,
     fresh_uuid,
-    given_context,
     given_state,
     given_store,
+    given_summary,
     given_tools,
     kept_count,
-    user_message,
     uuid_of,
 )
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import system_clock
+from minutebook.model.colours import asynchronous_only
 from minutebook.model.emitting import emitted
-from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
@@ -134,7 +133,7 @@ class Agent:
             DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
         """
         self._post.connect()
-        answer, events = await self._chat.say(user_message(text, name), given_context(context))
+        answer, events = await self._chat.say(*asked(text, context, name))
         await self._handlers.tell(events)
         return answer
 
@@ -145,10 +144,10 @@ class Agent:
         Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was.
         """
         self._post.connect()
-        message, context = user_message(text, name), given_context(context)
+        message = asked(text, context, name)
 
         async def saying() -> None:
-            await self._handlers.tell((await self._chat.say(message, context, streamed=True))[1])
+            await self._handlers.tell((await self._chat.say(*message, streamed=True))[1])
 
         return emitted(saying)
 
@@ -212,9 +211,8 @@ class Agent:
         Raises:
             InvalidOption: a number of messages that is none.
         """
-        keep = kept_count(keep_recent_count)
         self._post.connect()
-        text, events = await self._chat.summarise(keep)
+        text, events = await self._chat.summarise(kept_count(keep_recent_count))
         await self._handlers.tell(events)
         return text
 
@@ -229,7 +227,7 @@ class Agent:
         Raises:
             DecisionHistorySummaryInvalid: no text, an empty one, or one of more than 16 KiB.
         """
-        await self._chat.set_summary(None if text is None else checked_summary(text, SUMMARY_BYTES))
+        await self._chat.set_summary(given_summary(text))
 
     def is_summarization_enabled(self) -> bool:
         """Return whether older messages are summarised by themselves."""
@@ -271,7 +269,8 @@ class Agent:
         """
         Have `handler`, a function or coroutine function, told of an event once what it tells of is recorded (SPEC A8).
 
-        It is given a value with the event's fields. What it raises is counted in `lost_events` and changes nothing.
+        It is given the event's value: `MessageAdded`, `HistoryCleared`, `HistoryShortened` (when trimmed),
+        `HistorySummarized` or `SummarizationFailed`. What it raises is counted in `lost_events` and changes nothing.
 
         Raises:
             InvalidOption: no event of `AgentEvent`, or nothing that can be called.
@@ -286,6 +285,9 @@ class Agent:
     async def close(self) -> None:
         """Close the client that this agent made for itself; one that was given, and a store, stay open."""
         await self._post.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
 
     async def __aenter__(self) -> Self:
         return self

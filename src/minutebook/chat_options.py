@@ -96,9 +96,26 @@ SUMMARY_BYTES: Final = 16_384
 _STATE = {"history", "agent_id", "agent_name", "timestamp", "summary"}
 
 
-def user_message(text: object, name: str | None) -> dict[str, JSON]:
-    """Return what a user says as a message of a history."""
-    return checked_message({"role": "user", "content": cast("JSON", text), "name": name})
+def asked(text: object, context: object, name: str | None) -> tuple[dict[str, JSON], str | None]:
+    """
+    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing.
+
+    Raises:
+        InvalidMessage: no text, or a name that is none.
+        InvalidValue: a context that is no text.
+    """
+    message = checked_message({"role": "user", "content": cast("JSON", text), "name": name})
+    return message, None if context is None or context == "" else codec.text(context, "context")
+
+
+def given_summary(text: object) -> str | None:
+    """
+    Return a summary's text, `None` for none.
+
+    Raises:
+        DecisionHistorySummaryInvalid: no text, an empty one, or one that is too long.
+    """
+    return None if text is None else checked_summary(text, SUMMARY_BYTES)
 
 
 def kept_count(value: object) -> int:
@@ -106,11 +123,6 @@ def kept_count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise InvalidOption("keep_recent_count is an int of at least 0", option="keep_recent_count")
     return value
-
-
-def given_context(context: object) -> str | None:
-    """Return what is told for one message alone; `None` for nothing."""
-    return None if context is None or context == "" else codec.text(context, "context")
 
 
 def given_tools(tools: Sequence[Callable[..., Any]]) -> list[Capability[..., Any]]:
@@ -158,4 +170,4 @@ def given_state(state: object) -> tuple[list[dict[str, JSON]], str | None]:
     if not isinstance(history, list):
         raise InvalidOption("the field 'history' of a state is a list of messages", option="history")
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
-    return messages, None if summary is None else checked_summary(summary, SUMMARY_BYTES)
+    return messages, given_summary(summary)

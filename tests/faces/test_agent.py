@@ -256,6 +256,8 @@ def test_a1_each_colour_takes_its_own_client(fake: ProviderFake) -> None:
         sync.Agent(name="A", goal="g", client=client(fake))
     with pytest.raises(BlockingMismatch):
         sync.Agent(name="A", goal="g", client=blocking, store=MemoryStore())  # type: ignore[arg-type]
+    with pytest.raises(BlockingMismatch, match="async with"), agent(fake):  # type: ignore[attr-defined]
+        pass
 
 
 def test_a1_b11_the_blocking_twin_does_the_same(fake: ProviderFake, tmp_path: Path) -> None:
