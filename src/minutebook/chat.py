@@ -365,7 +365,7 @@ class Chat(Reading):
             answer = await self._run(talk, str(message["content"]))
             committed = await hold.commit(talk.staged, settles=True, release=True)
         except BaseException as error:
-            await hold.abandon(error, talk.unusable if talk else ())
+            await hold.abandon(error, talk.left() if talk else ())
             raise
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])

@@ -139,8 +139,7 @@ class Talk:
         self.staged = staged
         """What is to be recorded with the next commit."""
         self.answer = ""
-        self.unusable: tuple[Draft, ...] = ()
-        """What came in instead of an answer, for the operator."""
+        self._unusable: tuple[Draft, ...] = ()
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
@@ -156,7 +155,7 @@ class Talk:
             draft, said, billed = read_answer(payload)
             decision = self._interface.read(request, draft) if draft.calls else None
         except AgentDecisionProviderSchemaViolation:
-            self.unusable = (*self.staged, Draft(kind=RESPONSE, payload=payload))
+            self._unusable = (Draft(kind=RESPONSE, payload=payload),)
             raise
         self._server.bill(ask, billed)
         if self._hold is not None:
@@ -166,6 +165,10 @@ class Talk:
             self.answer = said
             return Decision(finish=Finish(output=said), billed_tokens=billed)
         return await self._called(decision)
+
+    def left(self) -> tuple[Draft, ...]:
+        """Return what came in and was not recorded: an operator finds it under the mark of a turn that failed."""
+        return (*self.staged, *self._unusable)
 
     async def _called(self, decision: Decision) -> Decision:
         if self._hold is not None:

@@ -1190,7 +1190,7 @@ def test_a9_a_failure_behind_a_tool_takes_the_whole_turn_back() -> None:
                 await each.chat("read")
             assert await each.get_history() == []
             kinds = [entry.kind.name async for entry in store.entries(each.key)]
-            assert kinds == ["INPUT", "RESPONSE", "ABANDONED"]
+            assert kinds == ["INPUT", "RESPONSE", "RESULT", "ABANDONED"]
             assert await each.chat("read") == "fine"
             assert sent(fake.requests[-1]) == [PROMPT, user("read")]
 
