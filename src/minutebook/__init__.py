@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
+        Abandoned,
         CallReference,
         Decision,
         DecisionRequest,
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from minutebook.windows import Window
 
 __all__ = [
+    "Abandoned",
     "Agent",
     "AgentBudgetExhausted",
     "AgentDecisionProviderSchemaViolation",
@@ -227,6 +229,7 @@ __all__ = [
 
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
+    "Abandoned": "minutebook.model.decisions",
     "Agent": "minutebook.agent",
     "AgentEvent": "minutebook.model.chat_events",
     "AnthropicDecisionProvider": "minutebook.decisions",

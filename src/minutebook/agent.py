@@ -22,7 +22,6 @@ from minutebook.chat_options import (
     uuid_of,
 )
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
-from minutebook.model.clock import system_clock
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.emitting import emitted
 from minutebook.providers.chat import checked_message
@@ -30,6 +29,7 @@ from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
 from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.program import Program
+from minutebook.stores.clock import system_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence

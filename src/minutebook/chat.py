@@ -51,8 +51,8 @@ from minutebook.policy.retention import (
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
-from minutebook.reading import Reading, missing
-from minutebook.stores.streams import standing
+from minutebook.reading import Reading
+from minutebook.record_reader import RecordReader
 from minutebook.talk import REQUEST_LIMITS, Server, Talk, unfinished
 
 if TYPE_CHECKING:
@@ -176,22 +176,15 @@ class Chat(Reading):
     async def _said(self, header: Header, mark: Summary | None) -> tuple[Said, ...]:
         """Return the newest messages behind the start, as far as the limit reaches, and the instructions."""
         limit, start = self.settings.max_history_messages, mark.start if mark else 0
+        reader = RecordReader(self._one_record(header), self.key)
+        page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
         backward = Backward(header)
-        found: dict[int, Said] = {}
-        plain = 0
-        while plain < limit and backward.next_seq > start:
-            page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
-            entries = await self.store.journal.newest(self.key, backward.next_seq + 1, page)
-            await standing(self.store.journal, self.key, header)
-            if not entries:
-                raise missing(backward.next_seq)
-            for said in backward.take(entries):
-                if said.seq > start and plain < limit:
-                    found[said.seq] = said
-                    plain += not said.instructs
+        while backward.next_seq > start and sum(not said.instructs for said in backward.said) < limit:
+            await reader.read_on(header, backward, page)
             await pause()
+        found = {said.seq: said for said in backward.said if said.seq > start}
         for seq in mark.kept if mark else ():
-            if seq not in found and (kept := said_in(await self._entry(header, seq))) is not None:
+            if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:
                 found[seq] = kept
         return shortened([found[seq] for seq in sorted(found)], limit)
 

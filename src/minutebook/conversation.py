@@ -8,7 +8,7 @@ the next turn finds a history that every provider accepts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.history import History
@@ -22,7 +22,6 @@ from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
-from minutebook.stores.streams import OneRecord
 from minutebook.turn import ToolCall, Turn, checked_call, checked_limits, result_draft, tool_call
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.record import Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Journal, Observer, Summarize
+    from minutebook.ports import Observer, Summarize
     from minutebook.stores.journal import JournalStore
     from minutebook.stores.transfer import Progress
     from minutebook.windows import Window
@@ -215,7 +214,7 @@ class Conversation(Reading):
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         limits = None if limits is None else checked_limits(limits)
-        return await self.history.window(limits, cast("Journal", OneRecord(self.store.journal)))
+        return await self.history.window(limits, self._one_record())
 
     async def export(self, path: str | PathLike[str], *, force: bool = False, progress: Progress | None = None) -> int:
         """

@@ -34,12 +34,14 @@ from minutebook.errors import (
 )
 from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
+from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, new_header
 from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import prelude_mark
 from minutebook.ports import Committed
+from minutebook.record_reader import RecordReader
 from minutebook.windows import Window, WindowReader, bounded, page_of
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
     from minutebook.fitting import Fitted
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.entries import Draft
+    from minutebook.model.entries import Draft, Entry
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
@@ -121,9 +123,10 @@ class History:
         Raises:
             DecisionHistoryConflict: it was recorded in another wire format; read as this one it would make no sense.
         """
-        return self._checked(await self.journal.header(self.key))
+        return self.checked(await self.journal.header(self.key))
 
-    def _checked(self, header: Header | None) -> Header | None:
+    def checked(self, header: Header | None) -> Header | None:
+        """Return a header that the journal gave. Raises as `header`."""
         if header is not None and header.format.partition("/")[0] != self.wire.name:
             raise DecisionHistoryConflict(
                 f"the conversation was recorded as {header.format.partition('/')[0]!r}; read it in that format"
@@ -144,7 +147,7 @@ class History:
         With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
         """
         journal = journal or self.journal
-        header = self._checked(await journal.header(self.key))
+        header = self.checked(await journal.header(self.key))
         if header is None and not staged:
             return Window(b"[]")
         if header is None:
@@ -176,6 +179,10 @@ class History:
 
     def _reader(self, journal: Journal) -> WindowReader:
         return WindowReader(journal, self.key, self.wire, self.limits, self.low_water, self.reasoning, self.emit)
+
+    async def entry(self, seq: int) -> Entry:
+        """See `RecordReader.entry`."""
+        return await RecordReader(self.journal, self.key).entry(seq)
 
     def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
         """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
@@ -218,6 +225,8 @@ class Hold:
         self._prelude = ""
         self._window_end = 0
         """The newest `seq` when the last window was made."""
+        self._unproved = 0
+        """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
@@ -249,6 +258,7 @@ class Hold:
         self.held = not release
         continued = known.continued(reserved.header, reserved.written) if known else None
         self.tail = continued or Tail(reserved.tail)
+        self._unproved = 0 if continued else reserved.header.entries - len(reserved.written)
         if release:
             self._end()
         if reserved.receipt is None:
@@ -316,6 +326,9 @@ class Hold:
             InvalidOption: the reservation ended meanwhile.
         """
         history = self.history
+        if self._unproved:
+            self.tail = Tail(tuple(proved(history.key, self.header, self.tail.entries)))
+            self._unproved = 0
         pending = () if self._summary is None else (self._summary,)
         header = self.header
         fitted, window, tail = await history.fit(
@@ -423,6 +436,8 @@ class Hold:
         if sent is not None:
             self._plan = self._sent = None
         if release:
+            if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
+                self.tail = Tail(tuple([entry for entry in self.tail.entries if entry.seq > self._unproved]))
             history.tails.put(history.key, self.header, bounded(self.tail, history.limits))
             self._end()
         return committed

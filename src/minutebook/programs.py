@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from minutebook import runtime
 from minutebook.errors import InvalidOption
-from minutebook.model.clock import system_clock
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.checkpoints import Storage
-from minutebook.runtime.loop import agents_of, one_by_one
+from minutebook.runtime.loop import agents_of, one_by_one, shown_type
+from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _storage(store: object, option: str) -> Storage | None:
     if store is None:
         return None
     if not isinstance(store, JournalStore):
-        raise InvalidOption(f"{option} is a store of minutebook, not a {type(store).__name__}", option=option)
+        raise InvalidOption(f"{option} is a store of minutebook, not {shown_type(store)}", option=option)
     return storage_of(store)
 
 

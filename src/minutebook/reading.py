@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
+from minutebook.errors import InvalidOption
 from minutebook.model import codec
 from minutebook.model.bounds import check_place
 from minutebook.model.codec import JSON, reread
@@ -19,8 +19,9 @@ from minutebook.model.entries import ABANDONED, INPUT, RESULT, SUMMARY, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
-from minutebook.ports import STREAM_PAGE, Page
-from minutebook.stores.streams import standing, stream_pages
+from minutebook.ports import STREAM_PAGE
+from minutebook.record_reader import RecordReader
+from minutebook.stores.streams import OneRecord, stream_pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.model.units import Unit
+    from minutebook.ports import Journal
     from minutebook.stores.journal import JournalStore
 
 READ_AT_ONCE = 64
@@ -186,18 +188,17 @@ class Reading:
             check_place(after, "after")
         if before and after is not None:
             raise InvalidOption("page before a seq or after one, not both", option="before")
-        header = await self.history.header()
+        if after is not None:
+            return await self._page_after(after, limit) if limit != 0 else []
+        journal = self._one_record()
+        header = self.history.checked(await journal.header(self.key))
         if header is None or limit == 0:
             return []
-        if after is not None:
-            return await self._page_after(after, limit)
-        scan = Scan(header, below=before, answered=await self._turn_of(before), reading=True)
+        reader = RecordReader(journal, self.key)
+        answered = (await reader.entry(before)).turn if 0 < before <= header.entries else 0
+        scan = Scan(header, below=before, answered=answered, reading=True)
         while not scan.exhausted and (limit is None or len(scan.units) <= limit):
-            entries = await self.store.journal.newest(self.key, scan.next_seq + 1, STREAM_PAGE)
-            await standing(self.store.journal, self.key, header)
-            if not entries:
-                raise missing(scan.next_seq)
-            scan.add(entries)
+            await reader.read_on(header, scan, STREAM_PAGE)
             await pause()
         found: list[Exchange] = []
         for position in reversed(range(len(scan.units))[:limit]):
@@ -207,9 +208,9 @@ class Reading:
                 await pause()
         return found
 
-    async def _turn_of(self, seq: int) -> int:
-        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
-        return page[0].turn if page and page[0].seq == seq else 0
+    def _one_record(self, header: Header | None = None) -> Journal:
+        """Return the journal for one reading: every page is of the record of `header`, or that it first found."""
+        return cast("Journal", OneRecord(self.store.journal, header))
 
     async def _page_after(self, after: int, limit: int | None) -> list[Exchange]:
         found: list[Exchange] = []
@@ -255,11 +256,7 @@ class Reading:
 
     async def _entry(self, header: Header, seq: int) -> Entry:
         """Return one entry of the conversation that `header` describes."""
-        page = await self.store.journal.oldest(self.key, seq - 1, Page(rows=1, messages=1, size=1))
-        await standing(self.store.journal, self.key, header)
-        if not page or page[0].seq != seq:
-            raise missing(seq)
-        return page[0]
+        return await RecordReader(self._one_record(header), self.key).entry(seq)
 
 
 def _holds(value: JSON, sought: str) -> bool:
@@ -282,8 +279,3 @@ def _lacks_results(unit: Unit) -> bool:
     entries = unit.entries
     calls = len(entries[0].calls) if entries else 0
     return len([entry for entry in entries if entry.kind is RESULT]) != calls
-
-
-def missing(seq: int) -> DecisionHistoryCorrupt:
-    """Return the refusal of a record in which an entry is not where it stands."""
-    return DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)

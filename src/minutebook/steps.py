@@ -32,12 +32,21 @@ from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
-from minutebook.ports import Page
 from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import Ask, joined
 from minutebook.providers.generator import Generator
 from minutebook.providers.native import Native
-from minutebook.providers.step import answers, as_data, checked_request, merged, prelude, read, read_message, withheld
+from minutebook.providers.step import (
+    answers,
+    checked_request,
+    merged,
+    prelude,
+    read,
+    read_message,
+    stopped,
+    task_with_observations,
+    withheld,
+)
 from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
@@ -145,7 +154,7 @@ class Steps:
         if self.store is None:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
-        header = await history.journal.header(history.key)
+        header = await self._closed(history, await history.journal.header(history.key), request)
         anew = await self._begins_anew(history, header, request)
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
@@ -178,6 +187,18 @@ class Steps:
         decision = _referenced(decision, committed.header.state.exchange, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
+    async def _closed(self, history: History, header: Header | None, request: DecisionRequest) -> Header | None:
+        """Record what the last calls of a task came to that was given up, so that the next task can open its turn."""
+        before = request.abandoned
+        if header is None or before is None or not header.state.open:
+            return header
+        if header.token and before.worker_stopped:
+            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+                await history.journal.recover(history.key, header.epoch)
+        drafts = answers(header.state.open, stopped(header.state.open, before.observations), self.interface)
+        await history.append(drafts)
+        return await history.journal.header(history.key)
+
     async def _begins_anew(self, history: History, header: Header | None, request: DecisionRequest) -> bool:
         """
         Return whether the messages of a resumed invocation are gone, or were and no decision since was delivered.
@@ -189,8 +210,8 @@ class Steps:
             return False
         if header is None or not header.state.turn:
             return True
-        opened = await history.journal.oldest(history.key, header.state.turn - 1, _ONE_ENTRY)
-        return bool(opened) and opened[0].payload == self.interface.wire.input(as_data(request)).payload
+        opened = await history.entry(header.state.turn)
+        return opened.payload == self.interface.wire.input(task_with_observations(request)).payload
 
     async def _undelivered(
         self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool
@@ -206,12 +227,10 @@ class Steps:
         newest = header.state.exchange
         if header.attempt is not None or not newest or not (anew or newest > request.resumed.seen):
             return None
-        entries = await history.journal.oldest(history.key, newest - 1, _ONE_ENTRY)
-        if not entries:
-            return None
+        recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, entries[0].payload)[1], newest, None)
+        decision = _referenced(read(request, recorded.payload)[1], newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
@@ -253,13 +272,13 @@ class Steps:
         if not turn:
             return await history.open(attempt=False)
         # Where the messages are gone, what was really done goes as data, as it does without a history.
-        task = as_data(request) if anew else request.task
+        task = task_with_observations(request) if anew else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it.
         return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
-        message = self.interface.wire.input(as_data(request))
+        message = self.interface.wire.input(task_with_observations(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
         prepared: dict[bytes, Prepared] = {}
         guard = self._guard(request, prepared)
@@ -361,9 +380,6 @@ class Steps:
         else:
             return counted_tokens(counting, payload)
         raise failure
-
-
-_ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
 
 
 def _tell_resumed(history: History, request: DecisionRequest, window: Window, *, gone: bool) -> None:

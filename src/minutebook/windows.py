@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
 from minutebook.model.pause import pause
@@ -26,6 +25,7 @@ from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import STREAM_PAGE, Page
+from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,6 @@ INPUT_ROWS = 256
 
 PAGE_ROWS = 4096
 """How many rows are read at once for a window, however large its limits are."""
-
-_ONE_ENTRY = Page(rows=1, messages=1, size=1)
 
 
 class Window(Sequence["dict[str, JSON]"]):
@@ -92,7 +90,7 @@ class Window(Sequence["dict[str, JSON]"]):
         return f"Window({len(self)} messages, {len(self.json):,} bytes)"
 
 
-class WindowReader:
+class WindowReader(RecordReader):
     """Makes windows of one conversation in one wire format. `limits` say how much of it is worth remembering."""
 
     def __init__(
@@ -106,8 +104,7 @@ class WindowReader:
         emit: Callable[[Event], None],
     ) -> None:
         """Name what is read; nothing is read yet."""
-        self._journal = journal
-        self._key = key
+        super().__init__(journal, key)
         self._wire = wire
         self._limits = limits
         self._low_water = low_water
@@ -172,10 +169,7 @@ class WindowReader:
             return None
         if tail.summary is not None and tail.summary.seq == seq:
             return tail.summary
-        found = next((entry for entry in entries if entry.seq == seq), None)
-        if found is None:
-            found = next(iter(await self._journal.oldest(self._key, seq - 1, _ONE_ENTRY)), None)
-        return found or await self._refuse_missing(seq)
+        return next((entry for entry in entries if entry.seq == seq), None) or await self.entry(seq)
 
     async def _uncovered(self, header: Header, state: State) -> Removed:
         """Return all exchanges that no summary covers as `state` has it, those in the window too; linear in them."""
@@ -186,10 +180,7 @@ class WindowReader:
         scan = Scan(header)
         late: set[int] = set()
         while scan.next_seq > state.summarised or not late <= {unit.key for unit in scan.units}:
-            entries = await self._journal.newest(self._key, scan.next_seq + 1, STREAM_PAGE)
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
+            await self.read_on(header, scan, STREAM_PAGE)
             if scan.next_seq <= state.summarised:
                 late = late or scan.late()
             await pause()
@@ -211,11 +202,7 @@ class WindowReader:
                 return scan, read
             return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
         while not scan.reaches(limits, low_water):
-            entries = await self._journal.newest(self._key, scan.next_seq + 1, page_of(limits))
-            if not entries:
-                await self._refuse_missing(scan.next_seq)
-            scan.add(entries)
-            read.extend(entries)
+            read.extend(await self.read_on(header, scan, page_of(limits)))
         return scan, read
 
     def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:
@@ -227,28 +214,23 @@ class WindowReader:
 
     async def _add_missing_input(self, scan: Scan, limits: WindowLimits | None) -> None:
         turn, said = scan.missing_input(limits)
-        entries: list[Entry] = []
-        while turn and (not entries or entries[-1].seq < said):
-            after = entries[-1].seq if entries else turn - 1
-            rows = min(max(said, turn) - after, INPUT_ROWS)
-            page = await self._journal.oldest(self._key, after, Page(rows=rows, messages=2**62, size=2**62))
-            if not page:
-                await self._refuse_missing(after + 1)
-            entries.extend(page)
-        if entries:
-            scan.add_input(entries)
-
-    async def _refuse_missing(self, seq: int) -> NoReturn:
-        """Say why an entry is not there: a window is read without a reservation, so the record may be gone by now."""
-        if await self._journal.header(self._key) is None:
-            raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
-        raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)
+        if not turn:
+            return
+        entries = [await self.entry(turn)]
+        while entries[-1].seq < said:
+            entries += await self.behind(entries[-1], min(said - entries[-1].seq, INPUT_ROWS))
+        scan.add_input(entries)
 
 
 def page_of(limits: WindowLimits) -> Page:
-    """Return how much to read at once so that one page usually decides a window."""
+    """
+    Return how much to read at once so that one page usually decides a window.
+
+    That is somewhat more than the limits: the oldest entry of a page only proves the one behind it.
+    """
+    size = limits.max_bytes + limits.max_bytes // 16
     rows = min(limits.max_messages + 8, PAGE_ROWS)
-    return Page(rows=rows, messages=limits.max_messages, size=limits.max_bytes)
+    return Page(rows=rows, messages=limits.max_messages + 2, size=size)
 
 
 def bounded(tail: Tail, limits: WindowLimits) -> Tail:

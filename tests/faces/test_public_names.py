@@ -116,10 +116,10 @@ def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
 
 UNUSED = {
     *("dataclasses", "fractions", "random", "secrets", "urllib"),
-    *("minutebook.continuation", "minutebook.decisions", "minutebook.model.proof", "minutebook.stores.transfer"),
+    *("minutebook.continuation", "minutebook.decisions", "minutebook.stores.transfer"),
     *("minutebook.stores.hosted", "minutebook.stores.memory", "minutebook.stores.private_writer"),
 }
-"""What a conversation on SQLite needs only when somebody exports, verifies, collides or counts tokens (figure 11)."""
+"""What a conversation on SQLite needs only when somebody exports, collides or counts tokens (figure 11)."""
 
 ON_SQLITE = "import minutebook.conversation, minutebook.stores.sqlite\nfrom minutebook import SQLiteStore, Conversation"
 

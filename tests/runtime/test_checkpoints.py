@@ -792,3 +792,16 @@ def test_i37_a_checkpoint_shows_nothing_of_what_it_holds() -> None:
         drive(made.run("CANARY again", **IDS))
     answer = outcome.pending[0].deny(by="CANARY", message="CANARY")
     assert "CANARY" not in repr((outcome, outcome.pending, answer, caught.value, vars(caught.value)))
+
+
+def test_d22_who_is_busy_is_told_what_frees_a_run() -> None:
+    """D22: a run is freed by the runtime, which knows its key; the store's own advice would be for another one."""
+    store = MemoryStore()
+    made, _ = kept(program(act), store, calls(call("act", number=1), exchange=2))
+    drive(cancel_at(lambda: made.run("go", **IDS), 1, Cut.CLOSED))
+    other = JournalStore(store.journal, namespace=store.namespace)
+    for again in (kept(program(act), other)[0].resume("r", "i"), kept(program(act), other)[0].run("go", **IDS)):
+        with pytest.raises(DecisionHistoryBusy, match=r"runtime\.recover\(run_id, invocation_id, ") as refused:
+            drive(again)
+        assert "store." not in str(refused.value)
+        assert (refused.value.epoch, type(refused.value.since_ms)) == (1, int)

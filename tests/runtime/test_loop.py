@@ -7,8 +7,9 @@ import math
 from typing import Any
 
 import pytest
-from tests.runtime.programs import call, calls, finish, program, runtime
+from tests.runtime.programs import call, calls, counted_ids, finish, program, runtime, still
 
+from minutebook import programs, sync
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
@@ -17,8 +18,11 @@ from minutebook.errors import (
     InvalidValue,
 )
 from minutebook.model.decisions import CallReference, Decision, Finish, Observation, ProposedCall
-from minutebook.runtime import Budgets, CapabilityFailed, Program, capability, interrupted
-from minutebook.testing import checkpoint, drive
+from minutebook.runtime import Budgets, CapabilityFailed, Program, Runtime, capability, interrupted
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import MemoryStore
+from minutebook.testing import ScriptedProvider, checkpoint, drive
 
 
 @capability
@@ -395,3 +399,47 @@ def test_texts_are_in_no_repr() -> None:
     declared: Program[str] = Program(name="clerk", instructions="CANARY", capabilities=[double])
     runs, _ = runtime(declared, calls(call("double", number=1)), finish("CANARY"))
     assert "CANARY" not in repr((declared, double, drive(runs.run("CANARY"))))
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "program": {"program": Program},
+    "provider": {"provider": ScriptedProvider},
+    "no provider": {"provider": object()},
+    "providers": {"providers": {"clerk": ScriptedProvider}},
+    "providers that are a list": {"providers": [ScriptedProvider([])]},
+    "checkpoints": {"checkpoints": MemoryStore},
+    "a journal for a store": {"checkpoints": MemoryJournal()},
+    "memory": {"memory": MemoryStore},
+    "fresh_id": {"fresh_id": "id"},
+    "monotonic_ns": {"monotonic_ns": 5},
+    "clock": {"clock": 5},
+}
+
+
+@pytest.mark.parametrize("given", WRONG.values(), ids=WRONG)
+def test_d28_what_cannot_be_an_option_is_refused_where_it_is_given(given: dict[str, Any]) -> None:
+    """D28: a class in the place of one of its instances, or what is none at all: by name, and not at the first run."""
+    options: dict[str, Any] = {"program": program(), "provider": ScriptedProvider([]), **given}
+    option = next(iter(given))
+    with pytest.raises(InvalidOption) as refused:
+        programs.Runtime(**options)
+    assert refused.value.option == option
+    if option in ("program", "provider", "providers"):
+        with pytest.raises(InvalidOption):
+            sync.Runtime(**options)
+
+
+def test_d28_a_store_of_its_own_is_no_storage_of_the_core() -> None:
+    """D28: the runtime without its defaults takes a Storage; a store in its place is named at once."""
+    made: dict[str, Any] = {"fresh_id": counted_ids(), "monotonic_ns": still, "clock": still}
+    for option in ("checkpoints", "memory"):
+        with pytest.raises(InvalidOption) as refused:
+            Runtime(program(), ScriptedProvider([]), **made, **{option: MemoryStore("t")})
+        assert refused.value.option == option
+
+
+def test_a_store_is_made_over_a_journal_and_not_over_its_class() -> None:
+    """The class in the place of a journal is named where it is given."""
+    with pytest.raises(InvalidOption) as refused:
+        JournalStore(MemoryJournal, namespace="t")  # type: ignore[arg-type]
+    assert refused.value.option == "journal"

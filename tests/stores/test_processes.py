@@ -26,8 +26,8 @@ from minutebook.errors import (
     DecisionHistoryStorageFailed,
     StoreClosed,
 )
-from minutebook.model.clock import system_clock
 from minutebook.model.keys import ConversationKey
+from minutebook.stores.clock import system_clock
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance.samples import FORMAT, dump

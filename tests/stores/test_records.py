@@ -513,7 +513,7 @@ def rewritten(path: Path, alter: Callable[[list[Any]], None]) -> None:
 
 
 def test_i39_an_exchange_of_a_turn_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    """A turn that was altered where it is stored: the window says where, and sends nothing (I-39)."""
+    """A turn that was altered where it is stored: the window says where first, and sends nothing (I-39)."""
     conversation = chat(open_journal("SQLite", tmp_path))
     drive(conversation.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]))
 
@@ -523,7 +523,7 @@ def test_i39_an_exchange_of_a_turn_that_is_none_is_refused_by_name(tmp_path: Pat
     rewritten(tmp_path / "lab.db", elsewhere)
     with pytest.raises(DecisionHistoryCorrupt) as caught:
         drive(chat(open_journal("SQLite", tmp_path)).window())
-    assert caught.value.seq == 7
+    assert caught.value.seq == 1
 
 
 def test_i39_a_waiting_call_that_its_response_does_not_make_is_refused_by_name(tmp_path: Path) -> None:

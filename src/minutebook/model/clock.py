@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from minutebook.errors import InvalidOption
@@ -12,11 +11,6 @@ if TYPE_CHECKING:
 
 MAX_WALL_MS = 2**53
 """No stored time is later; every JSON reader holds such a number exactly."""
-
-
-def system_clock() -> int:
-    """Return the system's wall time as Unix milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def read_clock(clock: Callable[[], int]) -> int:

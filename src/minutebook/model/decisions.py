@@ -74,6 +74,15 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody said that the worker before is stopped, so that its reservation may be ended (SPEC D22)."""
 
 
+class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
+    """Said until a task's first decision: the task before it was given up, and its last calls were never answered."""
+
+    observations: tuple[Observation, ...] = ()
+    """What those calls came to that the runtime had received; every other one was not executed."""
+    worker_stopped: bool = False
+    """Whether somebody said that the worker of that task is stopped, so that its reservation may be ended."""
+
+
 class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a provider needs for the next decision of one invocation."""
 
@@ -97,6 +106,7 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All of this invocation so far, oldest first."""
     resumed: Resumed | None = None
     """Of a run's first request alone: what the runtime knows of the messages before it."""
+    abandoned: Abandoned | None = None
     project: Project | None = None
     """
     Given in `opaque_refs` mode (SPEC D27). Then the arguments of `observations` are references already, and what this

@@ -10,12 +10,54 @@ import struct
 from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryCorrupt
-from minutebook.model.entries import ABANDONED, first_digest, recompute_digest
+from minutebook.model.entries import ABANDONED, damaged, first_digest, recompute_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
+
+
+def check_links(key: ConversationKey, entries: Sequence[Entry]) -> None:
+    """
+    See that each of some entries in a row, oldest first, follows from the one before it, and a record's first from its
+    key.
+
+    Entries are held to this when they are read for the first time, since a row that decodes may have been altered. The
+    oldest one is proved by the one before it alone, so who shows it reads that too. Linear in their bytes.
+
+    Raises:
+        DecisionHistoryCorrupt: one is not what was written.
+    """
+    before = first_digest(key) if entries and entries[0].seq == 1 else None
+    for entry in entries:
+        if before is not None and _digest_after(before, entry) != entry.digest:
+            raise damaged(entry.seq, "is not what was written")
+        before = entry.digest
+
+
+def _digest_after(before: bytes, entry: Entry) -> bytes:
+    try:
+        return recompute_digest(before, entry)
+    except struct.error:  # a number that no entry can have
+        return b""
+
+
+def proved(key: ConversationKey, header: Header, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """
+    Return entries in a row, newest first as a store gave them, once they are what was written.
+
+    The oldest of them is left out, since only the one before it could prove it, unless it is the record's first.
+
+    Raises:
+        DecisionHistoryCorrupt: one is not, or the newest is not the last one by the header.
+    """
+    if entries and entries[0].seq == header.entries and entries[0].digest != header.digest:
+        raise damaged(header.entries, "is not the last one by the header")
+    check_links(key, entries[::-1])
+    return entries if entries and entries[-1].seq == 1 else entries[:-1]
 
 
 class Proof:
@@ -38,10 +80,7 @@ class Proof:
             DecisionHistoryCorrupt: it is not what was written.
         """
         self.seq += 1
-        try:
-            self._digest = recompute_digest(self._digest, entry)
-        except struct.error:  # a number that no entry can have
-            self._digest = b""
+        self._digest = _digest_after(self._digest, entry)
         if entry.seq != self.seq or entry.digest != self._digest:
             raise DecisionHistoryCorrupt(f"entry {self.seq} is not what was written", seq=self.seq)
         if entry.kind is not ABANDONED:

@@ -184,7 +184,7 @@ def end_of(header: Header) -> End:
 
 def left_out(marks: Iterable[Entry], state: State) -> set[int]:
     """Return the `seq` of every entry that stands in no window for good: what marks took back, and what waits."""
-    taken = {seq for mark in marks for seq in range(mark.exchange, mark.call + 1)}
+    taken = {seq for mark in marks for seq in range(mark.exchange, min(mark.call, mark.seq) + 1)}
     return taken | ({state.turn} if state.unanswered else set())
 
 

@@ -18,7 +18,7 @@ from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, Entr
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from minutebook.model.record import Header
 
@@ -78,9 +78,11 @@ class Backward:
         state = header.attempt.state if header.attempt else header.state
         self.next_seq = header.attempt.first - 1 if header.attempt else header.entries
         self._passed = {state.turn} if state.unanswered else set[int]()
+        self.said: list[Said] = []
+        """What was found so far, newest first."""
 
-    def take(self, entries: Iterable[Entry]) -> Iterator[Said]:
-        """Yield the messages among the next entries, which come newest first and without a gap."""
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries, newest first and without a gap."""
         for entry in entries:
             if entry.seq > self.next_seq:
                 continue
@@ -92,7 +94,7 @@ class Backward:
                 else:
                     self._passed.add(entry.exchange)
             elif entry.seq not in self._passed and (found := said_in(entry)) is not None:
-                yield found
+                self.said.append(found)
 
 
 def end_of(header: Header) -> int:

@@ -8,7 +8,7 @@ import msgspec
 
 from minutebook.errors import InvalidMessage, InvalidOption, InvalidValue, PairingViolation
 from minutebook.model import codec
-from minutebook.model.decisions import CapabilitySpec, Decision, DecisionRequest, Observation
+from minutebook.model.decisions import CallReference, CapabilitySpec, Decision, DecisionRequest, Observation
 from minutebook.model.entries import Draft, payload_digest
 from minutebook.model.schemas import checked_schema
 from minutebook.providers.decision import (
@@ -83,6 +83,25 @@ def answers(
     return tuple(drafts)
 
 
+def stopped(waiting: Sequence[OpenExchange], observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return the observations of calls that wait, with each call that has none refused: its task was given up."""
+    known = {each.reference for each in observations}
+    places = [(exchange, position) for exchange in waiting for position in exchange.waiting]
+    references = [CallReference(exchange.exchange, position) for exchange, position in places]
+    refused = tuple(
+        Observation(
+            capability=exchange.calls[position].name,
+            arguments={},
+            value={"refused": "run_stopped"},
+            error=True,
+            reference=reference,
+        )
+        for (exchange, position), reference in zip(places, references, strict=True)
+        if reference not in known
+    )
+    return (*(each for each in observations if each.reference in references), *refused)
+
+
 def _by_position(exchange: OpenExchange, observations: Iterable[Observation]) -> dict[int, Observation]:
     found: dict[int, Observation] = {}
     for observation in observations:
@@ -109,7 +128,7 @@ def prelude(interface: Interface, request: DecisionRequest) -> str:
     return payload_digest(codec.encode([interface.instructions(request), tools]))[:8].hex()
 
 
-def as_data(request: DecisionRequest) -> str:
+def task_with_observations(request: DecisionRequest) -> str:
     """Return the task with the real observations as data: all that a provider without a history is told."""
     if not request.observations:
         return request.task

@@ -7,8 +7,8 @@ agent that another one called spends of its own budgets and of its caller's at o
 is never more than what the first one had.
 
 They are those of one task, however often it is stopped, resumed or tried again. The next task of the invocation has its
-own, and begins only after one that finished: what ended a task without an answer ends the invocation. An agent that was
-called has one task.
+own, and begins only after one that finished, or that the host gave up: what ended a task without an answer ends the
+invocation otherwise. An agent that was called has one task.
 """
 
 from __future__ import annotations

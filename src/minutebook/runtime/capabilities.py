@@ -24,7 +24,7 @@ from minutebook.model.rules import fault_in
 from minutebook.model.schemas import Schema
 from minutebook.runtime.approvals import canonical
 from minutebook.runtime.authority import check_grant
-from minutebook.runtime.memory import MemoryHandle, checked_resources
+from minutebook.runtime.memory import MemoryAccess, checked_resources
 from minutebook.runtime.schemas import schema_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Capability(Generic[P, R]):
     """The host's own label of what the function does; an approval holds for this version alone."""
     memory: tuple[MemoryResource, ...] = ()
     """The memory resources that it may use."""
-    handle: tuple[str, type[MemoryHandle]] | None = None
+    memory_parameter: tuple[str, type[MemoryAccess]] | None = None
     """The parameter that the runtime fills with these resources, and in which form."""
     agent: Program[Any] | None = None
     """Whom it delegates to, instead of calling the function."""
@@ -178,9 +178,9 @@ def capability(
         name = check_name(getattr(function, "__name__", None), "a capability's name")
         if name in RESERVED_NAMES:
             raise InvalidOption(f"the name {name!r} is reserved for providers; rename the capability", option="name")
-        parameters, arguments, handle = _contract(function, name)
+        parameters, arguments, memory_parameter = _contract(function, name)
         resources = checked_resources(memory)
-        if bool(resources) != (handle is not None):
+        if bool(resources) != (memory_parameter is not None):
             raise InvalidOption(
                 f"capability {name!r}: a parameter annotated Memory and the resources in memory= go together",
                 option="memory",
@@ -196,7 +196,7 @@ def capability(
             needs_approval=checked_flag(needs_approval, "needs_approval"),
             version=text(version, "version"),
             memory=resources,
-            handle=handle,
+            memory_parameter=memory_parameter,
         )
 
     return decorate if function is None else decorate(function)
@@ -232,18 +232,18 @@ def checked_flag(value: object, name: str) -> bool:
 
 def _contract(
     function: Callable[..., Any], name: str
-) -> tuple[Schema, msgspec.json.Decoder[Any], tuple[str, type[MemoryHandle]] | None]:
+) -> tuple[Schema, msgspec.json.Decoder[Any], tuple[str, type[MemoryAccess]] | None]:
     """Return the schema of a function's parameters, what converts to them, and the one that the runtime fills."""
     parameters = _signature(function, name).parameters.values()
-    handles = [(each.name, each.annotation) for each in parameters if _is_handle(each.annotation)]
-    if len(handles) > 1:
-        raise _unusable(name, handles[1][0], "is a second Memory; one holds all the resources")
-    fields = [_field(each, name) for each in parameters if not _is_handle(each.annotation)]
-    return *contract_of(fields), handles[0] if handles else None
+    accesses = [(each.name, each.annotation) for each in parameters if _is_access(each.annotation)]
+    if len(accesses) > 1:
+        raise _unusable(name, accesses[1][0], "is a second Memory; one holds all the resources")
+    fields = [_field(each, name) for each in parameters if not _is_access(each.annotation)]
+    return *contract_of(fields), accesses[0] if accesses else None
 
 
-def _is_handle(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, MemoryHandle)
+def _is_access(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, MemoryAccess)
 
 
 def contract_of(fields: Sequence[Any]) -> tuple[Schema, msgspec.json.Decoder[Any]]:

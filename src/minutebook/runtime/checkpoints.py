@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistoryError,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
@@ -25,8 +25,9 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.codec import encode
-from minutebook.model.entries import damaged, recompute_digest
+from minutebook.model.entries import Kind, damaged, first_digest
 from minutebook.model.keys import ConversationKey
+from minutebook.model.proof import check_links
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
 from minutebook.runtime.records import Progress, draft_of
@@ -75,6 +76,7 @@ class Log:
         """Name the log; nothing is read or held yet."""
         self._storage = storage
         self._key = key
+        self.address = first_digest(key).hex()[:32]
         self._token = storage.tokens.issue(self)
         self._noted: list[Draft] = []
         self._batch = ""
@@ -93,15 +95,27 @@ class Log:
         """
         try:
             header = await self._reserve(owned=owned)
+        except DecisionHistoryBusy as busy:
+            self._storage.tokens.end(self._token)
+            raise DecisionHistoryBusy(
+                f"another worker runs this invocation since {busy.since_ms:,} ms, with epoch {busy.epoch}; wait for it "
+                "or, once that worker is stopped, call runtime.recover(run_id, invocation_id, worker_stopped=True)",
+                **busy.facts,
+            ) from None
         except BaseException as error:
             await self._undo(error)
             raise
         self._epoch, self._held = header.epoch, True
         try:
-            return Progress.of(await self._newest_task(header))
+            return self._checked(Progress.of(await self._newest_task(header)))
         except BaseException as error:
             await self.release(error)
             raise
+
+    def _checked(self, progress: Progress) -> Progress:
+        if progress.began and progress.address != self.address:
+            raise DecisionHistoryCorrupt("the checkpoint holds a task of another invocation; restore a backup")
+        return progress
 
     async def _reserve(self, *, owned: bool) -> Header:
         journal = self._storage.journal
@@ -125,13 +139,17 @@ class Log:
         self._storage.tokens.end(self._token)
 
     async def _newest_task(self, header: Header) -> list[Entry]:
+        first = header.state.turn
         entries: list[Entry] = []
-        after = max(0, header.state.turn - 1)
+        after = max(0, first - 2)  # the one before the task proves its first
         while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
             entries += page
             after = page[-1].seq
-        _check_chain(entries, header.digest)
-        return entries
+        _check_chain(self._key, entries, header)
+        task = [entry for entry in entries if entry.seq >= first]
+        if [entry.seq for entry in task if entry.kind is Kind.INPUT] != ([first] if first else []):
+            raise damaged(first, "does not begin the newest task")
+        return task
 
     def note(self, record: Record) -> None:
         """Keep a record for the next commit."""
@@ -194,15 +212,13 @@ class Log:
         self._noted, self._batch = [], ""
 
 
-def _check_chain(entries: list[Entry], digest: bytes) -> None:
+def _check_chain(key: ConversationKey, entries: list[Entry], header: Header) -> None:
     """
     See that records are what was written, before anything is executed on their word.
 
     Raises:
         DecisionHistoryCorrupt: one does not follow from the one before it, or the last is not the header's.
     """
-    for before, entry in pairwise(entries):
-        if recompute_digest(before.digest, entry) != entry.digest:
-            raise damaged(entry.seq, "is not what was written")
-    if entries and entries[-1].digest != digest:
-        raise damaged(entries[-1].seq, "is not the last one by the header")
+    check_links(key, entries)
+    if (entries[-1].seq, entries[-1].digest) != (header.entries, header.digest) if entries else header.entries:
+        raise damaged(header.entries, "is not the last one by the header")

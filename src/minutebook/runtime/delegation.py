@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
-from minutebook.errors import InvalidOption
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, text
 from minutebook.runtime.authority import check_grant, checked_grants
@@ -21,7 +21,7 @@ from minutebook.runtime.capabilities import RESERVED_NAMES, Capability, check_na
 from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Sequence, Set
 
 MAX_TASK_CHARACTERS = 32_768
 MAX_BRANCHES = 64
@@ -95,6 +95,22 @@ def tasks_in(arguments: dict[str, JSON]) -> tuple[list[str], bool]:
     """Return the tasks that a delegating call gives, and whether they came as a list."""
     tasks: Any = arguments.get("tasks")
     return (tasks, True) if tasks is not None else ([str(arguments["task"])], False)
+
+
+def tasks_of(arguments: dict[str, JSON], branches: Sequence[str]) -> list[str]:
+    """
+    Return the tasks of a call whose invocations a checkpoint names, one for each.
+
+    Raises:
+        DecisionHistoryCorrupt: it names more or fewer, or what the call gave are no tasks.
+    """
+    given = arguments.get("tasks", [arguments.get("task")])
+    tasks = [task for task in given if isinstance(task, str)] if isinstance(given, list) else []
+    if len(tasks) != len(branches):
+        raise DecisionHistoryCorrupt(
+            f"a checkpoint names {len(branches)} invocations for {len(tasks)} tasks; restore a backup"
+        )
+    return tasks
 
 
 def _refuse(**_: Any) -> NoReturn:

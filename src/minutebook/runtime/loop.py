@@ -8,6 +8,7 @@ once more for each call that it proposes, and the two never disagree; see `invoc
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minutebook.errors import BlockingMismatch, InvalidOption
@@ -17,19 +18,19 @@ from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
+from minutebook.runtime.checkpoints import Storage
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
 from minutebook.runtime.references import PROJECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from minutebook.model.decisions import Observation
     from minutebook.ports import DecisionProvider, Random
     from minutebook.runtime.approvals import Approval, PendingApproval
-    from minutebook.runtime.checkpoints import Storage
     from minutebook.runtime.outcomes import Branch, Gather
     from minutebook.runtime.references import Projection
 
@@ -87,13 +88,19 @@ class Runtime(Generic[T]):
     ) -> None:
         """Keep the parts; nothing is called."""
         if not isinstance(program, Program):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-            raise InvalidOption(f"program must be a Program, not {type(program).__name__}", option="program")
-        providers = dict(providers or {})
+            raise InvalidOption(f"program must be a Program, not {shown_type(program)}", option="program")
+        providers = checked_providers(provider, providers)
         for each in (provider, *providers.values()):
             if not inspect.iscoroutinefunction(getattr(each, "decide", None)):
                 raise BlockingMismatch(
                     "a provider's decide is an `async def`; a blocking one goes with minutebook.sync.Runtime"
                 )
+        for option, given in (("checkpoints", checkpoints), ("memory", memory)):
+            if not isinstance(given, (Storage, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
+                raise InvalidOption(f"{option} is a Storage, not {shown_type(given)}", option=option)
+        for option, function in (("fresh_id", fresh_id), ("monotonic_ns", monotonic_ns), ("clock", clock)):
+            if not callable(function):
+                raise InvalidOption(f"{option} is a function, not {shown_type(function)}", option=option)
         _check_agents(agents_of(program), providers, kept=checkpoints is not None, remembers=memory is not None)
         self._program = program
         self._host = Host(
@@ -132,7 +139,7 @@ class Runtime(Generic[T]):
         task again gives its recorded outcome, with 0 decisions and 0 calls, and nothing is asked or executed. After
         one that *finished* another task is the next turn of the conversation, with budgets of its own. After one that
         ended otherwise every task gets that recorded outcome: what was used up stays used up under these ids. `resume`
-        with a program of larger budgets goes on with it; otherwise take a new `invocation_id`.
+        with a program of larger budgets goes on with it; `abandon` gives it up, and the next task begins.
 
         Args:
             task: what to do; the same text at each step.
@@ -154,15 +161,8 @@ class Runtime(Generic[T]):
             DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
-        earlier = observed.check_earlier(observations)
-        _check_identity(run_id, invocation_id, earlier)
+        earlier = self._checked_earlier(observations, run_id, invocation_id)
         task_id = "" if task_id is None else self._checked_task_id(task_id, invocation_id)
-        if earlier and self._host.projection == "opaque_refs":
-            raise InvalidOption(
-                "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
-                "checkpoints, and go on with resume",
-                option="observations",
-            )
         invocation = self._invocation(
             self._host.fresh_id() if run_id is None else run_id,
             self._host.fresh_id() if invocation_id is None else invocation_id,
@@ -206,6 +206,28 @@ class Runtime(Generic[T]):
             raise
         return await invocation.run()
 
+    async def abandon(self, run_id: str, invocation_id: str) -> Outcome[T]:
+        """
+        Give up the newest task of an invocation, so that the next one can begin, and return what it came to.
+
+        That is for a task that ended without an answer, that waits for an approval which nobody will give, or that
+        raises however often it is resumed, as one does that fits no window. Nothing more is executed: calls that wait
+        are observed as refused, one that was under way as interrupted, and its agents' tasks end like it. What was used
+        stays used: the same task again gives this outcome. Another task is the next turn of the conversation, with
+        budgets of its own; its model is told what the last calls came to, long results left out. A task that finished
+        is left as it is.
+
+        Raises:
+            InvalidOption: no checkpoints are kept.
+            CheckpointRefused: there is no checkpoint.
+            DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
+        """
+        if self._host.checkpoints is None:
+            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        invocation = self._invocation(run_id, invocation_id, None)
+        await invocation.go_on()
+        return await invocation.abandon()
+
     async def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """
         Free the invocation of a worker that is known to be stopped, so that it can be resumed (SPEC D22).
@@ -228,6 +250,19 @@ class Runtime(Generic[T]):
         if storage is None:
             raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
         await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
+
+    def _checked_earlier(
+        self, observations: Sequence[Observation], run_id: str | None, invocation_id: str | None
+    ) -> tuple[Observation, ...]:
+        earlier = observed.check_earlier(observations)
+        _check_identity(run_id, invocation_id, earlier)
+        if earlier and self._host.projection == "opaque_refs":
+            raise InvalidOption(
+                "observations of an earlier run hold arguments for which no reference stands; in opaque_refs mode keep "
+                "checkpoints, and go on with resume",
+                option="observations",
+            )
+        return earlier
 
     def _checked_task_id(self, task_id: str, invocation_id: str | None) -> str:
         if invocation_id is None or self._host.checkpoints is None:
@@ -262,10 +297,32 @@ class Runtime(Generic[T]):
         used = [id_ for each in tree for id_ in each.progress.ruled]
         checked = check_approvals(approvals, waiting, used, self._host.clock()) if approvals else ()
         for each in checked:
-            if not owners[each.id].holds_for(waiting[each.id]):
+            if not owners[each.id].calls.holds_for(waiting[each.id]):
                 raise refuse_changed(each.capability)
         for each in checked:
             await owners[each.id].keep_answer(each)
+
+
+def shown_type(value: object) -> str:
+    """Return what an error says that it was given: a type's name, and of a class that it is one."""
+    return f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+
+
+def checked_providers(provider: T, providers: Mapping[str, T] | None) -> dict[str, T]:
+    """
+    Return the providers of agents by name, once all of them are objects with a `decide`.
+
+    Raises:
+        InvalidOption: one is a class or has no `decide`, or `providers` is no mapping.
+    """
+    if not isinstance(providers, (Mapping, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidOption(f"providers is a mapping of agents' names, not {shown_type(providers)}", option="providers")
+    for option, each in (("provider", provider), *(("providers", each) for each in (providers or {}).values())):
+        if isinstance(each, type) or not callable(getattr(each, "decide", None)):
+            raise InvalidOption(
+                f"{option}: a provider is an object with the method decide, not {shown_type(each)}", option=option
+            )
+    return dict(providers or {})
 
 
 def _checked_projection(projection: object) -> Projection:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryBusy, DecisionHistoryConflict, InvalidOption, MemoryRefused
+from minutebook.errors import DecisionHistoryBusy, DecisionHistoryConflict, InvalidOption, InvalidValue, MemoryRefused
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, decode, encode
-from minutebook.model.entries import Draft, Kind
-from minutebook.model.record import Delta
+from minutebook.model.entries import Draft, Entry, Kind, damaged
+from minutebook.model.proof import check_links
+from minutebook.model.record import Delta, State
 from minutebook.ports import Page
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
     from minutebook.runtime.checkpoints import Storage
 
 Scope: TypeAlias = Literal["run", "agent", "namespace"]
@@ -155,15 +157,30 @@ class Resources:
         return self.storage.key("memory", resource.scope, *owner, resource.name)
 
     async def _version(self, key: ConversationKey) -> int:
-        header = await self.storage.journal.header(key)
+        header = await self._header(key)
         return 0 if header is None else header.entries
 
+    async def _header(self, key: ConversationKey) -> Header | None:
+        """Return the counters of a resource's log, of which nothing but values was ever written."""
+        header = await self.storage.journal.header(key)
+        if header is None:
+            return None
+        if (header.format, header.state, header.attempt) != (FORMAT, State(said=header.entries), None):
+            raise damaged(header.entries, "is not the newest value by the header")
+        return header
+
     async def _read(self, key: ConversationKey) -> MemoryValue:
-        newest = await self.storage.journal.newest(key, 2**62, _NEWEST)
-        if not newest:
+        header = await self._header(key)
+        newest = await self.storage.journal.newest(key, header.entries + 1, _NEWEST) if header else ()
+        if header is None or not newest:
             return MemoryValue(None, 0)
-        held = cast("list[JSON]", decode(newest[0].payload))
-        return MemoryValue(held[0], newest[0].seq)
+        entry = newest[0]
+        # The version before proves this one: what was altered where it is stored is no value of the program's.
+        before = await self.storage.journal.newest(key, entry.seq, _NEWEST) if entry.seq > 1 else ()
+        check_links(key, (*before, entry))
+        if (entry.seq, entry.digest) != (header.entries, header.digest):
+            raise damaged(header.entries, "is not the newest value by the header")
+        return MemoryValue(_held(entry), entry.seq)
 
     async def _append(self, key: ConversationKey, payload: bytes, version: int) -> bool:
         """Return whether the value became the version after `version`; another writer was first otherwise."""
@@ -179,20 +196,31 @@ class Resources:
         return True
 
 
-class MemoryHandle:
+def _held(entry: Entry) -> JSON:
+    """Return the value that an entry holds beside its writer's id."""
+    try:
+        held = decode(entry.payload)
+    except InvalidValue:
+        held = None
+    if not isinstance(held, list) or len(held) != 2:
+        raise damaged(entry.seq, "is no value of a memory resource")
+    return held[0]
+
+
+class MemoryAccess:
     """What a capability is given for its resources. The runtime makes it; a model neither sees nor names it."""
 
     @classmethod
     def over(cls, resources: Resources) -> Self:
-        """Return a handle over the resources of one call."""
-        handle = cls()
-        handle._resources = resources
-        return handle
+        """Return this over the resources of one call."""
+        access = cls()
+        access._resources = resources
+        return access
 
     _resources: Resources
 
 
-class Memory(MemoryHandle):
+class Memory(MemoryAccess):
     """
     The memory resources of one call, for an `async def` capability; `minutebook.sync.Memory` is for a plain function.
 

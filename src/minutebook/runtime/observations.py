@@ -9,7 +9,7 @@ have a `message` for the model. A run that goes on later tells from them what wa
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from minutebook.errors import InvalidOption
 from minutebook.model.codec import encode
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import ProposedCall
+
+ABANDONED_BYTES: Final = 4096
+"""UTF-8 bytes of JSON that the outcome of a call may have to be told after its task was given up."""
 
 Refusal: TypeAlias = Denial | Literal["invalid_arguments", "invalid_reference", "run_stopped", "denied"]
 """Why a proposed call was not executed."""
@@ -61,6 +64,16 @@ def _observation(call: ProposedCall, value: JSON, *, error: bool) -> Observation
     return Observation(
         capability=call.capability, arguments=call.arguments, value=value, error=error, reference=call.reference
     )
+
+
+def shortened(value: JSON) -> JSON:
+    """
+    Return what the next task's model is told of a call whose task was given up: what it came to, if that is short.
+
+    A long value may be just what did not fit; that the call was executed is what has to be known.
+    """
+    size = len(encode(value))
+    return value if size <= ABANDONED_BYTES else {"abandoned": f"executed; {size:,} bytes left out"}
 
 
 def was_executed(observation: Observation) -> bool:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Outcome(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """What a run came to, with everything that it observed."""
 
-    kind: Literal["finished", "approval_required", "budget_exhausted", "failed"]
+    kind: Literal["finished", "approval_required", "budget_exhausted", "failed", "abandoned"]
     run_id: str
     invocation_id: str
     observations: tuple[Observation, ...]

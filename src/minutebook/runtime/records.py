@@ -18,18 +18,18 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidValue
 from minutebook.model.codec import decode
-from minutebook.model.decisions import CallReference, Observation, ProposedCall
+from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
 from minutebook.model.entries import Draft, Entry, Kind
 from minutebook.model.shown import type_alone
 from minutebook.runtime.approvals import Approval, PendingApproval
 from minutebook.runtime.budgets import Budget, Used
-from minutebook.runtime.observations import used_by
+from minutebook.runtime.observations import shortened, used_by
 from minutebook.runtime.references import Kept, Projection, restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Ending: TypeAlias = Literal["finished", "budget_exhausted", "failed"]
+Ending: TypeAlias = Literal["finished", "budget_exhausted", "failed", "abandoned"]
 
 
 class _Record(
@@ -37,6 +37,26 @@ class _Record(
 ):
     wall_ns: int = 0
     """The budgeted time that the invocation had used when it was noted."""
+
+    __repr__ = type_alone
+
+
+class LastCall(msgspec.Struct, frozen=True):
+    """What one call of a task's last decision came to."""
+
+    capability: str
+    value: Any
+    error: bool
+    reference: CallReference
+
+    __repr__ = type_alone
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A task that was given up: its last decision's calls, and whether its worker was said to be stopped."""
+
+    calls: tuple[LastCall, ...] = ()
+    worker_stopped: bool = False
 
     __repr__ = type_alone
 
@@ -49,6 +69,10 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     """What the host names it by; empty for by its text alone."""
     seen: int = 0
     projection: Projection = "inline"
+    before: GivenUp | None = None
+    """The task before, if it was given up: its model is told of that."""
+    address: str = ""
+    """A digest of where the log is kept: a whole log of another run tells no story in this one's place."""
 
 
 class Given(_Record, frozen=True, kw_only=True, tag="given"):
@@ -156,7 +180,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.task = self.task_id = ""
+        self.task = self.task_id = self.address = ""
         self.began = False
         self.ended: Ended | None = None
         self.observations: list[Observation] = []
@@ -179,6 +203,8 @@ class Progress:
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
+        self._before: GivenUp | None = None
+        """The task before, where it was given up and this one has no decision yet."""
         self._shown: list[dict[str, Any]] = []
         """The arguments of the newest decision's calls as the provider gave them."""
         self._told: list[dict[str, Any]] = []
@@ -195,15 +221,38 @@ class Progress:
         Return the state that entries of a checkpoint's newest task tell, oldest first.
 
         Raises:
-            DecisionHistoryCorrupt: one of them is no record.
+            DecisionHistoryCorrupt: one of them is no record, or none that an invocation would note there.
         """
         progress = cls()
         for entry in entries:
             if entry.kind is Kind.ABANDONED:
                 progress.recovered = True
-            else:
-                progress.apply(record_in(entry))
+                continue
+            record = record_in(entry)
+            if not progress.may_follow(record):
+                raise DecisionHistoryCorrupt(
+                    f"entry {entry.seq} of the checkpoint does not follow from those before it", seq=entry.seq
+                )
+            progress.apply(record)
         return progress
+
+    def may_follow(self, record: Record) -> bool:
+        """Return whether a record can stand next: the first begins the task, and others are of calls that wait."""
+        if isinstance(record, Began) is self.began:
+            return False
+        if isinstance(record, Observed) and min(record.decisions, record.calls) < 0:
+            return False
+        return self.waiting_at(record)
+
+    def waiting_at(self, record: Record) -> bool:
+        """Return whether all calls that a record is of were proposed, and have no observation yet."""
+        if isinstance(record, (Intended, Observed)):
+            places = [record.position]
+        elif isinstance(record, Ruled):
+            places = [record.approval.position]
+        else:
+            places = [each.position for each in record.pending] if isinstance(record, Waiting) else []
+        return set(places) <= set(self.waiting)
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -221,6 +270,33 @@ class Progress:
             wall_ns=self._wall_ns,
         )
 
+    def given_up(self) -> GivenUp | None:
+        """Return what the next task begins behind, if this one was given up."""
+        if self.ended is None or self.ended.kind != "abandoned":
+            return None
+        last = {each.reference for each in self.calls}
+        told = tuple(
+            LastCall(each.capability, shortened(each.value), each.error, each.reference)
+            for each in self.observations
+            if each.reference is not None and each.reference in last
+        )
+        if self._before is not None:  # this task had no decision of its own
+            told = self._before.calls
+        return GivenUp(told, self.recovered)
+
+    @property
+    def abandoned(self) -> Abandoned | None:
+        """What the provider is told of a task before this one that was given up, until this one has a decision."""
+        if self._before is None:
+            return None
+        observations = tuple(
+            Observation(
+                capability=each.capability, arguments={}, value=each.value, error=each.error, reference=each.reference
+            )
+            for each in self._before.calls
+        )
+        return Abandoned(observations=observations, worker_stopped=self._before.worker_stopped)
+
     @property
     def told(self) -> tuple[Observation, ...]:
         """The observations as a provider may see them: in `opaque_refs` mode with references for arguments."""
@@ -237,9 +313,9 @@ class Progress:
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
-        self.task, self.task_id = record.task, record.task_id
+        self.task, self.task_id, self.address = record.task, record.task_id, record.address
         self.began, self.seen = True, record.seen
-        self.projection = record.projection
+        self.projection, self._before = record.projection, record.before
 
     def _take_given(self, record: Given) -> None:
         observation = Observation(
@@ -271,7 +347,7 @@ class Progress:
             ProposedCall(capability=each.capability, arguments=arguments, reference=each.reference)
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
-        self.done, self.open, self.answers = set(), {}, {}
+        self.done, self.open, self.answers, self._before = set(), {}, {}, None
         self.seen = record.exchange or 0
         self.recovered = False
 

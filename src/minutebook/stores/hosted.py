@@ -29,13 +29,14 @@ from minutebook.errors import (
     StoreClosed,
 )
 from minutebook.model.bounds import check_count
-from minutebook.model.clock import read_clock, system_clock
+from minutebook.model.clock import read_clock
 from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
+from minutebook.stores.clock import system_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -21,14 +21,15 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
-from minutebook.model.clock import system_clock
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.keys import ConversationKey, check_id
+from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import Page
+from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class JournalStore:
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         """Check the namespace; nothing is opened here that the journal has not opened."""
+        if isinstance(journal, type):
+            raise InvalidOption(f"journal is the class {journal.__name__} itself; make one of it", option="journal")
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.tails = Tails()
@@ -316,8 +319,6 @@ class JournalStore:
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
-        from minutebook.model.proof import Proof  # loaded by those who verify
-
         proof = Proof(key, header)
         entries = stream_entries(self.journal, key, header)
         async for receipt in stream_receipts(self.journal, key, header):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
-from minutebook.model.clock import system_clock
 from minutebook.model.keys import check_id
+from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 
 if TYPE_CHECKING:

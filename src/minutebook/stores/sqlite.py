@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStoreFull, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
-from minutebook.model.clock import read_clock, system_clock
+from minutebook.model.clock import read_clock
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.record import extend, new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.clock import system_clock
 from minutebook.stores.sqlite_jobs import Kept
 from minutebook.stores.sqlite_rows import (
     MINUTE_BITS,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.pause import pause
-from minutebook.ports import STREAM_PAGE
+from minutebook.model.proof import check_links
+from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal, Page
+    from minutebook.ports import Journal
+
+_ONE = Page(rows=1, messages=2**62, size=2**62)
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -53,10 +56,10 @@ class OneRecord:
     What needs no page, since it is remembered, costs nothing more.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        """Begin with the next header that is asked for."""
+    def __init__(self, journal: Journal, header: Header | None = None) -> None:
+        """Begin with `header`, or with the next one that is asked for."""
         self._journal = journal
-        self._header: Header | None = None
+        self._header = header
 
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
@@ -93,13 +96,17 @@ async def stream_pages(
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile.
+        DecisionHistoryCorrupt: an entry is not what was written.
     """
+    before = await journal.oldest(key, after - 1, _ONE) if header is not None and after > 0 else ()
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         header = await standing(journal, key, header)
         if not page:
             return
+        check_links(key, (*before, *page))
         yield page
+        before = page[-1:]
         after = page[-1].seq
         await pause()
 

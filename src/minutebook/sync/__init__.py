@@ -16,6 +16,9 @@ import minutebook
 if TYPE_CHECKING:
     # Values and errors have no colour: they are those of `minutebook`, and a checker finds them here too.
     from minutebook import (
+        Abandoned as Abandoned,
+    )
+    from minutebook import (
         AgentBudgetExhausted as AgentBudgetExhausted,
     )
     from minutebook import (

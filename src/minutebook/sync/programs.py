@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from minutebook import programs as asynchronous
 from minutebook.errors import BlockingMismatch
-from minutebook.model.clock import system_clock
 from minutebook.runtime.approvals import APPROVAL_SECONDS
-from minutebook.runtime.memory import MemoryHandle
+from minutebook.runtime.loop import checked_providers
+from minutebook.runtime.memory import MemoryAccess
+from minutebook.stores.clock import system_clock
 from minutebook.sync.driving import drive
 from minutebook.sync.stores import JournalStore, core_of
 
@@ -51,7 +52,7 @@ class _Awaitable:
         return decision  # type: ignore[return-value]
 
 
-class Memory(MemoryHandle):
+class Memory(MemoryAccess):
     """The memory resources of one call, for a capability that is a plain function: see `minutebook.Memory`."""
 
     def read(self, name: str) -> MemoryValue:
@@ -88,10 +89,11 @@ class Runtime(Generic[T]):
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
         projection: Projection = "inline",
     ) -> None:
+        others = checked_providers(provider, providers)
         self._core = asynchronous.Runtime(
             program,
             _Awaitable(provider),
-            providers={name: _Awaitable(each) for name, each in (providers or {}).items()},
+            providers={name: _Awaitable(each) for name, each in others.items()},
             checkpoints=checkpoints if checkpoints is None or checkpoints is False else core_of(checkpoints),
             memory=None if memory is None else core_of(memory),
             fresh_id=fresh_id,
@@ -133,6 +135,10 @@ class Runtime(Generic[T]):
     ) -> Outcome[T]:
         """Go on with an invocation from its checkpoint: see `minutebook.Runtime.resume`."""
         return drive(self._core.resume(run_id, invocation_id, approvals=approvals, on_observation=on_observation))
+
+    def abandon(self, run_id: str, invocation_id: str) -> Outcome[T]:
+        """Give up the newest task of an invocation: see `minutebook.Runtime.abandon`."""
+        return drive(self._core.abandon(run_id, invocation_id))
 
     def recover(self, run_id: str, invocation_id: str, *, worker_stopped: bool, epoch: int | None = None) -> None:
         """Free the invocation of a worker that is known to be stopped: see `minutebook.Runtime.recover`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import BlockingMismatch
-from minutebook.model.clock import system_clock
 from minutebook.model.colours import blocking_only
 from minutebook.stores import journal as asynchronous
+from minutebook.stores.clock import system_clock
 from minutebook.stores.opening import (
     DECISION_BYTES,
     DECISION_SESSIONS,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from minutebook.errors import InvalidMessage, PairingViolation
+import msgspec
+
+from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
 from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
@@ -243,8 +245,13 @@ class Format(ABC):
 
     def prefaced(self, text: str, fragment: bytes) -> bytes:
         """Return an input's fragment with a text before what its first message says, as a part of its own."""
-        first = _slices.items(b"[%b]" % fragment)[0]
-        value = members(codec.decode(first), "$")
+        try:
+            first = _slices.items(b"[%b]" % fragment)[0]
+            value = members(codec.decode(first), "$")
+        except (IndexError, msgspec.MsgspecError, InvalidMessage, InvalidValue):  # its text may quote the message
+            raise DecisionHistoryCorrupt(
+                "the input of a window's oldest turn is no message; verify the store"
+            ) from None
         said = value.get(self.list_key)
         parts = [self.text_part(said)] if isinstance(said, str) else array(said, f"$.{self.list_key}")
         rest = fragment[fragment.index(first) + len(first) :]

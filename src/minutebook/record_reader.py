@@ -1,0 +1,87 @@
+"""
+Entries of one conversation, read from a journal and proved as they are read for the first time.
+
+A row that decodes may have been altered. So each entry is seen to follow from the one before it before anything is made
+of it; what a process remembers was proved once and is not looked at again (promise I-39).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
+from minutebook.model.proof import check_links, proved
+from minutebook.ports import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from minutebook.model.entries import Entry
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.ports import Journal
+
+_ONE = Page(rows=1, messages=2**62, size=2**62)
+
+
+class Scanning(Protocol):
+    """What takes entries newest first, and knows from where it reads on."""
+
+    @property
+    def next_seq(self) -> int:
+        """The `seq` to read on from, downwards."""
+        ...
+
+    def add(self, entries: Iterable[Entry], /) -> None:
+        """Take the next entries, newest first and without a gap."""
+        ...
+
+
+class RecordReader:
+    """Reads one conversation. Whatever is missing, altered or gone meanwhile is refused by name."""
+
+    def __init__(self, journal: Journal, key: ConversationKey) -> None:
+        """Name what is read; nothing is read yet."""
+        self._journal = journal
+        self._key = key
+
+    async def entry(self, seq: int) -> Entry:
+        """
+        Return one entry, proved by the one before it.
+
+        Raises:
+            DecisionHistoryCorrupt: it is missing, or is not what was written.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        entries: list[Entry] = []
+        for place in range(max(1, seq - 1), seq + 1):
+            page = await self._journal.oldest(self._key, place - 1, _ONE)
+            if [entry.seq for entry in page] != [place]:
+                await self.refuse_missing(place)
+            entries += page
+        check_links(self._key, entries)
+        return entries[-1] if entries else await self.refuse_missing(seq)
+
+    async def behind(self, entry: Entry, rows: int) -> Sequence[Entry]:
+        """Return the entries that follow `entry`, up to so many, oldest first. Raises as `entry`."""
+        page = await self._journal.oldest(self._key, entry.seq, Page(rows=rows, messages=2**62, size=2**62))
+        if not page:
+            await self.refuse_missing(entry.seq + 1)
+        check_links(self._key, (entry, *page))
+        return page
+
+    async def read_on(self, header: Header, scan: Scanning, page: Page) -> Sequence[Entry]:
+        """Have a scan take the next entries, about a page of them, and return them. Raises as `entry`."""
+        before = scan.next_seq + 1
+        entries = await self._journal.newest(self._key, before, page)
+        if len(entries) == 1 < entries[0].seq:  # a page of one entry holds none that could prove it
+            entries += await self._journal.newest(self._key, entries[0].seq, _ONE)
+        found = proved(self._key, header, entries) or await self.refuse_missing(before - 1)
+        scan.add(found)
+        return found
+
+    async def refuse_missing(self, seq: int) -> NoReturn:
+        """Say why an entry is not there: what is read without a reservation may be gone by now."""
+        if await self._journal.header(self._key) is None:
+            raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
+        raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)

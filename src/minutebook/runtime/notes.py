@@ -1,0 +1,94 @@
+"""
+What one invocation notes: its records, the state that they make, and what is left of its budgets while it does.
+
+Nothing else changes a state. A record is applied when it is noted and durable with the next commit, so a run that goes
+on in another process applies the same records and is in the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from minutebook.model.decisions import Observation
+from minutebook.runtime import observations as observed
+from minutebook.runtime.records import Observed, Progress, Record
+
+if TYPE_CHECKING:
+    from minutebook.runtime.budgets import Ledger
+    from minutebook.runtime.checkpoints import Log
+
+Report: TypeAlias = Callable[[Observation], None]
+"""Told of each observation as soon as it is made."""
+
+
+class Notes:
+    """The records of one invocation, in a log where one is kept."""
+
+    def __init__(self, log: Log | None, report: Report | None) -> None:
+        """Begin before the first record; nothing is read or held yet."""
+        self._log = log
+        self._report = report
+        self.progress = Progress()
+        self.ledger: Ledger
+
+    @property
+    def kept(self) -> bool:
+        """Whether what is noted outlives this process."""
+        return self._log is not None
+
+    @property
+    def address(self) -> str:
+        """A digest of where the records are kept."""
+        return self._log.address if self._log else ""
+
+    async def take(self, *, owned: bool = False) -> Progress:
+        """Reserve the log and return the state that its newest task is in; see `Log.take`."""
+        return await self._log.take(owned=owned) if self._log else Progress()
+
+    async def release(self, error: BaseException | None = None) -> None:
+        """Give the log back; see `Log.release`."""
+        if self._log is not None:
+            await self._log.release(error)
+
+    def begin(self) -> None:
+        """Begin a task: the state is that of no record."""
+        self.progress = Progress()
+
+    def keep(self, record: Record) -> None:
+        """Apply a record of what was before this run's clock began to count."""
+        self.progress.apply(record)
+        if self._log is not None:
+            self._log.note(record)
+
+    def note(self, record: Record) -> None:
+        """Apply a record, with the time that the invocation has used."""
+        self.keep(msgspec.structs.replace(record, wall_ns=self.ledger.wall_used_ns))
+
+    async def commit(self) -> None:
+        """Make what was noted durable; see `Log.commit`."""
+        if self._log is not None:
+            await self._log.commit()
+
+    def observe(self, position: int, observation: Observation, *, decisions: int = 0, calls: int = 0) -> None:
+        """Note what came of a call, and what the agents below it used in all."""
+        self.note(
+            Observed(
+                position=position,
+                value=observation.value,
+                error=observation.error,
+                decisions=decisions,
+                calls=calls,
+            )
+        )
+        if self._report is not None:
+            self._report(self.progress.observations[-1])
+
+    def refuse_waiting(self) -> None:
+        """Observe the calls that are left: as stopped, or as interrupted where one was under way."""
+        for position in self.progress.waiting:
+            call = self.progress.calls[position]
+            under_way = position in self.progress.open
+            self.observe(position, observed.interrupted(call) if under_way else observed.refused(call, "run_stopped"))
