@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from importlib.metadata import version
 
-from bench import appends, costs, crowds, peers, reads, steps
+from bench import appends, chats, costs, crowds, peers, reads, steps
 from bench.lab import Lab
 from bench.measure import sync_seconds
 from bench.table import Row, rendered
@@ -32,6 +32,7 @@ FIGURES = {
     "11": costs.imports,
     "13": reads.whole,
     "15": steps.added,
+    "16": chats.added,
 }
 
 

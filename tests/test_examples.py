@@ -144,6 +144,58 @@ def test_d17_d18_a_summary_survives_a_restart(tmp_path: Path) -> None:
     ]
 
 
+def test_a10_a_chat_goes_on_in_a_new_process(tmp_path: Path) -> None:
+    """A1, A10: what one process was told the next one knows, from the file alone."""
+    blue = example("persistent_chat.py", tmp_path, "My favourite colour is blue.")
+    assert blue == (0, ["0 messages so far", "I will remember that."], "")
+    asked = example("persistent_chat.py", tmp_path, "What is my favourite colour?")
+    assert asked == (0, ["2 messages so far", "It is blue."], "")
+    status, _, told = example("persistent_chat.py", tmp_path)
+    assert (status, "favourite" in told) == (1, True)
+
+
+def test_a6_a_chat_that_summarises(tmp_path: Path) -> None:
+    """A6, A8: the event tells how many, the answer knows what the summary says, and the record has the rest."""
+    status, told, errors = example("summarising_chat.py", tmp_path)
+    assert (status, errors) == (0, "")
+    assert told[6:] == [
+        "  summarised 2: 12 -> 10",
+        "I am at home until six. I see.",
+        "  summarised 2: 12 -> 10",
+        "Which order was it? It was ORD-42445.",
+        "summary: The customer waits for ORD-42445 [a blue parcel].",
+        "history: 12 messages",
+        "retained: I live in the third street on the left.",
+    ]
+
+
+def test_a4_a_chat_with_tools_and_a_budget(tmp_path: Path) -> None:
+    """A4, A9: two calls side by side, none of them in the history; an endless loop ends and leaves nothing there."""
+    assert example("chat_with_tools.py", tmp_path) == (
+        0,
+        [
+            *("  looking up ORD-42445", "  looking up ORD-42446", "They arrive on Tuesday.", "With pleasure."),
+            *["  looking up ORD-1"] * 3,
+            "stopped by the budget of decisions",
+            "['Where are my two orders, ORD-42445 and ORD-42446?', 'They arrive on Tuesday.', 'Thank you.', "
+            "'With pleasure.']",
+            "3 entries tell of Tuesday",
+        ],
+        "",
+    )
+
+
+def test_a4_two_agents_know_who_said_what(tmp_path: Path) -> None:
+    """A4: each history names its speakers, and is its agent's own."""
+    status, told, errors = example("two_agents.py", tmp_path)
+    assert (status, errors) == (0, "")
+    assert told[2] == "Baker to miller: I heard ann and miller."
+    assert told[-2:] == [
+        "Baker has ann, Baker, miller, Baker, miller, Baker",
+        "Miller has baker, Miller, baker, Miller, ann, baker, Miller",
+    ]
+
+
 def test_every_example_is_run_and_listed() -> None:
     """An example that no test runs is one that may have stopped working; one that is not listed is not found."""
     text, listed = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()

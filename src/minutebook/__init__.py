@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook._version import __version__
 
 if TYPE_CHECKING:
+    from minutebook.agent import Agent
     from minutebook.conversation import Conversation
     from minutebook.decisions import (
         AnthropicDecisionProvider,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         create_in_memory_store,
     )
     from minutebook.errors import (
+        AgentBudgetExhausted,
         AgentDecisionProviderSchemaViolation,
         AgentDecisionProviderUnavailable,
         ApprovalRefused,
@@ -68,6 +70,14 @@ if TYPE_CHECKING:
         StoreClosed,
     )
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.chat_events import (
+        AgentEvent,
+        HistoryCleared,
+        HistoryShortened,
+        HistorySummarized,
+        MessageAdded,
+        SummarizationFailed,
+    )
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         Abandoned,
@@ -97,7 +107,7 @@ if TYPE_CHECKING:
     from minutebook.ports import DecisionProvider, Listing, Observer, Summarize, Totals
     from minutebook.programs import Runtime
     from minutebook.providers.guard import ContextGuardTransport
-    from minutebook.reading import Exchange
+    from minutebook.reading import Exchange, Found
     from minutebook.runtime import (
         Approval,
         Budgets,
@@ -124,8 +134,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Abandoned",
+    "Agent",
+    "AgentBudgetExhausted",
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
+    "AgentEvent",
     "AnthropicDecisionProvider",
     "Approval",
     "ApprovalRefused",
@@ -163,16 +176,20 @@ __all__ = [
     "Event",
     "Exchange",
     "Finish",
+    "Found",
     "GeminiDecisionProvider",
     "Header",
     "HistoryAbandoned",
+    "HistoryCleared",
     "HistoryConfig",
     "HistoryEntry",
     "HistoryManager",
     "HistoryMessageTooLong",
     "HistoryOptions",
     "HistoryResumed",
+    "HistoryShortened",
     "HistoryStore",
+    "HistorySummarized",
     "HistorySummary",
     "HistoryTrimmed",
     "HostStore",
@@ -190,6 +207,7 @@ __all__ = [
     "MemoryResource",
     "MemoryStore",
     "MemoryValue",
+    "MessageAdded",
     "MinutebookError",
     "Observation",
     "Observer",
@@ -214,6 +232,7 @@ __all__ = [
     "Sent",
     "StorageError",
     "StoreClosed",
+    "SummarizationFailed",
     "Summarize",
     "ToolCall",
     "Totals",
@@ -234,6 +253,8 @@ __all__ = [
 # Where each name lives. The names that are not here are errors.
 _HOMES = {
     "Abandoned": "minutebook.model.decisions",
+    "Agent": "minutebook.agent",
+    "AgentEvent": "minutebook.model.chat_events",
     "AnthropicDecisionProvider": "minutebook.decisions",
     "Approval": "minutebook.runtime",
     "Budgets": "minutebook.runtime",
@@ -252,6 +273,7 @@ _HOMES = {
     "Event": "minutebook.model.events",
     "Exchange": "minutebook.reading",
     "Finish": "minutebook.model.decisions",
+    "Found": "minutebook.reading",
     "GeminiDecisionProvider": "minutebook.decisions",
     "Header": "minutebook.model.record",
     "HistoryAbandoned": "minutebook.model.events",
@@ -261,6 +283,9 @@ _HOMES = {
     "HistoryOptions": "minutebook.decisions",
     "HistoryResumed": "minutebook.model.events",
     "HistoryStore": "minutebook.engine",
+    "HistoryCleared": "minutebook.model.chat_events",
+    "HistoryShortened": "minutebook.model.chat_events",
+    "HistorySummarized": "minutebook.model.chat_events",
     "HistorySummary": "minutebook.model.events",
     "HistoryTrimmed": "minutebook.model.events",
     "HostStore": "minutebook.stores.opening",
@@ -272,6 +297,7 @@ _HOMES = {
     "MemoryResource": "minutebook.runtime",
     "MemoryStore": "minutebook.stores.opening",
     "MemoryValue": "minutebook.runtime",
+    "MessageAdded": "minutebook.model.chat_events",
     "Observation": "minutebook.model.decisions",
     "Observer": "minutebook.ports",
     "OpenAIChatDecisionProvider": "minutebook.decisions",
@@ -288,6 +314,7 @@ _HOMES = {
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",
     "Sent": "minutebook.model.receipts",
+    "SummarizationFailed": "minutebook.model.chat_events",
     "Summarize": "minutebook.ports",
     "ToolCall": "minutebook.turn",
     "Totals": "minutebook.ports",

@@ -22,6 +22,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── HistoryMessageTooLong                an assistant message alone exceeds an engine's `max_chars`
     │   └── DecisionHistoryAbsent                no such conversation, or it has expired
     ├── RuntimeRefusal                           the runtime refuses; nothing was executed
+    │   ├── AgentBudgetExhausted                 a chat used up its budget before the model answered
     │   ├── ApprovalRefused                      an approval that is not for this call, has expired or was used
     │   ├── CheckpointRefused                    no checkpoint to go on from, or one that must be gone on with first
     │   └── MemoryRefused                        an undeclared memory resource, a read-only one, or a value too large
@@ -47,6 +48,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AgentBudgetExhausted",
     "AgentDecisionProviderSchemaViolation",
     "AgentDecisionProviderUnavailable",
     "ApprovalRefused",
@@ -194,7 +196,17 @@ class DecisionHistoryAbsent(DecisionHistoryError):
 
 
 class RuntimeRefusal(MinutebookError):
-    """A refusal of the runtime. `problem` is an enumerated reason; nothing was executed or changed (SPEC D28)."""
+    """
+    A refusal of the runtime. `problem` is an enumerated reason; nothing was executed or changed (SPEC D28), but for
+    what the tools of a chat did before its budget ended.
+    """
+
+
+class AgentBudgetExhausted(RuntimeRefusal):
+    """
+    A chat used up its budget (`budget`: `decisions`, `calls` or `wall`) before the model answered; the turn left the
+    history. What its tools did is done, and stands in the record under the turn's mark.
+    """
 
 
 class ApprovalRefused(RuntimeRefusal):

@@ -36,7 +36,7 @@ from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
-from minutebook.model.record import Delta
+from minutebook.model.record import Delta, new_header
 from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import prelude_mark
@@ -133,19 +133,30 @@ class History:
             )
         return header
 
-    async def window(self, limits: WindowLimits | None = None, journal: Journal | None = None) -> Window:
+    async def window(
+        self,
+        limits: WindowLimits | None = None,
+        journal: Journal | None = None,
+        staged: Sequence[Draft] = (),
+        floor: int | None = None,
+    ) -> Window:
         """
         Return the window as it stands, without a reservation; writes nothing and asks for no summary.
 
         It is read from `journal`, where one is given: that watches over the record, which may be deleted meanwhile.
+        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
         """
         journal = journal or self.journal
         header = self.checked(await journal.header(self.key))
-        if header is None:
+        if header is None and not staged:
             return Window(b"[]")
+        if header is None:
+            header = new_header(self.key, self.identity, 0)
+            return (await self.fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        _, window, read = await self._reader(journal).fit(header, tail or Tail(), limits or self.limits)
+        reader = self._reader(journal)
+        _, window, read = await reader.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
         self.tails.put(self.key, header, read)
         return window
 
@@ -159,10 +170,12 @@ class History:
         *,
         summarising: Summarising | None = None,
         prelude: str = "",
+        floor: int | None = None,
     ) -> tuple[Fitted, Window, Tail]:
         """See `WindowReader.fit`."""
-        reader = self._reader(self.journal)
-        return await reader.fit(header, tail, limits, staged, guard, summarising=summarising, prelude=prelude)
+        return await self._reader(self.journal).fit(
+            header, tail, limits, staged, guard, summarising=summarising, prelude=prelude, floor=floor
+        )
 
     def _reader(self, journal: Journal) -> WindowReader:
         return WindowReader(journal, self.key, self.wire, self.limits, self.low_water, self.reasoning, self.emit)
@@ -299,11 +312,13 @@ class Hold:
         staged: Sequence[Draft] = (),
         guard: TokenGuard | None = None,
         prelude: str = "",
+        floor: int | None = None,
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
 
-        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too.
+        `prelude` is a digest of what the request says before the window, where reasoning is bound to that too. With a
+        `floor` the exchanges up to that `seq` stay out.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
@@ -324,6 +339,7 @@ class Hold:
             guard,
             summarising=history.summarising,
             prelude=prelude,
+            floor=floor,
         )
         if not self.held:  # the turn ended while a summary was waited for: nothing of this window may be told or kept
             raise InvalidOption("the turn is over; begin another one", option="turn")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from minutebook.errors import InvalidOption
+from minutebook.model import codec
 from minutebook.model.bounds import check_place
 from minutebook.model.codec import JSON, reread
-from minutebook.model.entries import ABANDONED, INPUT, RESULT, Entry
+from minutebook.model.entries import ABANDONED, INPUT, RESULT, SUMMARY, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
 from minutebook.policy.window import Scan, with_entry
@@ -56,6 +57,25 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Exchange({self.seq}, {len(self.json):,} bytes)"
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """One retained entry that a search has found."""
+
+    seq: int
+    turn: int
+    wall: int
+    """When it was recorded, in Unix milliseconds."""
+    json: bytes
+    """What a window sends of it: a message, or a part of one, as JSON."""
+
+    @property
+    def value(self) -> JSON:
+        """The same as a Python value."""
+        return reread(self.json)
+
+    def __repr__(self) -> str:
+        return f"Found({self.seq}, {len(self.json):,} bytes)"
 
 
 class Reading:
@@ -122,6 +142,31 @@ class Reading:
                 if _lacks_results(unit):
                     unit = await self._with_late_results(unit, header)
                 yield self._exchange(unit, scan, position)
+
+    async def search(self, text: str) -> AsyncIterator[Found]:
+        """
+        Stream the retained entries in which a text stands, oldest first, whatever left the window since.
+
+        What counts is what a window sends of an entry: its texts, without a difference of case, and no names of fields.
+        Linear in the record, in memory that one turn bounds.
+
+        Raises:
+            InvalidOption: an empty text.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+        """
+        sought = codec.text(text, "text").casefold()
+        if not sought:
+            raise InvalidOption("search for a text; an empty one is everywhere", option="text")
+        read = 0
+        async for entry in self.entries():
+            read += 1
+            if read % READ_AT_ONCE == 0:
+                await pause()
+            if entry.kind is SUMMARY:
+                continue  # what it tells stands in the record itself
+            fragment = entry.fragment
+            if fragment and _holds(reread(b"[%b]" % fragment), sought):
+                yield Found(seq=entry.seq, turn=entry.turn, wall=entry.wall, json=fragment)
 
     async def last(self, count: int | None = None) -> list[Exchange]:
         """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40). Raises as `page`."""
@@ -212,6 +257,21 @@ class Reading:
     async def _entry(self, header: Header, seq: int) -> Entry:
         """Return one entry of the conversation that `header` describes."""
         return await RecordReader(self._one_record(header), self.key).entry(seq)
+
+
+def _holds(value: JSON, sought: str) -> bool:
+    """Return whether a text stands in one of the texts of a value."""
+    ahead: list[JSON] = [value]
+    while ahead:
+        each = ahead.pop()
+        if isinstance(each, str):
+            if sought in each.casefold():
+                return True
+        elif isinstance(each, list):
+            ahead += each
+        elif isinstance(each, dict):
+            ahead += each.values()
+    return False
 
 
 def _lacks_results(unit: Unit) -> bool:

@@ -7,7 +7,7 @@ of it; what a process remembers was proved once and is not looked at again (prom
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.proof import check_links, proved
@@ -15,15 +15,27 @@ from minutebook.model.record import has_left
 from minutebook.ports import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Cut, Header
-    from minutebook.policy.window import Scan
     from minutebook.ports import Journal
 
 _ONE = Page(rows=1, messages=2**62, size=2**62)
+
+
+class Scanning(Protocol):
+    """What takes entries newest first, and knows from where it reads on."""
+
+    @property
+    def next_seq(self) -> int:
+        """The `seq` to read on from, downwards."""
+        ...
+
+    def add(self, entries: Iterable[Entry], /) -> None:
+        """Take the next entries, newest first and without a gap."""
+        ...
 
 
 class RecordReader:
@@ -66,7 +78,7 @@ class RecordReader:
         check_links(self._key, (entry, *page))
         return page
 
-    async def read_on(self, header: Header, scan: Scan, page: Page) -> Sequence[Entry]:
+    async def read_on(self, header: Header, scan: Scanning, page: Page) -> Sequence[Entry]:
         """Have a scan take the next entries, about a page of them, and return them. Raises as `entry`."""
         before = scan.next_seq + 1
         entries = await self._journal.newest(self._key, before, page)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 INPUT_ROWS = 256
 """How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
 
+PAGE_ROWS = 4096
+"""How many rows are read at once for a window, however large its limits are."""
+
 
 class Window(Sequence["dict[str, JSON]"]):
     """
@@ -118,9 +121,12 @@ class WindowReader(RecordReader):
         *,
         summarising: Summarising | None = None,
         prelude: str = "",
+        floor: int | None = None,
     ) -> tuple[Fitted, Window, Tail]:
         """
         Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
+
+        With a `floor` the exchanges up to that `seq` stay out, whatever a summary covers.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
@@ -133,11 +139,15 @@ class WindowReader(RecordReader):
         if staged:
             grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
             after, entries = grown.header, grown.entries
+        if floor is not None:
+            after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
         scan, read = await self._scanned(after, entries, tail, limits, low_water)
         await self._add_missing_input(scan, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
         summary = read_summary(shown) if shown else None
+        if summary is not None and not summary.told:
+            summary = None
 
         def bound(plan: Plan, behind_new: bool) -> Plan:
             mark = prelude_mark(self._wire, prelude, header.entries + 1 if behind_new else after.state.summary)
@@ -220,7 +230,8 @@ def page_of(limits: WindowLimits) -> Page:
     That is somewhat more than the limits: the oldest entry of a page only proves the one behind it.
     """
     size = limits.max_bytes + limits.max_bytes // 16
-    return Page(rows=limits.max_messages + 8, messages=limits.max_messages + 2, size=size)
+    rows = min(limits.max_messages + 8, PAGE_ROWS)
+    return Page(rows=rows, messages=limits.max_messages + 2, size=size)
 
 
 def bounded(tail: Tail, limits: WindowLimits) -> Tail:

@@ -26,6 +26,10 @@ LAYERS = {
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
 
 FACES = {
+    "agent",
+    "chat",
+    "chat_options",
+    "talk",
     "conversation",
     "continuation",
     "decisions",

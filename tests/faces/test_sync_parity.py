@@ -40,6 +40,7 @@ PAIRS = [
     (decisions.AnthropicDecisionProvider, minutebook.sync.AnthropicDecisionProvider),
     (decisions.GeminiDecisionProvider, minutebook.sync.GeminiDecisionProvider),
     (programs.Runtime, minutebook.sync.Runtime),
+    (minutebook.Agent, minutebook.sync.Agent),
     (minutebook.Memory, minutebook.sync.Memory),
     (engine.HistoryManager, minutebook.sync.HistoryManager),
     (engine.Engine, minutebook.sync.Engine),

@@ -102,6 +102,8 @@ SHOWN: dict[str, set[str]] = {
     "testing.fakes.shapes.Fault": {"path"},
     "testing.fakes.shapes._Branch": {"shape", "types", "tags", "required"},
     "testing.faults.Fault": {"method"},
+    "model.chat_events.MessageAdded": {"role"},
+    "model.chat_events.SummarizationFailed": {"error_code"},
 }
 """Fields whose texts a class may show, and why; every other text of every class is content."""
 

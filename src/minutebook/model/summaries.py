@@ -33,7 +33,7 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True):
     `digest` is a chain: for each exchange in turn SHA-256 over the digest before it (nothing for the first one) and the
     SHA-256 of every payload of its turn's input and its own, as a window shows them: the response, its results in call
     order, what was said meanwhile; in hexadecimal. A message that no exchange holds, such as an input whose call still
-    waits, counts as one of its own.
+    waits, counts as one of its own; so does every message that a chat's summary tells.
     """
 
     exchanges: int = 0
@@ -44,18 +44,24 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One summary as it is recorded: the host's text, and what is sent around it."""
 
     before: str
     text: str
     after: str
     covered: Covered
+    shown: str = ""
+    """What is sent instead of `text`, where that would close what stands around it."""
+    start: int = 0
+    """A chat's history begins behind this `seq` (SPEC A3); 0 for its first message."""
+    kept: tuple[int, ...] = ()
+    """Where a chat's instructions stand, oldest first: its history keeps them however old they are (SPEC A5)."""
 
     @property
     def told(self) -> str:
-        """What a model is shown."""
-        return f"{self.before}{self.text}{self.after}"
+        """What a model is shown; empty for a mark that summarises nothing."""
+        return f"{self.before}{self.shown or self.text}{self.after}"
 
     def __repr__(self) -> str:
         return f"Summary({self.covered.exchanges} exchanges, {len(self.text.encode()):,} bytes)"
@@ -73,6 +79,26 @@ def fenced(text: str, covered: Covered, fence: str) -> Summary:
         text=text,
         after=f"\n</summary {fence}>",
         covered=covered,
+    )
+
+
+def bracketed(text: str, covered: Covered, start: int, kept: tuple[int, ...]) -> Summary:
+    """
+    Return the summary of a chat in the form `[Previous conversation summary: …]`, no closing of that inside (SPEC A6).
+
+    Without a text it is a mark that shows nothing and keeps where the history begins. `covered` then ends there.
+    """
+    shown = text.replace("]", ")")
+    # A mark covers something, were it only the record's first entry: one that covers nothing is a dropped summary.
+    covered = msgspec.structs.replace(covered, last=max(covered.last, start, 1))
+    return Summary(
+        before="[Previous conversation summary: " if text else "",
+        text=text,
+        after="]" if text else "",
+        covered=covered,
+        shown="" if shown == text else shown,
+        start=start,
+        kept=kept,
     )
 
 
@@ -122,8 +148,16 @@ def summary_draft(summary: Summary) -> Draft:
     return Draft(kind=SUMMARY, payload=_encode(summary), call=summary.covered.last)
 
 
-def dropped_summary() -> Draft:
-    """Return the draft after which windows show no summary; what the last one covered is covered no more."""
+def dropped_summary(before: Summary) -> Draft | None:
+    """
+    Return the draft after which windows show no summary; `None` where `before` shows none.
+
+    What that covered is covered no more; where it says how a chat's history begins, it still does.
+    """
+    if not before.told:
+        return None
+    if before.start or before.kept:
+        return summary_draft(bracketed("", Covered(last=before.covered.last), before.start, before.kept))
     return summary_draft(Summary(before="", text="", after="", covered=Covered()))
 
 

@@ -339,10 +339,10 @@ class Scan:
         return self._count()
 
     def _mandatory(self) -> int:
-        """The newest exchange always stays, and with it an input that waits for its answer."""
+        """The newest exchange always stays, if no summary covers it, and with it an input that waits for its answer."""
         waiting = self._waiting()
         latest = self._at(waiting)
-        return waiting + 1 if latest and latest.is_exchange else min(self._count(), 1)
+        return waiting + 1 if latest and latest.is_exchange and latest.key > self._covered else min(self._shown(), 1)
 
     def _steady(self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits) -> int:
         if self._resumes(limits) and self._state.window_from:

@@ -89,7 +89,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The window: a JSON array of wire messages, which enters the body as these very bytes."""
     tools: tuple[CapabilitySpec, ...]
     schema: dict[str, JSON]
-    """What a text that the model answers with must match; its root is an object."""
+    """What a text that the model answers with must match, its root an object; empty for plain text."""
     max_output_tokens: int | None
 
     __repr__ = type_alone

@@ -16,6 +16,7 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidVal
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, SUMMARY, Call, Draft
 from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.providers.anthropic import ANTHROPIC
+from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
@@ -46,6 +47,8 @@ def derived_entries(format: str, drafts: Sequence[Draft]) -> int | None:  # noqa
 def _wire_of(name: str) -> Wire | None:
     if name in FORMATS:
         return wire_format(name)
+    if name == CHAT_IDENTITY:
+        return CHAT_WIRE
     start, _, rest = name.partition("/")
     model, _, interface = rest.rpartition("/")  # a model's name may have slashes of its own
     api = _APIS.get(start)

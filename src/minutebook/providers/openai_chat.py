@@ -23,12 +23,13 @@ _USABLE: Final = frozenset({"stop", "tool_calls", "function_call"})
 
 def request_fields(ask: Ask) -> Fields:
     """Return the request's fields. The window's bytes stand in `messages` as they are, behind the instructions."""
-    schema: dict[str, JSON] = {"name": "decision", "schema": ask.schema, "strict": is_closed(ask.schema)}
     fields = {
         "model": codec.encode(ask.model),
         "messages": _with_instructions(ask.instructions, ask.messages),
-        "response_format": codec.encode({"type": "json_schema", "json_schema": schema}),
     }
+    if ask.schema:
+        schema: dict[str, JSON] = {"name": "decision", "schema": ask.schema, "strict": is_closed(ask.schema)}
+        fields["response_format"] = codec.encode({"type": "json_schema", "json_schema": schema})
     if ask.tools:
         tools = [{"type": "function", "function": function(spec)} for spec in ask.tools]
         fields["tools"] = codec.encode(tools)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from minutebook.model.pause import drive
 from minutebook.providers.decision import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
     from minutebook.model.codec import JSON
 
@@ -34,6 +34,10 @@ MAX_RESPONSE_BYTES: Final = codec.MAX_PAYLOAD_BYTES
 
 MAX_REFUSAL_BYTES: Final = 1024 * 1024
 """Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
+
+
+Heard: TypeAlias = "Callable[[bytes], Awaitable[None]]"
+"""Who is given the pieces of a body while it comes in."""
 
 
 class Post(Protocol):
@@ -146,9 +150,9 @@ class SdkPost:
             client, self._client = self._client, None
             await result_of(client.close())
 
-    async def __call__(self, path: str, body: bytes) -> bytes:
+    async def __call__(self, path: str, body: bytes, heard: Heard | None = None) -> bytes:
         """
-        Post `body` once and return the body of a 2xx response.
+        Post `body` once and return the body of a 2xx response; `heard` is given each piece of that as it comes in.
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
@@ -161,7 +165,8 @@ class SdkPost:
         try:
             options = {"headers": self._headers(), "follow_redirects": False}
             posted = self._client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
-            received = await read_body(await result_of(posted), MAX_RESPONSE_BYTES, blocking=self._blocking)
+            response = await result_of(posted)
+            received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, heard=heard)
             if received is not None:
                 return received
             failure = unavailable("response_too_large")
@@ -222,14 +227,20 @@ async def result_of(returned: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-async def read_body(response: Any, max_bytes: int, *, blocking: bool) -> bytes | None:
-    """Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`."""
+async def read_body(response: Any, max_bytes: int, *, blocking: bool, heard: Heard | None = None) -> bytes | None:
+    """
+    Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`.
+
+    `heard` is waited for with each piece.
+    """
     body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
     async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
         async for piece in pieces:
             if len(body) + len(piece) > max_bytes:
                 return None
             body += piece
+            if heard is not None:
+                await heard(piece)
     return bytes(body)
 
 

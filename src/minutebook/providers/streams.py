@@ -157,6 +157,36 @@ async def joined_chunks(events: Events, code: Code) -> bytes:
     return codec.encode({**whole, "object": "chat.completion", "choices": [{**told, "message": message}]})
 
 
+class Deltas:
+    """
+    The text of a streamed completion while its bytes come in, in pieces that end anywhere.
+
+    Whatever is no piece of text is passed over: what the answer is worth is judged once all of it is there.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, piece: bytes) -> str:
+        """Return the text that came to its end with `piece`; mostly a few words, and often nothing."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return "".join(_delta(line) for line in lines)
+
+
+def _delta(line: bytes) -> str:
+    if not line.startswith(b"data:"):
+        return ""
+    try:
+        chunk = codec.decode(line.removeprefix(b"data:").strip())
+    except InvalidValue:
+        return ""
+    choices = chunk.get("choices") if isinstance(chunk, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    content = delta.get("content") if isinstance(delta, dict) else None
+    return content if isinstance(content, str) else ""
+
+
 # --- Anthropic: a message, its blocks, and pieces of blocks ---
 
 _APPENDED: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}

@@ -26,8 +26,9 @@ from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
-from minutebook.model.summaries import dropped_summary
+from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
+from minutebook.ports import Page
 from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
@@ -262,7 +263,8 @@ class JournalStore:
         """
         Have windows show no summary any more, as after one that was poisoned; return whether there was one.
 
-        What it stood for was never gone: it is in windows again as far as it fits, and the next summary begins anew.
+        What it stood for was never gone: it is in windows again as far as it fits, and the next summary begins anew. A
+        chat's history keeps its beginning: there the text alone goes.
 
         Raises:
             DecisionHistoryBusy: the conversation is active.
@@ -273,9 +275,23 @@ class JournalStore:
             raise DecisionHistoryAbsent("no such conversation")
         if not header.state.summary:
             return False
-        delta = Delta(drafts=(dropped_summary(),), idempotency=self.fresh_id())
-        await self.journal.reserve(key, self.fresh_id(), format=header.format, opening=delta, release=True)
-        return True
+        holder = _Holder()
+        token = self.tokens.issue(holder)
+        try:
+            reserved = await self._reserve(key, token, header.format)
+            seq = reserved.header.state.summary
+            entries = await self.journal.oldest(key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+            dropped = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
+            delta = Delta(drafts=tuple(dropped), idempotency=self.fresh_id())
+            await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self._release(key, token, error)
+            raise
+        finally:
+            self.tokens.end(token)
+        return bool(dropped)
 
     async def header(self, key: ConversationKey) -> Header | None:
         """Return a conversation's counters, active or not; `None` when absent or expired."""

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
         Abandoned as Abandoned,
     )
     from minutebook import (
+        AgentBudgetExhausted as AgentBudgetExhausted,
+    )
+    from minutebook import (
         AgentDecisionProviderSchemaViolation as AgentDecisionProviderSchemaViolation,
     )
     from minutebook import (
         AgentDecisionProviderUnavailable as AgentDecisionProviderUnavailable,
+    )
+    from minutebook import (
+        AgentEvent as AgentEvent,
     )
     from minutebook import (
         Approval as Approval,
@@ -118,10 +124,16 @@ if TYPE_CHECKING:
         Finish as Finish,
     )
     from minutebook import (
+        Found as Found,
+    )
+    from minutebook import (
         Header as Header,
     )
     from minutebook import (
         HistoryAbandoned as HistoryAbandoned,
+    )
+    from minutebook import (
+        HistoryCleared as HistoryCleared,
     )
     from minutebook import (
         HistoryEntry as HistoryEntry,
@@ -131,6 +143,12 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         HistoryResumed as HistoryResumed,
+    )
+    from minutebook import (
+        HistoryShortened as HistoryShortened,
+    )
+    from minutebook import (
+        HistorySummarized as HistorySummarized,
     )
     from minutebook import (
         HistorySummary as HistorySummary,
@@ -170,6 +188,9 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         MemoryValue as MemoryValue,
+    )
+    from minutebook import (
+        MessageAdded as MessageAdded,
     )
     from minutebook import (
         MinutebookError as MinutebookError,
@@ -232,6 +253,9 @@ if TYPE_CHECKING:
         StoreClosed as StoreClosed,
     )
     from minutebook import (
+        SummarizationFailed as SummarizationFailed,
+    )
+    from minutebook import (
         Summarize as Summarize,
     )
     from minutebook import (
@@ -258,6 +282,7 @@ if TYPE_CHECKING:
     from minutebook import (
         delegate as delegate,
     )
+    from minutebook.sync.agent import Agent
     from minutebook.sync.conversation import Conversation, Turn
     from minutebook.sync.decisions import (
         AnthropicDecisionProvider,
@@ -287,6 +312,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Agent",
     "AnthropicDecisionProvider",
     "ContextGuardTransport",
     "Conversation",
@@ -315,6 +341,7 @@ __all__ = [
 
 # Where each name that is not one of `minutebook` lives.
 _HOMES = {
+    "Agent": "minutebook.sync.agent",
     "AnthropicDecisionProvider": "minutebook.sync.decisions",
     "ContextGuardTransport": "minutebook.sync.guard",
     "Conversation": "minutebook.sync.conversation",

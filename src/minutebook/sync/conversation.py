@@ -66,6 +66,7 @@ class Conversation(Over[asynchronous.Conversation]):
     exchanges = streaming(asynchronous.Conversation.exchanges)
     last = blocking(asynchronous.Conversation.last)
     page = blocking(asynchronous.Conversation.page)
+    search = streaming(asynchronous.Conversation.search)
 
 
 class Turn(Over[turns.Turn]):

@@ -1,0 +1,112 @@
+"""
+Figure 16: what a chat of an agent takes beyond a bare loop that keeps a list and sends its end.
+
+All send as many messages to a server that answers at once. The loop has nothing after it has ended; the agent has a
+record, which on SQLite is durable before the request leaves and again before the answer is returned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import openai
+
+from bench.answering import answering
+from bench.measure import interleave
+from bench.table import Row
+from bench.workload import compact, text
+from minutebook import Agent, SQLiteStore
+
+if TYPE_CHECKING:
+    from bench.lab import Lab
+    from bench.measure import Step
+
+BOUNDS_MS = {"RAM": 1.0, "SQLite": 5.0}
+KEPT = 50
+"""Messages that a history has: the default."""
+
+PROMPT = "You are Bench.\nYour goal: Answer"
+NOTE = (
+    "milliseconds that `Agent.chat` takes beyond a bare loop with the official client, which keeps a list and sends "
+    "its last messages: 51 of them, 200 B asked, 300 B answered. The bare loop has the client parse and check the "
+    "answer, which ours does not need. Beside it what each takes beyond a plain HTTP post of the same bytes."
+)
+
+
+def _said(turns: int) -> list[dict[str, Any]]:
+    sides = (("user", 200), ("assistant", 300))
+    return [{"role": role, "content": text(role, turn, size)} for turn in range(turns) for role, size in sides]
+
+
+def _bare(client: openai.AsyncOpenAI, behind: int) -> Step:
+    messages: list[Any] = _said(behind)
+
+    async def chat() -> None:
+        messages.append({"role": "user", "content": text("ask", len(messages), 200)})
+        window = [{"role": "system", "content": PROMPT}, *messages[1 - KEPT :]]
+        reply = await client.chat.completions.create(model="bench", messages=window)
+        messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+
+    return chat
+
+
+def _post(client: httpx2.AsyncClient, url: str, behind: int) -> Step:
+    window = [{"role": "system", "content": PROMPT}, *_said(behind)[1 - KEPT :], {"role": "user", "content": PROMPT}]
+    body = compact({"model": "bench", "messages": window})
+
+    async def post() -> None:
+        await client.post(f"{url}/chat/completions", content=body, headers={"content-type": "application/json"})
+
+    return post
+
+
+def _ours(lab: Lab, client: openai.AsyncOpenAI, store: SQLiteStore | None, behind: int) -> Step:
+    agent = Agent(name="Bench", goal="Answer", model="bench", client=client, store=store, max_history_messages=KEPT)
+    lab.run(agent.set_history(_said(behind)))
+
+    async def chat() -> None:
+        await agent.chat(text("ask", lab.number(), 200))
+
+    return chat
+
+
+def _at(lab: Lab, url: str, behind: int) -> list[Row]:
+    store = SQLiteStore(lab.path("chats"), namespace="bench")
+    client, plain = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0), httpx2.AsyncClient()
+    steps = {
+        "post": _post(plain, url, behind),
+        "bare": _bare(client, behind),
+        "RAM": _ours(lab, client, None, behind),
+        "SQLite": _ours(lab, client, store, behind),
+    }
+    times = interleave(lab.loop, steps, rounds=lab.rounds, each=6)
+    for closing in (client.close(), plain.aclose(), store.close()):
+        lab.run(closing)
+    rows: list[Row] = []
+    for name, bound in BOUNDS_MS.items():
+        median, least = (1000 * each for each in times.beyond(name, "bare"))
+        beyond = {subject: _shown(times.beyond(subject, "post")) for subject in (name, "bare")}
+        rows.append(
+            Row(
+                figure="16",
+                what=f"ms beyond a bare loop, {name}, {behind:,} turns behind (bare {1000 * times.middle('bare'):.2f})",
+                median=median,
+                least=least,
+                fast=bound,
+                peer=f"beyond a post: {beyond[name]}, bare loop {beyond['bare']}",
+                note=NOTE,
+            )
+        )
+    return rows
+
+
+def _shown(seconds: tuple[float, float]) -> str:
+    return " / ".join(f"{1000 * each:.2f}" for each in seconds)
+
+
+def added(lab: Lab) -> list[Row]:
+    """Figure 16."""
+    with answering() as url:
+        talk = url.replace("/v1", "/talk")
+        return [row for behind in (10, 1000 if lab.quick else 10_000) for row in _at(lab, talk, behind)]

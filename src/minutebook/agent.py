@@ -1,0 +1,298 @@
+"""
+Face A: an agent that one talks to, and the history of the talk.
+
+Names, defaults and events are the published system's (SPEC A); what is said is kept by the same core as everything
+else. `chat.py` tells the story, `policy/shortening.py` says which messages a history has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minutebook.chat import KEEP_RECENT, Chat
+from minutebook.chat_options import (
+    Settings,
+    asked,
+    fresh_uuid,
+    given_state,
+    given_store,
+    given_summary,
+    given_tools,
+    kept_count,
+    uuid_of,
+)
+from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
+from minutebook.model.colours import asynchronous_only
+from minutebook.model.emitting import emitted
+from minutebook.providers.chat import checked_message
+from minutebook.providers.openai_http import OPENAI
+from minutebook.providers.sdk_http import SdkPost
+from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
+from minutebook.runtime.program import Program
+from minutebook.stores.clock import system_clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.reading import Found
+    from minutebook.stores.journal import JournalStore
+
+
+class Agent:
+    """
+    One agent and one conversation with it, over a server that speaks OpenAI's Chat Completions.
+
+    Args:
+        name: what the agent is called; the model is told.
+        goal: what it is for; the model is told.
+        client: an `openai.AsyncOpenAI` (in `minutebook.sync` an `openai.OpenAI`), which stays the caller's to close;
+            without one, one is made at first use from `base_url`, `api_key` and the environment.
+        model: the server's name of the model.
+        base_url: where our own client sends its requests: any compatible server.
+        api_key: our own client's key.
+        max_history_messages: how many messages the history has at most; older ones leave it and stay retained.
+        auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
+            nothing of it; what is kept is then the caller's to add.
+        enable_summarization: whether a summary takes the place of older messages once there are too many.
+        summarization_threshold: above how many estimated tokens that is.
+        summarization_model: which model writes the summaries; the agent's own if left out.
+        tools: typed functions that the model may call, in the runtime's loop; see `capability`.
+        budgets: what one message may use of requests, calls and time.
+        store: where the conversation is kept; in RAM if left out.
+        conversation: its id in the store, to come back to it; a fresh one if left out.
+        max_output_tokens: the server's bound on what it generates.
+        extra_body: further fields of each request, such as `temperature`.
+
+    Raises:
+        InvalidOption: an option out of its range, or two that exclude each other.
+        InvalidId: an id that no store can hold.
+        BlockingMismatch: a client or a store of the other colour.
+    """
+
+    _blocking = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        goal: str,
+        client: object = None,
+        model: str = "gpt-4o-mini",
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_history_messages: int = 50,
+        auto_manage_history: bool = True,
+        enable_summarization: bool = False,
+        summarization_threshold: int = 3000,
+        summarization_model: str | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        budgets: Budgets = DEFAULT_BUDGETS,
+        store: JournalStore | None = None,
+        conversation: str | None = None,
+        max_output_tokens: int | None = None,
+        extra_body: Mapping[str, JSON] | None = None,
+    ) -> None:
+        settings = Settings(
+            name=name,
+            goal=goal,
+            model=model,
+            max_history_messages=max_history_messages,
+            auto_manage_history=auto_manage_history,
+            enable_summarization=enable_summarization,
+            summarization_threshold=summarization_threshold,
+            summarization_model=summarization_model,
+            max_output_tokens=max_output_tokens,
+            extra_body=extra_body,
+        )
+        self.name, self.goal = name, goal
+        self.conversation = fresh_uuid() if conversation is None else conversation
+        """The conversation's id in the store."""
+        self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
+        program = Program(name="agent", instructions=settings.prompt, capabilities=given_tools(tools), budgets=budgets)
+        self._chat = Chat(given_store(store), self.conversation, settings, program, self._post)
+        self._handlers = Handlers(blocking=self._blocking)
+
+    async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
+        """
+        Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
+
+        Args:
+            text: what the user says.
+            context: what the model is told for this message alone; it does not enter the history (SPEC A2).
+            name: who says it, where several do.
+
+        Raises:
+            AgentDecisionProviderUnavailable: the server gave no answer.
+            AgentDecisionProviderSchemaViolation: what it gave is none.
+            AgentBudgetExhausted: the tools' loop came to no answer within its budgets.
+            DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
+        """
+        self._post.connect()
+        answer, events = await self._chat.say(*asked(text, context, name))
+        await self._handlers.tell(events)
+        return answer
+
+    def stream(self, text: str, context: str | None = None, *, name: str | None = None) -> AsyncGenerator[str, None]:
+        """
+        Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
+
+        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was.
+        """
+        self._post.connect()
+        message = asked(text, context, name)
+
+        async def saying() -> None:
+            await self._handlers.tell((await self._chat.say(*message, streamed=True))[1])
+
+        return emitted(saying)
+
+    async def get_history(self) -> list[dict[str, JSON]]:
+        """Return a copy of the history: messages of role, content and maybe name, oldest first (SPEC A3)."""
+        return (await self._chat.view()).messages
+
+    async def get_history_length(self) -> int:
+        """Return how many messages the history has."""
+        return len((await self._chat.view()).said)
+
+    async def add_to_history(self, message: dict[str, JSON]) -> None:
+        """
+        Add a message behind the others; the oldest leave if there are too many (SPEC A5).
+
+        Raises:
+            InvalidMessage: it is none; `field` names what is wrong (SPEC A4).
+        """
+        await self._handlers.tell(await self._chat.add(checked_message(message)))
+
+    async def clear_history(self) -> None:
+        """Begin a new history, its summary included; what was said before stays retained (SPEC A3)."""
+        length, _ = await self._chat.begin_anew((), None)
+        await self._handlers.tell([HistoryCleared(previous_length=length)])
+
+    async def set_history(self, messages: Sequence[dict[str, JSON]]) -> None:
+        """Begin a new history with these messages, without a summary; all of them or nothing. Refuses as adding one."""
+        checked = [checked_message(message, f"$[{place}]") for place, message in enumerate(messages)]
+        await self._handlers.tell((await self._chat.begin_anew(checked, None))[1])
+
+    async def export_conversation_state(self) -> dict[str, JSON]:
+        """Return the history and its summary as plain JSON, with who it is of and the time in Unix milliseconds."""
+        view = await self._chat.view()
+        history: list[JSON] = [*view.messages]
+        return {
+            "history": history,
+            "agent_id": self.agent_id,
+            "agent_name": self.name,
+            "timestamp": system_clock(),
+            "summary": view.summary,
+        }
+
+    async def import_conversation_state(self, state: Mapping[str, JSON]) -> None:
+        """
+        Begin a new history with what `export_conversation_state` returned, of this agent or another.
+
+        Raises:
+            InvalidOption: it is no such state; `option` names the field.
+            InvalidMessage: a message in it is none.
+        """
+        messages, summary = given_state(state)
+        await self._handlers.tell((await self._chat.begin_anew(messages, summary))[1])
+
+    async def summarize_history(self, keep_recent_count: int = KEEP_RECENT) -> str | None:
+        """
+        Have a summary take the place of all but the newest messages, and return its text (SPEC A7).
+
+        With nothing to summarise the present summary is returned, and so it is if none can be made: an event says so,
+        and the history is trimmed to its greatest length alone.
+
+        Raises:
+            InvalidOption: a number of messages that is none.
+        """
+        self._post.connect()
+        text, events = await self._chat.summarise(kept_count(keep_recent_count))
+        await self._handlers.tell(events)
+        return text
+
+    async def get_conversation_summary(self) -> str | None:
+        """Return the summary that stands before the history; `None` without one."""
+        return (await self._chat.view()).summary
+
+    async def set_conversation_summary(self, text: str | None) -> None:
+        """
+        Have `text` stand before the history as its summary; `None` for none.
+
+        Raises:
+            DecisionHistorySummaryInvalid: no text, an empty one, or one of more than 16 KiB.
+        """
+        await self._chat.set_summary(given_summary(text))
+
+    def is_summarization_enabled(self) -> bool:
+        """Return whether older messages are summarised by themselves."""
+        return self._chat.settings.enable_summarization
+
+    async def estimate_history_tokens(self) -> int:
+        """
+        Return how many tokens the history takes, its summary included.
+
+        With the package `rs-bpe` texts are counted exactly for OpenAI's models; otherwise by a rule of thumb, a quarter
+        of a token for each ASCII character and one for each other. What the server billed last corrects both.
+        """
+        return self._chat.estimated(await self._chat.view())
+
+    @property
+    def agent_id(self) -> str:
+        """A UUID: the conversation's id where that is one, else one that is made of it."""
+        return uuid_of(self.key)
+
+    @property
+    def key(self) -> ConversationKey:
+        """The conversation's address in its store: to read, verify or export it."""
+        return self._chat.key
+
+    async def search(self, text: str) -> AsyncIterator[Found]:
+        """Stream what is retained and holds a text, whether or not it left the history; see `Conversation.search`."""
+        async for found in self._chat.search(text):
+            yield found
+
+    async def delete(self) -> bool:
+        """Erase the conversation, with all that ever left the history; see `JournalStore.delete`."""
+        return await self._chat.store.delete(self.key)
+
+    async def recover(self, *, worker_stopped: bool, epoch: int | None = None) -> Header:
+        """Free the conversation of a process that is known to be stopped; see `JournalStore.recover` (SPEC D22)."""
+        return await self._chat.store.recover(self.key, worker_stopped=worker_stopped, epoch=epoch)
+
+    def on(self, event: AgentEvent, handler: Callable[[Any], Awaitable[object] | object]) -> None:
+        """
+        Have `handler`, a function or coroutine function, told of an event once what it tells of is recorded (SPEC A8).
+
+        It is given the event's value: `MessageAdded`, `HistoryCleared`, `HistoryShortened` (when trimmed),
+        `HistorySummarized` or `SummarizationFailed`. What it raises is counted in `lost_events` and changes nothing.
+
+        Raises:
+            InvalidOption: no event of `AgentEvent`, or nothing that can be called.
+        """
+        self._handlers.add(event, handler)
+
+    @property
+    def lost_events(self) -> int:
+        """How often a handler raised; nothing else came of that."""
+        return self._handlers.lost
+
+    async def close(self) -> None:
+        """Close the client that this agent made for itself; one that was given, and a store, stay open."""
+        await self._post.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

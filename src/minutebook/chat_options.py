@@ -1,0 +1,173 @@
+"""
+What an agent is made with, checked where it is given.
+
+Nothing is opened or asked here; a value that comes back is one that the chat can take as it is.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from minutebook.errors import InvalidOption
+from minutebook.model import codec
+from minutebook.model.bounds import check_count
+from minutebook.model.shown import type_alone
+from minutebook.model.summaries import checked_summary
+from minutebook.providers.chat import checked_message
+from minutebook.providers.openai_chat import CHAT
+from minutebook.runtime.capabilities import Capability, capability, checked_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.keys import ConversationKey
+    from minutebook.stores.journal import JournalStore
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What an agent is and how its chat is kept (SPEC A1).
+
+    Raises:
+        InvalidOption: one that is out of its range; the message names it.
+    """
+
+    name: str
+    goal: str
+    model: str
+    max_history_messages: int
+    auto_manage_history: bool
+    enable_summarization: bool
+    summarization_threshold: int
+    summarization_model: str | None
+    max_output_tokens: int | None
+    extra_body: Mapping[str, JSON] | None
+
+    __repr__ = type_alone
+
+    def __post_init__(self) -> None:
+        for option in ("name", "goal", "model", "summarization_model"):
+            value: object = getattr(self, option)
+            if (value is not None or option != "summarization_model") and not codec.text(value, option).strip():
+                raise InvalidOption(f"{option} is a text that says something", option=option)
+        for option in ("max_history_messages", "summarization_threshold", "max_output_tokens"):
+            value = getattr(self, option)
+            if value is not None or option != "max_output_tokens":
+                check_count(value, option)
+        checked_flag(self.auto_manage_history, "auto_manage_history")
+        checked_flag(self.enable_summarization, "enable_summarization")
+        _ = self.extra
+
+    @property
+    def prompt(self) -> str:
+        """What each request opens with; it is no part of the history."""
+        return f"You are {self.name}.\nYour goal: {self.goal}"
+
+    @property
+    def extra(self) -> dict[str, bytes]:
+        """Further fields of each request, of which none may be one that an agent sets."""
+        extra = self.extra_body or {}
+        for name in extra:
+            if name in CHAT.own:
+                raise InvalidOption(f"the field {name!r} is set by the agent", option=name)
+        return {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
+
+
+def fresh_uuid() -> str:
+    """Return a UUID that names a conversation."""
+    return str(uuid.uuid4())
+
+
+def uuid_of(key: ConversationKey) -> str:
+    """Return a UUID: a conversation's id where that is one, else one that is made of its address."""
+    try:
+        return str(uuid.UUID(key.id))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{codec.encode([key.namespace, key.id]).decode()}"))
+
+
+SUMMARY_BYTES: Final = 16_384
+"""UTF-8 bytes that a summary may have."""
+
+_STATE = {"history", "agent_id", "agent_name", "timestamp", "summary"}
+
+
+def asked(text: object, context: object, name: str | None) -> tuple[dict[str, JSON], str | None]:
+    """
+    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing.
+
+    Raises:
+        InvalidMessage: no text, or a name that is none.
+        InvalidValue: a context that is no text.
+    """
+    message = checked_message({"role": "user", "content": cast("JSON", text), "name": name})
+    return message, None if context is None or context == "" else codec.text(context, "context")
+
+
+def given_summary(text: object) -> str | None:
+    """
+    Return a summary's text, `None` for none.
+
+    Raises:
+        DecisionHistorySummaryInvalid: no text, an empty one, or one that is too long.
+    """
+    return None if text is None else checked_summary(text, SUMMARY_BYTES)
+
+
+def kept_count(value: object) -> int:
+    """Return how many messages are to stay whole, once that is a number of them."""
+    if type(value) is not int or value < 0:
+        raise InvalidOption("keep_recent_count is an int of at least 0", option="keep_recent_count")
+    return value
+
+
+def given_tools(tools: Sequence[Callable[..., Any]]) -> list[Capability[..., Any]]:
+    """
+    Return functions as capabilities of a chat, which has no authority, memory or human beside it.
+
+    Raises:
+        InvalidOption: a function that needs one of these, or whose parameters no JSON can fill.
+    """
+    found: list[Capability[..., Any]] = [
+        cast("Capability[..., Any]", each) if isinstance(each, Capability) else capability(each) for each in tools
+    ]
+    for each in found:
+        if each.needs_approval or each.memory or each.agent is not None or each.needed:
+            raise InvalidOption(
+                f"the tool {each.name!r} needs approval, authority, memory or another agent, which a chat has not; "
+                "use Runtime with a decision provider",
+                option="tools",
+            )
+    return found
+
+
+def given_store(store: object) -> JournalStore:
+    """Return the store that a chat is kept in; a fresh one in RAM where none was given."""
+    from minutebook.stores.journal import JournalStore
+    from minutebook.stores.opening import MemoryStore
+
+    if store is None:
+        return MemoryStore("agents")
+    if not isinstance(store, JournalStore):
+        raise InvalidOption(f"store is a store of minutebook, not a {type(store).__name__}", option="store")
+    return store
+
+
+def given_state(state: object) -> tuple[list[dict[str, JSON]], str | None]:
+    """Return the messages and the summary of an exported state, checked."""
+    if not isinstance(state, dict):
+        raise InvalidOption("a state is what export_conversation_state returned", option="state")
+    given = cast("dict[str, JSON]", state)
+    history, summary = given.get("history"), given.get("summary")
+    if unknown := given.keys() - _STATE:
+        raise InvalidOption(
+            f"a state has {', '.join(sorted(_STATE))}, and {len(unknown)} other field(s)", option="state"
+        )
+    if not isinstance(history, list):
+        raise InvalidOption("the field 'history' of a state is a list of messages", option="history")
+    messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
+    return messages, given_summary(summary)

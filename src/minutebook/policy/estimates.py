@@ -1,0 +1,63 @@
+"""
+How many tokens a chat's messages take, without asking a server (SPEC A7).
+
+Where a tokenizer is at hand its counts are exact for the models that it is of. Otherwise the estimate is a rule that
+anybody can check: a quarter of a token for each ASCII character and one for each other, with `PER_MESSAGE` for each
+message. Either is corrected by what a server billed for the last request, as a ratio of what was expected of it, so
+that another tokenizer, and a template that adds words of its own, are learned from the first answer on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minutebook.model.shown import type_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Message = tuple[str, str, str]
+    """Role, content and name of a message; the name is empty where there is none."""
+
+PER_MESSAGE: Final = 3
+"""Tokens around each message, as OpenAI publishes them for its models; one more where it has a name."""
+
+MIN_RATIO, MAX_RATIO = 0.25, 8.0
+"""A bill beyond these is not believed: it is of something else than was expected."""
+
+
+def estimated_text(text: str) -> int:
+    """Return the estimate for a text: a quarter of a token for each ASCII character and one for each other."""
+    other = sum(not char.isascii() for char in text) if not text.isascii() else 0
+    return other + math.ceil((len(text) - other) / 4)
+
+
+class Estimates(msgspec.Struct, frozen=True, kw_only=True):
+    """How texts are counted, and the ratio of what a server billed to what was expected."""
+
+    count: Callable[[str], int] = estimated_text
+    ratio: float = 1.0
+
+    __repr__ = type_alone
+
+    def expected(self, messages: Iterable[Message]) -> int:
+        """Return what messages take before any correction."""
+        count = self.count
+        return sum(
+            PER_MESSAGE + count(role) + count(content) + (count(name) + 1 if name else 0)
+            for role, content, name in messages
+        )
+
+    def corrected(self, expected: int) -> int:
+        """Return what is estimated where so many tokens were expected."""
+        return math.ceil(expected * self.ratio)
+
+    def learned(self, expected: int, billed: int | None) -> Estimates:
+        """Return the estimates after a server billed `billed` tokens for a request of `expected`."""
+        if not billed or not expected:
+            return self
+        ratio = billed / expected
+        return msgspec.structs.replace(self, ratio=ratio) if MIN_RATIO <= ratio <= MAX_RATIO else self

@@ -1,0 +1,167 @@
+"""
+The history of a chat: which messages of a record it has, and how it is shortened (SPEC A3, A5, A6).
+
+It is a list of messages, not of exchanges: calls and their results are no part of it. It begins behind the newest start
+and holds at most so many messages. What leaves it leaves no record, and nothing here is stored but the start and the
+places of instructions, in the summary's entry: the rest is a pure function of the record and the limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.model.codec import reread
+from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, Entry
+from minutebook.model.shown import type_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from minutebook.model.record import Header
+
+INSTRUCTING = frozenset({"system", "developer"})
+"""The roles of instructions: they outlive what was said, and no summary tells them (SPEC A5, A6; case O-17)."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One message of a chat, and the entry that holds it."""
+
+    role: str
+    entry: Entry
+
+    __repr__ = type_alone
+
+    @property
+    def seq(self) -> int:
+        """Where it stands in the record."""
+        return self.entry.seq
+
+    @property
+    def instructs(self) -> bool:
+        """Whether it is an instruction."""
+        return self.role in INSTRUCTING
+
+
+def said_in(entry: Entry) -> Said | None:
+    """
+    Return the message that an entry is in a chat's history; `None` for calls, results and marks.
+
+    Raises:
+        DecisionHistoryCorrupt: an instruction without a role.
+    """
+    if entry.kind is INPUT:
+        return Said("user", entry)
+    if entry.kind is RESPONSE:
+        return None if entry.calls else Said("assistant", entry)
+    if entry.kind is not INJECTION:
+        return None
+    message = reread(entry.fragment)
+    role = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(role, str):
+        raise DecisionHistoryCorrupt(f"entry {entry.seq} is no message of a chat; verify the store", seq=entry.seq)
+    return Said(role, entry)
+
+
+class Backward:
+    """
+    The standing messages of a record, as its entries come in newest first.
+
+    An attempt that was abandoned is passed over, and so is an input that nothing has answered, or not yet: it enters
+    the history together with its answer.
+    """
+
+    def __init__(self, header: Header) -> None:
+        """Begin at the end of the record, or right before the attempt that is under way."""
+        state = header.attempt.state if header.attempt else header.state
+        self.next_seq = header.attempt.first - 1 if header.attempt else header.entries
+        self._passed = {state.turn} if state.unanswered else set[int]()
+        self.said: list[Said] = []
+        """What was found so far, newest first."""
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries, newest first and without a gap."""
+        for entry in entries:
+            if entry.seq > self.next_seq:
+                continue
+            self.next_seq = entry.seq - 1
+            if entry.kind is ABANDONED:
+                # An attempt's entries stand right before its mark; an input that was superseded stands alone.
+                if entry.call == entry.seq - 1:
+                    self.next_seq = entry.exchange - 1
+                else:
+                    self._passed.add(entry.exchange)
+            elif entry.seq not in self._passed and (found := said_in(entry)) is not None:
+                self.said.append(found)
+
+
+def end_of(header: Header) -> int:
+    """Return the `seq` behind which a new history may begin: before an input that is still to be answered."""
+    return header.state.turn - 1 if header.state.unanswered else header.entries
+
+
+def shortened(said: Sequence[Said], limit: int) -> tuple[Said, ...]:
+    """
+    Return the messages that stay under `limit`: the oldest that are no instructions leave first (SPEC A5).
+
+    The first instruction stays, and so does the newest message whatever it is, so two messages may stay under a limit
+    of one. Shortening what was shortened before and has grown gives the same as shortening all of it at once.
+    """
+    over = len(said) - limit
+    if over <= 0:
+        return tuple(said)
+    older = range(len(said) - 1)
+    plain = [place for place in older if not said[place].instructs]
+    instructions = [place for place in older if said[place].instructs]
+    leaving = set([*plain, *instructions[1:]][:over])
+    return tuple(each for place, each in enumerate(said) if place not in leaving)
+
+
+def instruction_places(said: Iterable[Said]) -> tuple[int, ...]:
+    """Return where the instructions stand: what a mark keeps of them, so that none is looked for."""
+    return tuple(each.seq for each in said if each.instructs)
+
+
+def first_input(said: Iterable[Said]) -> int:
+    """Return the `seq` of the oldest user's message, with which a request's window begins; 0 if there is none."""
+    return next((each.seq for each in said if each.role == "user"), 0)
+
+
+def before_window(said: Iterable[Said], first: int) -> list[Said]:
+    """Return the instructions that stand before the window which begins at `first`: answers there are not sent."""
+    return [each for each in said if each.seq < first and each.instructs]
+
+
+class Parting(msgspec.Struct, frozen=True, kw_only=True):
+    """What leaves a history for a summary, oldest first, and what stays."""
+
+    leaving: tuple[Said, ...]
+    staying: tuple[Said, ...]
+    start: int
+    """The `seq` behind which what stays begins, but for its instructions from before."""
+
+    __repr__ = type_alone
+
+    def untold(self, covered: int) -> list[Said]:
+        """
+        Return what a summary has to tell that no earlier one, which reaches up to `covered`, has told.
+
+        Answers at the head of what stays are told too, since no request would hold them.
+        """
+        told = [each for each in self.leaving if each.seq > covered]
+        for each in self.staying:
+            if each.role == "user" and each.seq > self.start:
+                break
+            if each.role == "assistant" and each.seq > max(covered, self.start):
+                told.append(each)
+        return told
+
+
+def parted(said: Sequence[Said], keep: int) -> Parting:
+    """Return what leaves when the newest `keep` messages stay whole, and every instruction (SPEC A6)."""
+    older = said[: max(0, len(said) - keep)]
+    leaving = tuple(each for each in older if not each.instructs)
+    staying = tuple(each for each in older if each.instructs) + tuple(said[len(older) :])
+    return Parting(leaving=leaving, staying=staying, start=older[-1].seq if older else 0)

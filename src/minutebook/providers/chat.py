@@ -1,0 +1,180 @@
+"""
+A chat over the Chat Completions API: what its messages may be, how they are kept, and what an answer says.
+
+The format is `openai-chat` with one addition: a system or developer message may stand anywhere. It is kept as said
+beside the conversation, and sent where it was said.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessage, InvalidValue
+from minutebook.model import codec
+from minutebook.model.entries import INJECTION, Draft
+from minutebook.providers.decision import Diagnosis, token_count, violation
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.step import opened
+from minutebook.providers.wire import _bodies, _slices
+from minutebook.providers.wire._values import Side
+from minutebook.providers.wire.openai_chat import OpenAIChat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minutebook.model.codec import JSON
+    from minutebook.model.entries import Entry
+
+CHAT_IDENTITY: Final = "openai-chat/agent"
+"""What a chat's conversation is opened with."""
+
+ROLES: Final = ("system", "user", "assistant", "developer")
+"""The roles of messages in a history (SPEC A4)."""
+
+_FIELDS: Final = ("role", "content", "name")
+_USABLE: Final = frozenset({Diagnosis.LENGTH.value, Diagnosis.REFUSAL.value})
+"""Endings of an answer that is one all the same: to a person a refusal is an answer, and so is a text that was cut."""
+
+
+class ChatWire(OpenAIChat):
+    """The wire format of a chat."""
+
+    def injection(self, message: object) -> Draft:
+        """Return the draft of a further message: also of a system or developer message."""
+        payload, value = _bodies.opened(message)
+        if isinstance(value, dict) and self.side(value, "$") is Side.INSTRUCTIONS:
+            return self.spoken(INJECTION, payload)
+        return super().injection(payload)
+
+    def recorded(self, message: dict[str, JSON]) -> Draft:
+        """Return the draft of a checked message, by its role."""
+        if message["role"] == "user":
+            return self.input(message)
+        return self.response(message) if message["role"] == "assistant" else self.injection(message)
+
+
+CHAT_WIRE: Final = ChatWire()
+
+
+def checked_message(message: object, path: str = "$") -> dict[str, JSON]:
+    """
+    Return a message of a history as a copy, once it is one (SPEC A4).
+
+    Raises:
+        InvalidMessage: it has another role or field, no content, or a name that is none; `field` names it.
+        InvalidValue: a text that is no Unicode.
+    """
+    if not isinstance(message, dict):
+        raise InvalidMessage(f"a message is a dict, not a {type(message).__name__}", path=path, field="")
+    given = cast("dict[object, JSON]", message)
+    for field in given:
+        if field not in _FIELDS:
+            shown = field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
+            raise _refused(f"the field {shown!r} is unknown; a message has role, content and name", path, shown)
+    if given.get("role") not in ROLES:
+        raise _refused(f"the field 'role' is one of {', '.join(ROLES)}", path, "role")
+    checked: dict[str, JSON] = {"role": given["role"]}
+    for field in ("content", "name"):
+        if field == "name" and given.get(field) is None:
+            continue
+        value = given.get(field)
+        if not isinstance(value, str):
+            raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
+        checked[field] = codec.text(value, field)
+    if checked.get("name") == "":
+        raise _refused("the field 'name' is empty; leave it out", path, "name")
+    return checked
+
+
+def _refused(told: str, path: str, field: str) -> InvalidMessage:
+    return InvalidMessage(told, path=f"{path}.{field}", field=field)
+
+
+def message_in(role: str, entry: Entry) -> dict[str, JSON]:
+    """Return the message that an entry is in a history: role, content, and a name where it has one."""
+    fragment = entry.fragment
+    value = codec.reread(fragment) if fragment else None
+    held: dict[str, JSON] = value if isinstance(value, dict) else {}
+    message: dict[str, JSON] = {"role": role, "content": _text(held)}
+    if isinstance(held.get("name"), str):
+        message["name"] = held["name"]
+    return message
+
+
+def _text(message: dict[str, JSON]) -> str:
+    """Return what a message says: its content, of parts the texts joined, or its refusal."""
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(each for each in texts if isinstance(each, str))
+    refusal = message.get("refusal")
+    return content if isinstance(content, str) and content else refusal if isinstance(refusal, str) else ""
+
+
+def weighed(messages: bytes, *more: bytes) -> list[tuple[str, str, str]]:
+    """Return role, text and name of a request's messages, calls among the texts, and each of `more` as one message."""
+    found: list[tuple[str, str, str]] = []
+    for value in cast("list[dict[str, JSON]]", codec.reread(messages)):
+        calls = value.get("tool_calls")
+        said = _text(value) + (codec.encode(calls).decode() if calls else "")
+        name = value.get("name")
+        found.append((str(value.get("role")), said, name if isinstance(name, str) else ""))
+    return found + [("", each.decode(), "") for each in more if each]
+
+
+def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
+    """
+    Return what an answer is recorded as, what it says (empty beside calls), and the tokens that were billed for it.
+
+    Raises:
+        AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
+        AgentDecisionProviderSchemaViolation: a body without an answer, or one that was filtered.
+    """
+    try:
+        body = opened(CHAT, payload)
+    except AgentDecisionProviderSchemaViolation as error:
+        if error.provider_error_code not in _USABLE:
+            raise
+        body = cast("dict[str, JSON]", codec.reread(payload))
+    try:
+        draft = CHAT_WIRE.response(payload)
+    except (InvalidMessage, InvalidValue):
+        raise violation(Diagnosis.MALFORMED) from None
+    if not draft.messages:
+        raise violation(Diagnosis.NO_TEXT)
+    value = codec.reread(payload[draft.start : draft.stop])
+    said = "" if draft.calls else _text(cast("dict[str, JSON]", value))
+    if not draft.calls and not said:
+        raise violation(Diagnosis.NO_TEXT)
+    return draft, said, token_count(CHAT.billed(body))
+
+
+def with_context(messages: bytes, context: str) -> bytes:
+    """Return a request's messages with a context before what the newest user's message says (SPEC A2)."""
+    fragments = _slices.items(messages)
+    for place in reversed(range(len(fragments))):
+        value = codec.reread(fragments[place])
+        if isinstance(value, dict) and value.get("role") == "user":
+            told = f"[Context for this message: {context.replace(']', ')')}]"
+            fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
+            break
+    return b"[%b]" % b",".join(fragments)
+
+
+def behind(head: list[bytes], messages: bytes) -> bytes:
+    """Return an array of messages with others before them."""
+    inside = messages[1:-1]
+    return b"[%b]" % b",".join([*head, inside] if inside else head)
+
+
+def exact_counter(model: str) -> Callable[[str], int] | None:
+    """Return what counts a text's tokens exactly for OpenAI's models; `None` without the package `rs-bpe`."""
+    try:
+        openai: Any = import_module("rs_bpe.bpe").openai
+    except ImportError:
+        return None
+    older = model.startswith(("gpt-3.5", "gpt-4-")) or model == "gpt-4"
+    encoding = openai.cl100k_base() if older else openai.o200k_base()
+    count: Callable[[str], int] = encoding.count
+    return count

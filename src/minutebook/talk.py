@@ -1,0 +1,213 @@
+"""
+One message to an agent on its way to the answer: the requests that are made for it, and what is recorded between them.
+
+The runtime's loop asks for decisions and carries out the calls; a `Talk` is who decides. It knows the turn that is
+being answered and where its window begins, and nothing of histories and summaries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minutebook.errors import AgentBudgetExhausted, AgentDecisionProviderSchemaViolation
+from minutebook.model import codec
+from minutebook.model.bounds import WindowLimits
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
+from minutebook.model.emitting import emit
+from minutebook.model.entries import RESPONSE, Draft
+from minutebook.model.record import Delta, Header, extend
+from minutebook.policy.estimates import Estimates
+from minutebook.policy.shortening import before_window, first_input
+from minutebook.providers.chat import CHAT_WIRE, behind, exact_counter, read_answer, weighed, with_context
+from minutebook.providers.decision import Ask, joined
+from minutebook.providers.native import Native
+from minutebook.providers.openai_chat import CHAT
+from minutebook.providers.step import answers, merged, opened
+from minutebook.providers.streams import Deltas, assembled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.chat_options import Settings
+    from minutebook.history import History, Hold
+    from minutebook.model.codec import JSON
+    from minutebook.policy.shortening import Said
+    from minutebook.providers.sdk_http import SdkPost
+    from minutebook.runtime import Outcome
+
+REQUEST_LIMITS: Final = WindowLimits(max_messages=1_000_000, max_bytes=codec.MAX_PAYLOAD_BYTES, low_water=1.0)
+"""A request holds the history whole, with all its turns' calls and results; what is too large the server refuses."""
+
+
+class Server:
+    """Who answers: one server's model, asked over the host's client, and what its bills tell of tokens."""
+
+    def __init__(self, settings: Settings, post: SdkPost) -> None:
+        """Nothing is asked yet."""
+        self.settings = settings
+        self._post = post
+        self._extra = settings.extra
+        self._estimates: Estimates | None = None
+        self._billed: tuple[bytes, bytes, int] | None = None
+
+    def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
+        """Return a request of the agent's with these messages."""
+        settings = self.settings
+        return Ask(
+            model=settings.model,
+            instructions=settings.prompt,
+            messages=messages,
+            tools=request.capabilities,
+            schema={},
+            max_output_tokens=settings.max_output_tokens,
+        )
+
+    async def answer(self, ask: Ask, *, streamed: bool) -> bytes:
+        """Return the body of an answer; where it is streamed, its text is emitted while it comes in."""
+        fields = merged(CHAT, CHAT.fields(ask), self._extra)
+        if not streamed:
+            return await self._post(CHAT.path, joined(fields))
+        deltas = Deltas()
+
+        async def heard(piece: bytes) -> None:
+            if text := deltas.take(piece):
+                await emit(text)
+
+        return await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
+
+    async def written(self, instructions: str, told: JSON) -> str:
+        """Return what the model for summaries writes of `told`, which goes as a user's data."""
+        ask = Ask(
+            model=self.settings.summarization_model or self.settings.model,
+            instructions=instructions,
+            messages=codec.encode([{"role": "user", "content": codec.encode(told).decode()}]),
+            tools=(),
+            schema={},
+            max_output_tokens=None,
+        )
+        payload = await self._post(CHAT.path, joined(CHAT.fields(ask)))
+        opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
+        return read_answer(payload)[1].strip()
+
+    def bill(self, ask: Ask, billed: int | None) -> None:
+        """Remember what a request was billed at, for the next estimate."""
+        if billed:
+            fields = CHAT.fields(ask)
+            self._billed = (fields["messages"], fields.get("tools", b""), billed)
+
+    def estimated(self, messages: bytes) -> int:
+        """Return how many tokens messages take: by a tokenizer or a rule, corrected by the newest bill."""
+        estimates = self._estimates or _estimates(self.settings.model)
+        if self._billed is not None:
+            (sent, tools, billed), self._billed = self._billed, None
+            estimates = estimates.learned(estimates.expected(weighed(sent, tools)), billed)
+        self._estimates = estimates
+        return estimates.corrected(estimates.expected(weighed(messages)))
+
+
+class Talk:
+    """
+    One message to an agent on its way to the answer: who decides in the runtime's loop.
+
+    With a `hold` every answer that calls is durable before anything is called; without one nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        history: History,
+        header: Header,
+        said: Sequence[Said],
+        staged: tuple[Draft, ...],
+        context: str | None,
+        *,
+        hold: Hold | None = None,
+        streamed: bool = False,
+    ) -> None:
+        first = first_input(said)
+        self._server = server
+        self._history = history
+        self._header = header
+        self._hold = hold
+        self._floor = first - 1
+        self._head = [each.entry.fragment for each in before_window(said, first)]
+        self._context = context
+        self._streamed = streamed
+        self._interface = Native(CHAT_WIRE, CHAT)
+        self.staged = staged
+        """What is to be recorded with the next commit."""
+        self.answer = ""
+        self._unusable: tuple[Draft, ...] = ()
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
+        results = answers(self._record().state.open, request.observations, self._interface)
+        self.staged = (*self.staged, *results)
+        window = await self._window()
+        messages = behind(self._head, window if self._context is None else with_context(window, self._context))
+        ask = self._server.ask(messages, request)
+        if self._hold is not None:
+            self._hold.generated = True
+        payload = await self._server.answer(ask, streamed=self._streamed)
+        try:
+            draft, said, billed = read_answer(payload)
+            decision = self._interface.read(request, draft) if draft.calls else None
+        except AgentDecisionProviderSchemaViolation:
+            self._unusable = (Draft(kind=RESPONSE, payload=payload),)
+            raise
+        self._server.bill(ask, billed)
+        if self._hold is not None:
+            self._hold.note_tokens(billed=billed)
+        self.staged = (*self.staged, draft)
+        if decision is None:
+            self.answer = said
+            return Decision(finish=Finish(output=said), billed_tokens=billed)
+        return await self._called(decision)
+
+    def left(self) -> tuple[Draft, ...]:
+        """Return what came in and was not recorded: an operator finds it under the mark of a turn that failed."""
+        return (*self.staged, *self._unusable)
+
+    async def _called(self, decision: Decision) -> Decision:
+        if self._hold is not None:
+            await self._hold.commit(self.staged)
+            self.staged = ()
+        exchange = self._record().state.exchange
+        calls = tuple(
+            msgspec.structs.replace(call, reference=CallReference(exchange, position))
+            for position, call in enumerate(decision.calls)
+        )
+        return msgspec.structs.replace(decision, calls=calls, exchange=exchange)
+
+    def _record(self) -> Header:
+        """Return the conversation as it is recorded; without a hold, as it would be."""
+        if self._hold is not None:
+            return self._hold.header
+        return extend(self._header, Delta(drafts=self.staged, idempotency=""), self._header.touched).header
+
+    async def _window(self) -> bytes:
+        if self._hold is not None:
+            window = await self._hold.window(REQUEST_LIMITS, self.staged, floor=self._floor)
+        else:
+            window = await self._history.window(REQUEST_LIMITS, staged=self.staged, floor=self._floor)
+        return window.json
+
+
+def _estimates(model: str) -> Estimates:
+    """Return how texts are counted for a model; a tokenizer is loaded by the first estimate alone."""
+    counter = exact_counter(model)
+    return Estimates() if counter is None else Estimates(count=counter)
+
+
+def unfinished(outcome: Outcome[str]) -> Exception:
+    """Return the error for a run that came to no answer."""
+    if outcome.error is not None:
+        return outcome.error
+    return AgentBudgetExhausted(
+        f"the budget of {outcome.budget} was used up after {outcome.decisions} requests and {outcome.calls} calls, and "
+        "the model had not answered; raise it in budgets=, or ask for less",
+        problem="exhausted",
+        budget=outcome.budget,
+    )

@@ -1,0 +1,317 @@
+"""Face A when things end badly: cut at any await, killed in the middle, and storage that fails (SPEC A9, A10)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from tests.faces.test_agent import agent, asking, echo, look, messages, said, sent, summarising, system, user
+
+from minutebook import Agent, SQLiteStore, sync
+from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
+from minutebook.history import Hold
+from minutebook.model.entries import Kind
+from minutebook.model.pause import drive
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing import Answer, Cut, Fault, FaultyJournal, ProviderFake, SuspendingJournal, cancel_at
+from minutebook.testing.fakes import Line, Received, Silence
+
+OLD = [system("S"), *messages(14)]
+SUMMED = [system("S"), *messages(14)[4:], user("asks"), said("answer")]
+WHOLE = [*OLD, user("asks"), said("answer")]
+
+Method = Callable[[Agent], Coroutine[Any, Any, Any]]
+
+
+def script(request: Received) -> Line:
+    """Write summaries, make one call where there is a tool, then answer."""
+    asked = request.json["messages"]
+    if asked[0]["content"].startswith("You write the summary"):
+        return summarising(request)
+    if "tools" in request.json and asked[-1]["role"] == "user":
+        return asking("a")
+    return Answer(text="answer")
+
+
+async def chat(each: Agent) -> None:
+    await each.chat("asks")
+
+
+async def stream(each: Agent) -> None:
+    async for _ in each.stream("asks"):
+        pass
+
+
+async def add(each: Agent) -> None:
+    await each.add_to_history(system("T"))
+
+
+async def set_history(each: Agent) -> None:
+    await each.set_history([user("new"), system("U")])
+
+
+async def clear(each: Agent) -> None:
+    await each.clear_history()
+
+
+async def summarise(each: Agent) -> None:
+    await each.summarize_history()
+
+
+async def set_summary(each: Agent) -> None:
+    await each.set_conversation_summary("s")
+
+
+METHODS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]], str | None]] = {
+    "chat": (chat, {}, WHOLE, None),
+    "chat with a tool": (chat, {"tools": [look]}, WHOLE, None),
+    "chat with a summary": (
+        chat,
+        {"enable_summarization": True, "summarization_threshold": 60},
+        SUMMED,
+        "m0; m1; m2; m3",
+    ),
+    "stream": (stream, {}, WHOLE, None),
+    "add": (add, {}, [*OLD, system("T")], None),
+    "set": (set_history, {}, [user("new"), system("U")], None),
+    "clear": (clear, {}, [], None),
+    "summarise": (summarise, {}, [system("S"), *messages(14)[4:]], "m0; m1; m2; m3"),
+    "set summary": (set_summary, {}, OLD, "s"),
+}
+"""Each method with the agent's options, and the history and summary that it leaves."""
+
+
+class _Blocking(Agent):
+    """The coroutines of an agent over a client that never suspends them."""
+
+    _blocking = True
+
+
+def blocking(fake: ProviderFake, **options: Any) -> Agent:
+    http = httpx2.Client(verify=False, timeout=20)
+    client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
+    return _Blocking(name="Assistant", goal="Help users", client=client, **options)
+
+
+async def struck(
+    fake: ProviderFake, make: Callable[..., Agent], method: str, step: int, cut: Cut, journal: Any
+) -> tuple[bool, bool]:
+    """
+    Cut a method at one await, and see that what is left is old or new, and that the next chat works.
+
+    Returns whether the method was still under way, and whether it was done all the same.
+    """
+    call, options, after, summary = METHODS[method]
+    plain = JournalStore(journal, namespace="n")
+    await make(fake, store=plain, conversation="c").set_history(OLD)
+    store = JournalStore(SuspendingJournal(journal), namespace="n")  # type: ignore[arg-type]
+    each = make(fake, store=store, conversation="c", **options)
+    ended = await cancel_at(lambda: call(each), step, cut)
+    place = f"{method} {cut.value} at await {step}"
+    if ended.struck:
+        assert not isinstance(ended.error, (MinutebookError, AssertionError)), f"{place}: {ended.error!r}"
+    again = make(fake, store=store, conversation="c")
+    history = await again.get_history()
+    assert history in (OLD, after), f"{place}: neither old nor new"
+    done = history == after and await again.get_conversation_summary() == summary
+    assert done or await again.get_conversation_summary() is None
+    await again.chat("asks")
+    asked, answered = user("asks"), said("answer")
+    repeated = history[-2:] == [asked, answered]
+    assert await again.get_history() == [*history, asked, answered], place
+    assert sum(message == asked for message in await again.get_history()) == 1 + repeated
+    inputs = [
+        entry async for entry in plain.entries(again.key) if entry.kind is Kind.INPUT and b'"asks"' in entry.payload
+    ]
+    assert len(inputs) == 1 + repeated, f"{place}: the message is recorded {len(inputs)} times"
+    await plain.verify(again.key)
+    return ended.struck, done
+
+
+async def everywhere(
+    fake: ProviderFake, make: Callable[..., Agent], method: str, cut: Cut, fresh: Callable[[int], Any]
+) -> int:
+    """Cut a method at each of its awaits, each time over a fresh journal; return how many there were."""
+    step, done_before_the_end = 1, 0
+    while True:
+        journal = fresh(step)
+        under_way, done = await struck(fake, make, method, step, cut, journal)
+        await journal.close()
+        if not under_way:
+            assert done
+            return step
+        done_before_the_end += done
+        assert done_before_the_end <= 3, "a method that is done has little left to wait for"
+        step += 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.CLOSED, Cut.INTERRUPTED], ids=lambda cut: cut.value)
+@pytest.mark.parametrize("method", METHODS)
+def test_a9_i18_cut_at_any_await(method: str, cut: Cut) -> None:
+    """A9, I-18: cancelled, closed or interrupted at each await of the store, nothing is half there or said twice."""
+    with ProviderFake("openai-chat", script) as fake:
+        assert drive(everywhere(fake, blocking, method, cut, lambda _: MemoryJournal())) > 4
+        assert not fake.refused
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.TIMEOUT], ids=lambda cut: cut.value)
+@pytest.mark.parametrize("method", ["chat", "chat with a tool", "chat with a summary", "stream"])
+@pytest.mark.parametrize("kind", ["RAM", "SQLite"])
+def test_a9_o35_cut_at_any_await_under_asyncio(kind: str, method: str, cut: Cut, tmp_path: Path) -> None:
+    """A9, O-35: the awaits of the real client among them, in RAM and in a file."""
+    tmp_path.chmod(0o700)
+
+    def fresh(step: int) -> Any:
+        return MemoryJournal() if kind == "RAM" else SQLiteJournal(tmp_path / f"{step}.sqlite")
+
+    with ProviderFake("openai-chat", script) as fake:
+        assert asyncio.run(everywhere(fake, agent, method, cut, fresh)) > 8
+
+
+def test_a9_control_a_hold_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness that finds nothing in a library that cleans up nothing would prove nothing."""
+
+    async def forgotten(self: Hold, error: BaseException, drafts: Any = ()) -> None:
+        self.history.tokens.issue(self)
+
+    monkeypatch.setattr(Hold, "abandon", forgotten)
+    with ProviderFake("openai-chat", script) as fake, pytest.raises((DecisionHistoryBusy, AssertionError)):
+        drive(everywhere(fake, blocking, "chat", Cut.CANCELLED, lambda _: MemoryJournal()))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+@pytest.mark.parametrize("method", ["summarise", "set", "clear", "chat with a summary"])
+def test_a6_o20_a_write_that_fails_leaves_all_or_nothing(method: str, after: bool) -> None:
+    """O-20: whichever call to the store fails, the reopened chat is fully before or fully after."""
+    call, options, new, summary = METHODS[method]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story(number: int) -> bool:
+            journal = MemoryJournal()
+            plain = JournalStore(journal, namespace="n")
+            await blocking(fake, store=plain, conversation="c").set_history(OLD)
+            faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
+            each = blocking(fake, store=JournalStore(faulty, namespace="n"), conversation="c", **options)  # type: ignore[arg-type]
+            failed = False
+            try:
+                await call(each)
+            except DecisionHistoryStorageFailed:
+                failed = True
+            header = await plain.header(each.key)
+            if header is not None and header.token:
+                await plain.recover(each.key, worker_stopped=True)
+            again = blocking(fake, store=plain, conversation="c")
+            found = (await again.get_history(), await again.get_conversation_summary())
+            assert found in ((OLD, None), (new, summary))
+            await plain.verify(each.key)
+            return failed
+
+        number = 1
+        while drive(story(number)):
+            number += 1
+        assert number > 2
+
+
+CHILD = """
+import sys
+import openai
+from minutebook import sync
+
+def look(path: str) -> str:
+    "Read a file."
+    print("called", flush=True)
+    sys.stdin.read()
+    return path
+
+with sync.SQLiteStore(sys.argv[1], namespace="n") as store:
+    client = openai.OpenAI(base_url=sys.argv[2], api_key="k", max_retries=0)
+    tools = [look] if sys.argv[3] == "tool" else []
+    agent = sync.Agent(name="Assistant", goal="Help users", client=client, store=store, conversation="c", tools=tools)
+    agent.chat("first")
+    print("said", flush=True)
+    agent.chat("asks")
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("where", ["request", "tool"])
+def test_a9_o33_killed_in_the_middle_and_gone_on_with(where: str, tmp_path: Path) -> None:
+    """A9, D22, O-33: after a kill the chat is held until somebody says the process is gone; then it is as it was."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+    arrived = threading.Event()
+
+    def answering(request: Received) -> Line:
+        asked = request.json["messages"][-1]
+        if asked["content"] == "asks" and not arrived.is_set():
+            arrived.set()
+            return asking("a") if where == "tool" else Silence()
+        return echo(request)
+
+    with ProviderFake("openai-chat", answering) as fake:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, path, fake.base_url, where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "said\n"
+        if where == "tool":
+            assert child.stdout.readline() == "called\n"
+        assert arrived.wait(30)
+        child.kill()
+        child.wait()
+
+        async def story() -> None:
+            async with SQLiteStore(path, namespace="n") as store:
+                each = agent(fake, store=store, conversation="c")
+                before = [user("first"), said("answer to first")]
+                assert await each.get_history() == before
+                with pytest.raises(DecisionHistoryBusy):
+                    await each.chat("asks")
+                await each.recover(worker_stopped=True)
+                assert await each.get_history() == before
+                kinds = [entry.kind.name async for entry in store.entries(each.key)]
+                done = ["RESPONSE"] if where == "tool" else []
+                assert kinds == ["INPUT", "RESPONSE", "INPUT", *done, "ABANDONED"]
+                assert await each.chat("asks") == "answer to asks"
+                assert [message["content"] for message in sent(fake.requests[-1])[1:]] == [
+                    *("first", "answer to first", "asks")
+                ]
+                assert await each.get_history() == [*before, user("asks"), said("answer to asks")]
+                await store.verify(each.key)
+
+        asyncio.run(story())
+
+
+def test_a10_o32_two_processes_do_not_mix_their_turns(tmp_path: Path) -> None:
+    """A10, O-32: another process's turns are seen at once; what this one remembers is not taken for the record."""
+    tmp_path.chmod(0o700)
+    with ProviderFake("openai-chat", echo) as fake:
+        options: dict[str, Any] = {"name": "Assistant", "goal": "Help users", "conversation": "c"}
+        options["client"] = openai.OpenAI(base_url=fake.base_url, api_key="k")
+        with (
+            sync.SQLiteStore(tmp_path / "book.sqlite", namespace="n") as one,
+            sync.SQLiteStore(tmp_path / "book.sqlite", namespace="n") as two,
+        ):
+            first, second = sync.Agent(**options, store=one), sync.Agent(**options, store=two)
+            for n in range(3):
+                first.chat(f"a{n}")
+                second.chat(f"b{n}")
+                assert first.get_history() == second.get_history()
+            second.clear_history()
+            first.chat("fresh")
+            assert [message["content"] for message in second.get_history()] == ["fresh", "answer to fresh"]
