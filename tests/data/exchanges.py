@@ -227,12 +227,19 @@ def ends_with_thinking(name, item):
     return isinstance(content, list) and bool(content) and content[-1]["type"].endswith("thinking")
 
 
+def is_compaction(name, item):
+    """Return whether an item stands for what was before it: at the head it belongs to the input behind it."""
+    return name == "openai-responses" and item.get("type") == "compaction"
+
+
 def counts(name, items):
     """Return how many turns, exchanges, calls, results, instructions and further messages a history holds."""
     found: Counter[str] = Counter()
     waiting, asked, before, thinks = 0, False, "", False
     for item in items:
         said = look(name, item)
+        if is_compaction(name, item) and not found["turns"]:
+            continue
         if said.side == "model":
             joins = name == "openai-responses" or (name in GROUPED and (waiting or thinks))
             found["exchanges"] += not (joins and before == "model")
@@ -289,7 +296,7 @@ def as_sent(name, items):
         said = look(name, item)
         if said.side == "instructions":
             told["instructions at the head"] += 1
-        elif said.side == "user":
+        elif said.side == "user" or (is_compaction(name, item) and not begun):
             if exchange is not None and exchange.waiting:
                 exchange.said.append(item)
             else:
@@ -370,7 +377,7 @@ def violations(name, messages):
     found, waiting, seen = 0, [], set()
     for number, message in enumerate(messages):
         said = look(name, message)
-        found += number == 0 and said.side != "user"
+        found += number == 0 and said.side != "user" and not is_compaction(name, message)
         if said.side == "results":
             for answered in said.answers:
                 if answered in waiting:

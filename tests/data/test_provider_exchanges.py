@@ -70,7 +70,7 @@ REFUSED_HISTORIES = {
 """Requests whose history is refused, and why: the last is a recorded mistake, which Google refused too."""
 EXCEPTIONS = {
     "instructions at the head": 169,  # sent with each request, in no window
-    "answers and results before any input": 62,  # kept, and a window opens with an input
+    "answers and results before any input": 61,  # kept, and a window opens with an input
     "answers with nothing to send": 6,
     "a message's role written before its list": 683,  # the grouped formats send the list alone back, byte for byte
     "messages of one side joined": 6,  # of the model while a call waits, as the services join them

@@ -115,7 +115,7 @@ def test_b11_a_conversation_in_ram_loads_no_driver() -> None:
 
 
 UNUSED = {
-    *("dataclasses", "fractions", "random", "secrets", "urllib"),
+    *("dataclasses", "random", "secrets", "urllib"),
     *("minutebook.continuation", "minutebook.decisions", "minutebook.stores.transfer"),
     *("minutebook.stores.hosted", "minutebook.stores.memory", "minutebook.stores.private_writer"),
 }

@@ -109,23 +109,23 @@ def test_i01_control_an_early_acknowledgement_is_found(fresh: Fresh) -> None:
 @long_run
 def test_i01_killed_at_random_moments(tmp_path: Path, figure: Figure) -> None:
     """Killed at any instruction, without a tracer; each run with other contents."""
-    random, root = Random(SEED), tmp_path / "root"
+    random, root, kills = Random(SEED), tmp_path / "root", 0
     seeds = range(20 if PROVE else 3)
     plans = [Plan(script, 30, seed, blocking=seed % 2 == 0) for seed in seeds for script in ("append", "turns")]
     told = {plan: workload.stories(plan) for plan in plans}
     with Nursery(workload.__file__) as nursery:
-        for kill in range(KILLS):
+        while kills < KILLS:
             plan, delay_seconds = random.choice(plans), random.uniform(0, 0.01)
             root.mkdir(0o700)
             end = nursery.kill_after(plan.arguments(root), delay_seconds, acks=random.randrange(1, 25))
-            case = f"seed {SEED}, kill {kill}, {plan}, {len(end.acknowledged)} acknowledged"
+            case = f"seed {SEED}, kill {kills}, {plan}, {len(end.acknowledged)} acknowledged"
             assert workload.judged(told[plan], root, end.acknowledged) is None, case
-            assert end.struck, case
             assert end.acknowledged, case
             if plan.script == "append":
                 repeat(plan, root, told[plan][0])
             shutil.rmtree(root)
-    figure(f"{KILLS:,} kills at random moments, 0 lost, 0 torn, 0 written twice")
+            kills += end.struck  # a short one may end first
+    figure(f"{kills:,} kills at random moments, 0 lost, 0 torn, 0 written twice")
 
 
 # --- O-33: killed during a tool --------------------------------------------------------------------------------------

@@ -572,13 +572,32 @@ def test_c2_a_gemini_answer_without_a_role_goes_back_with_it():
 
 COMPACTION = {"type": "compaction", "id": "cmp", "encrypted_content": "Zm9v+/=="}
 COMPACTED = {
-    "openai-responses": [COMPACTION],
+    "openai-responses": [COMPACTION, {"type": "message", "role": "assistant", "content": "so far"}],
     "anthropic": [{"role": "assistant", "content": [COMPACTION, {"type": "text", "text": "so far"}]}],
 }
 
 
+@pytest.mark.parametrize("again", [1, 2])
+def test_c4_o13_a_compaction_at_the_head_opens_the_input_behind_it(again):
+    """C4: so it is in every window that begins there, a summary before it or not; a record can be made of its bytes."""
+    items = [*[COMPACTION] * again, user(RESPONSES), *message(RESPONSES, "ok")]
+    drafts = RESPONSES.transcript(items)
+    assert [(draft.kind, draft.messages) for draft in drafts] == [(Kind.INPUT, again + 1), (Kind.RESPONSE, 1)]
+    assert json.loads(joined(RESPONSES, drafts)) == items
+    assert RESPONSES.input(drafts[0].payload) == drafts[0]
+    prefaced = json.loads(b"[%b]" % RESPONSES.prefaced("before", fragment(drafts[0])))
+    assert prefaced[:again] == items[:again]
+    assert prefaced[again]["content"][0] == RESPONSES.text_part("before")
+    assert measured(drafts) == len(codec.encode(items))
+    for alone in ([COMPACTION], [{"role": "system", "content": "be kind"}, COMPACTION]):
+        with pytest.raises(InvalidMessage, match="compaction"):
+            RESPONSES.transcript(alone)
+    with pytest.raises(InvalidMessage, match="not a user's"):
+        RESPONSES.input([user(RESPONSES), COMPACTION])
+
+
 @pytest.mark.parametrize("wire", [RESPONSES, ANTHROPIC], ids=list(COMPACTED))
-def test_c4_o13_a_transcript_that_begins_with_a_compaction_is_refused(wire):
+def test_c4_o13_a_compaction_that_no_input_can_follow_is_refused(wire):
     """C4: it would be kept and shown in no window, and with it all that it stands for; behind an input it is sent."""
     head, instructions = COMPACTED[wire.name], {"role": "system", "content": "be kind"}
     said = message(wire, "ok")

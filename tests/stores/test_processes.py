@@ -257,7 +257,6 @@ def test_i17_a_turn_that_is_used_in_a_forked_child_writes_nothing(kind: str, tmp
 
     async def turn_with_a_fork() -> int:
         async with conversation.turn("hi") as turn:
-            await turn.window()
             child = os.fork()
             if not child:
                 os._exit(await _refusals(conversation, turn))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, TypeAlias
+from fractions import Fraction
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,10 +18,7 @@ from minutebook.errors import InvalidOption, ProviderContextWindowExceeded
 from minutebook.model.bounds import MAX_COUNT, check_count
 from minutebook.model.events import ProviderContextCount
 
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-Multiplier: TypeAlias = "int | float | str | Decimal | Fraction"
+Multiplier: TypeAlias = int | float | str | Decimal | Fraction
 
 MAX_MULTIPLIER: Final = 1000
 _MAX_DIGITS: Final = 40
@@ -126,8 +124,6 @@ def exact_ratio(multiplier: object) -> Fraction:
 
 
 def _ratio(multiplier: object) -> Fraction | None:
-    from fractions import Fraction  # loaded by the first window that is measured in tokens
-
     if type(multiplier) is int:
         return Fraction(multiplier) if 1 <= multiplier <= MAX_MULTIPLIER else None
     if type(multiplier) is float:

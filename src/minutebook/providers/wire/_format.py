@@ -92,6 +92,11 @@ class Format(ABC):
         """Return whether a response in a transcript holds what the provider made of messages before it."""
         return any(kind_of(part) == "compaction" for part in self._parts_of(value))
 
+    def precedes(self, item: JSON) -> bool:
+        """Return whether an item that is no user's may stand before a user's message in one input; here none may."""
+        del item
+        return False
+
     def _parts_of(self, value: JSON) -> list[JSON]:
         held = value.get(self.list_key) if isinstance(value, dict) else value
         return held if isinstance(held, list) else []
@@ -204,13 +209,13 @@ class Format(ABC):
 
         Raises:
             InvalidMessage: no message of this format, instructions after the conversation has begun, or a compaction
-                without an input before it: it stands for messages that are not there, and would be in no window.
+                that neither stands behind an input nor can open one: it would be in no window.
             PairingViolation: a result without a waiting call, or a response while calls wait; `index` is the message.
         """
         walk = Walk(self)
         for piece in self.pieces(self._opened(messages)):
             walk.take(piece)
-        return tuple(walk.drafts)
+        return walk.end()
 
     def _opened(self, messages: Sequence[object]) -> Iterable[Piece]:
         if isinstance(messages, (bytes, bytearray, memoryview)):
@@ -233,10 +238,16 @@ class Format(ABC):
         if not value:
             raise InvalidMessage("an empty list opens no turn; give at least one message", path="$")
         for index, item in enumerate(value):
-            self._check_user(item, f"$[{index}]")
-        start, stop = _slices.inside(payload, _slices.find(payload), len(value))
-        size = stop - start - (len(value) - 1)
-        return Draft(kind=kind, payload=payload, messages=len(value), size=size, start=start, stop=stop)
+            if index == len(value) - 1 or not self.precedes(item):
+                self._check_user(item, f"$[{index}]")
+        return self.spoken_together(kind, payload, len(value))
+
+    def spoken_together(self, kind: Kind, payload: bytes, count: int) -> Draft:
+        """Return the draft of a list of so many messages."""
+        start, stop = _slices.inside(payload, _slices.find(payload), count)
+        return Draft(
+            kind=kind, payload=payload, messages=count, size=stop - start - (count - 1), start=start, stop=stop
+        )
 
     def spoken(self, kind: Kind, payload: bytes) -> Draft:
         """Return the draft of one message of the user's."""
@@ -246,16 +257,17 @@ class Format(ABC):
     def prefaced(self, text: str, fragment: bytes) -> bytes:
         """Return an input's fragment with a text before what its first message says, as a part of its own."""
         try:
-            first = _slices.items(b"[%b]" % fragment)[0]
-            value = members(codec.decode(first), "$")
-        except (IndexError, msgspec.MsgspecError, InvalidMessage, InvalidValue):  # its text may quote the message
+            messages = _slices.items(b"[%b]" % fragment)
+            place = next(place for place, each in enumerate(messages) if not self.precedes(codec.decode(each)))
+            value = members(codec.decode(messages[place]), "$")
+        except (StopIteration, msgspec.MsgspecError, InvalidMessage, InvalidValue):  # its text may quote the message
             raise DecisionHistoryCorrupt(
                 "the input of a window's oldest turn is no message; verify the store"
             ) from None
         said = value.get(self.list_key)
         parts = [self.text_part(said)] if isinstance(said, str) else array(said, f"$.{self.list_key}")
-        rest = fragment[fragment.index(first) + len(first) :]
-        return codec.encode({**value, self.list_key: [self.text_part(text), *parts]}) + rest
+        messages[place] = codec.encode({**value, self.list_key: [self.text_part(text), *parts]})
+        return b",".join(messages)
 
     def _check_user(self, value: JSON, path: str) -> None:
         side = self.side(value, path)

@@ -2,8 +2,8 @@
 How a ready transcript becomes drafts: turns, exchanges, and results beside their calls.
 
 Results find their calls within the newest exchange alone, since real ids repeat across exchanges (case O-09) and some
-are missing. What cannot be paired is refused with its index; nothing is guessed and nothing is left out. So is what a
-provider made of messages that it dropped, where no input of the transcript stands before it.
+are missing. What cannot be paired is refused with its index; nothing is guessed and nothing is left out. What a
+provider made of messages that it dropped opens the input behind it where it stands first, since a window begins there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import InvalidMessage, PairingViolation
 from minutebook.model.entries import Call, Draft, Kind
+from minutebook.providers.wire import _slices
 from minutebook.providers.wire._values import Piece, Reply, Side
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Walk:
         self.asked = False
         self.heard = False
         """Whether a user has said anything yet."""
+        self.opening: list[Piece] = []
+        """What stands before the first input, and belongs to it."""
 
     def take(self, piece: Piece) -> None:
         """Add the drafts of the next step."""
@@ -42,11 +45,24 @@ class Walk:
             self.heard = True
             kind = Kind.INJECTION if self.asked or self.waiting else Kind.INPUT
             self.asked = self.asked or kind is Kind.INPUT
-            self.drafts.append(self.wire.spoken(kind, piece.payload))
+            self.drafts.append(self._spoken(kind, piece.payload))
         elif piece.side is Side.ASSISTANT:
             self._respond(piece)
         else:
             self._answer(piece)
+
+    def end(self) -> tuple[Draft, ...]:
+        """Return the drafts of the whole transcript."""
+        if self.opening:
+            raise _lost(self.opening[0])
+        return tuple(self.drafts)
+
+    def _spoken(self, kind: Kind, payload: bytes) -> Draft:
+        if not self.opening:
+            return self.wire.spoken(kind, payload)
+        messages = [*(each for piece in self.opening for each in _slices.items(piece.payload)), payload]
+        self.opening = []
+        return self.wire.spoken_together(kind, b"[%b]" % b",".join(messages), len(messages))
 
     def _instruct(self, piece: Piece) -> None:
         if self.begun:
@@ -65,13 +81,10 @@ class Walk:
                 waiting=tuple(self.waiting),
             )
         if not self.heard and self.wire.is_compacted(piece.value):
-            raise InvalidMessage(
-                f"message {piece.index} holds a compaction, which stands for messages that are not here; a window "
-                "begins with an input, so it would be in none and what it stands for lost. Give the transcript with "
-                "the messages before it, or leave the compaction out",
-                path=piece.path,
-                index=piece.index,
-            )
+            if not isinstance(piece.value, list) or not all(map(self.wire.precedes, piece.value)):
+                raise _lost(piece)
+            self.opening.append(piece)
+            return
         draft = self.wire.responded(piece.payload, piece.value, piece.path)
         self.drafts.append(draft)
         self.waiting = dict(enumerate(draft.calls))
@@ -90,6 +103,16 @@ class Walk:
             positions.append(position)
         # The lowest position carries the message, so that whoever renames ids knows which empty results it stands for.
         self.drafts.extend(self.wire.resulted_whole(piece, sorted(positions)))
+
+
+def _lost(piece: Piece) -> InvalidMessage:
+    return InvalidMessage(
+        f"message {piece.index} holds a compaction, which stands for messages that are not here; a window begins with "
+        "an input, and none follows right behind it, so what it stands for would be lost. Give the transcript with the "
+        "messages before it, or leave the compaction out",
+        path=piece.path,
+        index=piece.index,
+    )
 
 
 def match(waiting: Mapping[int, Call], reply: Reply) -> int | None:

@@ -106,6 +106,10 @@ class OpenAIResponses(Format):
             return Answer()
         return Answer(*_slices.inside(payload, place, count), count, path)
 
+    def precedes(self, item: JSON) -> bool:
+        """Return whether it is a compaction: it stands for what was before, so an input can begin with it."""
+        return kind_of(item) == "compaction"
+
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls that the client has to answer; arguments are the text that the model wrote."""
         items = [members(item, path) for item in array(codec.reread(b"[%b]" % fragment), path)]
