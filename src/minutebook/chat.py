@@ -25,8 +25,9 @@ from minutebook.model.chat_events import (
     SummarizationFailed,
 )
 from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, recompute_digest
+from minutebook.model.law import extend
 from minutebook.model.pause import pause
-from minutebook.model.record import Delta, Header, extend, new_header
+from minutebook.model.record import Delta, Header, new_header
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import (
     Covered,

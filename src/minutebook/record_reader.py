@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
+from minutebook.model.cuts import has_left
 from minutebook.model.proof import check_links, proved
-from minutebook.model.record import has_left
 from minutebook.ports import Page
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from minutebook.errors import (
 )
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
+from minutebook.model.cuts import has_left
 from minutebook.model.entries import INPUT, damaged
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links
-from minutebook.model.record import has_left
 from minutebook.model.shown import type_alone
 from minutebook.model.turns import (
     HistoryEntry,

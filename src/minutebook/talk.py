@@ -17,7 +17,8 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
 from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
-from minutebook.model.record import Delta, Header, extend
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, Header
 from minutebook.policy.estimates import Estimates
 from minutebook.policy.shortening import before_window, first_input
 from minutebook.providers.chat import CHAT_WIRE, behind, exact_counter, read_answer, weighed, with_context

@@ -16,9 +16,10 @@ import msgspec
 
 from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
+from minutebook.model.law import extend
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent
-from minutebook.model.record import Delta, extend
+from minutebook.model.record import Delta
 from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark

@@ -21,7 +21,8 @@ from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Call
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Delta, extend, new_header
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, new_header
 from minutebook.model.tails import Tail, Tails, Tokens
 from minutebook.providers.wire import wire_format
 from minutebook.testing import drive

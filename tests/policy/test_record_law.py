@@ -17,9 +17,11 @@ from minutebook.errors import (
     InvalidOption,
     PairingViolation,
 )
+from minutebook.model.cuts import leaving
 from minutebook.model.entries import Call, Draft, Kind, first_digest, recompute_digest
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Delta, extend, interrupt, leaving, new_header, replayed
+from minutebook.model.law import extend, interrupt
+from minutebook.model.record import Delta, new_header, replayed
 from minutebook.model.reservation import recover, take
 
 KEY = ConversationKey("law", "record")

@@ -18,7 +18,8 @@ from minutebook.errors import InvalidMessage, PairingViolation
 from minutebook.model import codec
 from minutebook.model.entries import Kind
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Delta, extend, new_header
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, new_header
 from minutebook.providers.wire import wire_format
 
 REPOSITORY = Path(__file__).parents[2]

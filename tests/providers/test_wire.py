@@ -17,7 +17,8 @@ from minutebook.errors import InvalidMessage, InvalidOption, InvalidValue, Pairi
 from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Delta, extend, new_header
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, new_header
 from minutebook.ports import Wire
 from minutebook.providers.wire import FORMATS, wire_format
 from minutebook.sync import Conversation, MemoryStore

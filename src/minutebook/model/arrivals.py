@@ -18,7 +18,8 @@ from minutebook.errors import ImportRefused, InvalidId, InvalidMessage, InvalidO
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Draft, Entry, Kind, first_digest, recompute_digest
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
-from minutebook.model.record import Delta, extend, new_header
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, new_header
 from minutebook.model.transfer import VERSION, Checks, End, Head, Row, Version, encode_line, left_out, written
 
 MAX_IMPORT_ENTRIES: Final = 1_000_000

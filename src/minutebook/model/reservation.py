@@ -18,7 +18,7 @@ from minutebook.errors import (
     DecisionHistoryNotReserved,
     DecisionHistoryStoreFull,
 )
-from minutebook.model.record import interrupt
+from minutebook.model.law import interrupt
 
 if TYPE_CHECKING:
     from minutebook.model.bounds import StoreBounds

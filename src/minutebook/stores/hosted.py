@@ -30,9 +30,11 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock
+from minutebook.model.cuts import leaving
 from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Attempt, Delta, Header, Receipt, State, extend, leaving, new_header, replayed
+from minutebook.model.law import extend
+from minutebook.model.record import Attempt, Delta, Header, Receipt, State, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals

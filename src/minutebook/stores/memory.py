@@ -19,9 +19,11 @@ import msgspec
 from minutebook.errors import DecisionHistoryAbsent, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock
+from minutebook.model.cuts import leaving
 from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Delta, Header, Receipt, extend, leaving, new_header, replayed
+from minutebook.model.law import extend
+from minutebook.model.record import Delta, Header, Receipt, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 from minutebook.stores.clock import system_clock

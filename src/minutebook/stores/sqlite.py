@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStoreFull, InvalidOption, StoreClosed
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.clock import read_clock
+from minutebook.model.cuts import leaving
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import extend, leaving, new_header
+from minutebook.model.law import extend
+from minutebook.model.record import new_header
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Reserved, Totals
 from minutebook.stores import sqlite_statements as sql

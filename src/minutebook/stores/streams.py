@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
+from minutebook.model.cuts import has_left
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links
-from minutebook.model.record import has_left
 from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:

@@ -1,0 +1,321 @@
+"""
+The growth of a record: the one mutable thing, a header's fields while a delta is applied to them entry by entry.
+
+It never leaves `law.extend`, so a refusal in the middle has nothing to undo.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import InvalidMessage, InvalidOption, PairingViolation
+from minutebook.model.cuts import Leaving, without
+from minutebook.model.entries import (
+    ABANDONED,
+    INJECTION,
+    INPUT,
+    INSTRUCTIONS,
+    RESPONSE,
+    RESULT,
+    SUMMARY,
+    Draft,
+    Entry,
+    chain_digest,
+    damaged,
+    encode_calls,
+    payload_digest,
+)
+from minutebook.model.record import UNCUT, Attempt, Delta, Header, OpenExchange, Unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Growth:
+    """A header's fields while a delta is applied to them."""
+
+    def __init__(self, header: Header, delta: Delta, wall: int) -> None:
+        self.before = header
+        self.delta = delta
+        self.wall = wall
+        self.state = header.state
+        self.attempt = header.attempt
+        self.seq = header.entries
+        self.bytes = header.bytes
+        self.digest = header.digest
+        self.added: list[Entry] = []
+        self.opening = delta.opens
+        self.repeated: Draft | None = None
+
+    def header(self) -> Header:
+        """Return what the header has become."""
+        return msgspec.structs.replace(
+            self.before,
+            touched=self.wall,
+            version=self.before.version + 1,
+            entries=self.seq,
+            bytes=self.bytes,
+            digest=self.digest,
+            state=self.state,
+            attempt=self.attempt,
+        )
+
+    def open(self, contents: list[bytes]) -> None:
+        """Begin the attempt that the delta asks for; one that repeats an unanswered input goes on from that input."""
+        if not self.opening:
+            return
+        if self.attempt is not None:
+            raise InvalidOption("a turn is already open in this reservation; settle or abandon it first")
+        inputs = [
+            (draft, content) for draft, content in zip(self.delta.drafts, contents, strict=True) if draft.kind is INPUT
+        ]
+        if not inputs:
+            self._begin_attempt()
+        elif self.state.unanswered and inputs[0][1] == self.state.unanswered.content:
+            self.repeated = inputs[0][0]
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        self.attempt = Attempt(self.seq + 1, self.state)
+        self.opening = False
+
+    def add(self, draft: Draft, content: bytes) -> None:
+        """Apply one draft by the rule of its kind."""
+        if draft is self.repeated:
+            return
+        if self.attempt is None and self.state.unanswered and draft.kind not in (RESULT, SUMMARY):
+            self._drop_unanswered(self.state.unanswered)
+        self._apply(draft, content)
+
+    def _apply(self, draft: Draft, content: bytes) -> None:
+        kind = draft.kind
+        if kind is INPUT:
+            self._add_input(draft, content)
+        elif kind is RESPONSE:
+            self._add_response(draft, content)
+        elif kind is RESULT:
+            self._add_result(draft, content)
+        elif kind is INJECTION:
+            self._add_injection(draft, content)
+        elif kind is INSTRUCTIONS:
+            self._add_instructions(draft, content)
+        elif kind is SUMMARY:
+            self._add_summary(draft, content)
+        else:
+            self._add_mark(draft, content)
+
+    def _add_mark(self, draft: Draft, content: bytes) -> None:  # noqa: ARG002 - an import's rule needs them
+        raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
+
+    def _drop_unanswered(self, unanswered: Unanswered) -> None:
+        """Take an input that was never answered out of the story: the next one supersedes it."""
+        self._mark("superseded", first=self.state.turn, last=self.state.turn)
+        self._go_back_before(unanswered)
+
+    def _go_back_before(self, unanswered: Unanswered) -> None:
+        self._set(
+            turn=unanswered.turn,
+            exchange=unanswered.exchange,
+            turns=self.state.turns - 1,
+            said=unanswered.said,
+            unanswered=None,
+        )
+
+    def _add_instructions(self, draft: Draft, content: bytes) -> None:
+        if self.seq > len(self.added) or any(entry.kind is not INSTRUCTIONS for entry in self.added):
+            raise InvalidMessage(
+                "instructions may only stand at the head of a conversation; send them with the request instead",
+                path="$",
+            )
+        self._append(draft, content, exchange=0)
+
+    def _add_input(self, draft: Draft, content: bytes) -> None:
+        self._refuse_open("a new input")
+        before = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
+        self._set(turn=self.seq + 1, exchange=0, turns=self.state.turns + 1, said=0)
+        self._append(draft, content, exchange=0)
+        if self.opening:
+            self._set(unanswered=before)
+            self._begin_attempt()
+
+    def _add_injection(self, draft: Draft, content: bytes) -> None:
+        self._append(draft, content, exchange=self.state.exchange, call=self.state.said)
+        if not self.state.exchange:
+            self._set(said=self.seq)
+
+    def _add_response(self, draft: Draft, content: bytes) -> None:
+        self._refuse_open("a new response")
+        seq = self.seq + 1
+        waiting = (*self.state.open, OpenExchange(seq, draft.calls)) if draft.calls else self.state.open
+        self._set(exchange=seq, exchanges=self.state.exchanges + 1, open=waiting)
+        self._append(draft, content, exchange=seq, call=self.state.said)
+
+    def _add_summary(self, draft: Draft, content: bytes) -> None:
+        if draft.call and not self.state.summarised <= draft.call <= self.seq:
+            raise InvalidOption(
+                f"a summary covers the exchanges up to one from {max(self.state.summarised, 1)} to {self.seq}, "
+                f"not to {draft.call}; one that covers nothing drops the summary before it",
+                option="call",
+            )
+        self._append(draft, content, exchange=0)
+        self._set(summary=self.seq if draft.call else 0, summarised=draft.call, late=0)
+
+    def _add_result(self, draft: Draft, content: bytes) -> None:
+        exchange = draft.exchange or self.state.exchange
+        found = next((open_ for open_ in self.state.open if open_.exchange == exchange), None)
+        if found is None:
+            raise PairingViolation("a result for an exchange that has no open call", exchange=exchange)
+        if not 0 <= draft.call < len(found.calls) or draft.call in found.answered:
+            raise PairingViolation(
+                f"call {draft.call} of this exchange does not wait for a result; {len(found.waiting)} of its "
+                f"{len(found.calls)} calls do",
+                exchange=exchange,
+                call=draft.call,
+            )
+        answered = msgspec.structs.replace(found, answered=(*found.answered, draft.call))
+        rest = tuple(open_ for open_ in self.state.open if open_ is not found)
+        complete = len(answered.answered) == len(found.calls)
+        self._set(open=rest if complete else (*rest, answered))
+        if complete and exchange <= self.state.summarised:
+            self._set(late=min(self.state.late or exchange, exchange))
+        self._append(draft, content, exchange=exchange)
+
+    def _refuse_open(self, what: str) -> None:
+        for open_ in self.state.open:
+            if not open_.parked:
+                raise PairingViolation(
+                    f"{what} while {len(open_.waiting)} call(s) of the exchange before it wait for their results; "
+                    "give the results, or park the calls",
+                    exchange=open_.exchange,
+                    waiting=open_.waiting,
+                )
+
+    def close(self) -> None:
+        """Apply what the delta says beside its entries: parked exchanges, the window's start, the attempt's end."""
+        for exchange in self.delta.parks:
+            self._park(exchange)
+        if self.delta.window_from:
+            delta = self.delta
+            self._set(
+                window_from=delta.window_from,
+                window_limits=delta.window_limits,
+                cut_at=delta.cut_at,
+                prelude=delta.prelude,
+            )
+        if self.delta.abandons:
+            self._abandon(self.delta.abandons)
+        elif self.delta.settles:
+            self.attempt = None
+            self._set(unanswered=None)
+
+    def cut(self, stored: Iterable[Entry]) -> None:
+        """Have the entries up to the delta's `cut` leave, given those of them that are stored."""
+        at, before = self.delta.cut, self.state.cut or UNCUT
+        if at <= before.seq:
+            return
+        self._refuse_cut(at)
+        tally = Leaving(before)
+        for entry in chain(stored, self.added):
+            if entry.seq > at:
+                if entry.kind is not INPUT:
+                    raise InvalidOption(
+                        f"a cut stands between two turns; entry {entry.seq}, the first that would stay, opens none",
+                        option="cut",
+                    )
+                break
+            tally.take(entry)
+        if tally.seq != at:
+            raise damaged(tally.seq + 1, "is missing")
+        self.bytes -= tally.size
+        self.added = [entry for entry in self.added if entry.seq > at]
+        self.state = without(self.state, tally.cut())
+
+    def _refuse_cut(self, at: int) -> None:
+        state = self.state
+        if at > self.seq:
+            raise InvalidOption(f"a cut up to entry {at} of a record that ends at {self.seq}", option="cut")
+        if self.attempt is not None:
+            raise InvalidOption("a turn is open; settle or abandon it before anything is cut", option="cut")
+        for open_ in state.open:
+            if open_.exchange <= at:
+                raise PairingViolation(
+                    f"a cut up to entry {at} would take an exchange of which {len(open_.waiting)} call(s) wait for "
+                    "their results; give the results first",
+                    exchange=open_.exchange,
+                )
+        if 0 < state.late <= at < state.summarised:
+            # Which further ones the summary passed over is not known here, and they would be in no window any more.
+            raise InvalidOption(
+                f"the summary passed over exchange {state.late}, which is complete since; renew or drop the summary "
+                "before anything is cut",
+                option="cut",
+            )
+
+    def _park(self, exchange: int) -> None:
+        if all(open_.exchange != exchange for open_ in self.state.open):
+            raise PairingViolation("only an exchange with an open call can be parked", exchange=exchange)
+        self._set(
+            open=tuple(
+                msgspec.structs.replace(open_, parked=True) if open_.exchange == exchange else open_
+                for open_ in self.state.open
+            )
+        )
+
+    def _abandon(self, reason: str) -> None:
+        first = self.seq + 1
+        if self.attempt is not None:
+            first, self.state = self.attempt.first, self.attempt.state
+            self.attempt = None
+        self._mark(reason, first=first, last=self.seq)
+
+    def _mark(self, reason: str, *, first: int, last: int) -> None:
+        payload = b'{"reason":"%s"}' % reason.encode()
+        self._append(Draft(kind=ABANDONED, payload=payload, call=last), payload_digest(payload), exchange=first)
+
+    def _set(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+    def _wall(self, draft: Draft) -> int:  # noqa: ARG002 - an import's rule needs it
+        return self.wall
+
+    def _append(self, draft: Draft, content: bytes, *, exchange: int, call: int | None = None) -> None:
+        self.seq += 1
+        call = draft.call if call is None else call
+        if draft.kind is not ABANDONED:  # a mark must always find room, or a refusal could not be told
+            self.bytes += len(draft.payload)
+        wall = self._wall(draft)
+        self.digest = chain_digest(
+            self.digest,
+            content,
+            encode_calls(draft.calls),
+            seq=self.seq,
+            kind=draft.kind,
+            turn=self.state.turn,
+            exchange=exchange,
+            call=call,
+            messages=draft.messages,
+            size=draft.size,
+            start=draft.start,
+            stop=draft.stop,
+            wall=wall,
+        )
+        self.added.append(
+            Entry(
+                seq=self.seq,
+                kind=draft.kind,
+                turn=self.state.turn,
+                exchange=exchange,
+                call=call,
+                messages=draft.messages,
+                size=draft.size,
+                start=draft.start,
+                stop=draft.stop,
+                wall=wall,
+                calls=draft.calls,
+                digest=self.digest,
+                payload=draft.payload,
+            )
+        )
