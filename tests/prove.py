@@ -2,9 +2,9 @@
 `make prove`: the long run of every promise, written to docs/reliability.md as promise, test, last figure.
 
 A test belongs to a promise by its name: `test_i13_…` to promise I-13, `test_d08_…` to row D8 of the specification,
-`test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_a05_…` to advisory A5. A name may carry
-several (`test_i22_i23_…`, `test_bad_input_01_to_06_and_14_…`, `test_d14_bad_input_109_…`); such a test stands under
-each of them.
+`test_o01_…` to field case O-01, `test_bad_input_16_…` to bad input 16, `test_v05_…` to advisory V-5. A name may carry
+several (`test_i22_i23_…`, `test_a3_to_a9_…`, `test_bad_input_01_to_06_and_14_…`, `test_d14_bad_input_109_…`); such a
+test stands under each of them. docs/promises.md has a row for every one.
 """
 
 import json
@@ -20,16 +20,18 @@ from tests.conftest import FIGURES
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "reliability.md"
-NAME = re.compile(r"test_((?:[icdeoab]\d+_)*)(?:bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_)?((?:[icdeoab]\d+_)*)")
+ROWS = r"((?:[icdaeobv]\d+_(?:to_(?=[icdaeobv]\d))?)*)"
+NAME = re.compile(rf"test_{ROWS}(?:bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_)?{ROWS}")
 FAMILIES = {
     "i": ("Promises", "I-"),
     "c": ("Conversations", "C"),
     "d": ("Decisions", "D"),
+    "a": ("Chat", "A"),
+    "e": ("Engine", "E"),
+    "b": ("Beyond", "B"),
     "o": ("Field cases", "O-"),
     "bad_input": ("Bad inputs", ""),
-    "a": ("Advisories", "A"),
-    "b": ("Beyond", "B"),
-    "e": ("Engine", "E"),
+    "v": ("Advisories", "V-"),
 }
 
 
@@ -76,11 +78,14 @@ def promises_of(nodeid: str) -> set[tuple[str, int]]:
     if found is None:
         return set()
     before, inputs, behind = found.groups(default="")
-    numbers = set(map(int, re.findall(r"\d+", inputs)))
+    rows = before + behind
+    named = {(family, int(number)) for family, number in re.findall(r"([a-z])(\d+)_", rows)}
+    for family, first, last in re.findall(r"([a-z])(\d+)_to_\1(\d+)_", rows):
+        named.update((family, number) for number in range(int(first), int(last)))
+    named.update(("bad_input", int(number)) for number in re.findall(r"\d+", inputs))
     for first, last in re.findall(r"(\d+)_to_(\d+)", inputs):
-        numbers.update(range(int(first), int(last)))
-    named = {(part[0], int(part[1:])) for part in (before + behind).rstrip("_").split("_") if part}
-    return named | {("bad_input", number) for number in numbers}
+        named.update(("bad_input", number) for number in range(int(first), int(last)))
+    return named
 
 
 def table(collector: Collector) -> str:

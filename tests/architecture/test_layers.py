@@ -141,15 +141,15 @@ BANNED = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "y
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a01_a02_a03_a04_no_decoder_that_can_run_code(path: Path) -> None:
-    """Advisories A1 to A4: nothing read from a store, a file or a message is revived as an object or executed."""
+def test_v01_v02_v03_v04_no_decoder_that_can_run_code(path: Path) -> None:
+    """Advisories V-1 to V-4: nothing read from a store, a file or a message is revived as an object or executed."""
     tree = ast.parse(path.read_text())
     assert not {name.split(".")[0] for name in imported_modules(path)} & BANNED
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not called & {"eval", "exec", "compile", "__import__"}
 
 
-def test_a03_control_the_ban_sees_a_planted_decoder(tmp_path: Path) -> None:
+def test_v03_control_the_ban_sees_a_planted_decoder(tmp_path: Path) -> None:
     """A ban that finds nothing in a file full of banned names would prove nothing."""
     planted = tmp_path / "planted.py"
     planted.write_text("import pickle\nimport yaml.loader\n")

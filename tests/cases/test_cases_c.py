@@ -52,7 +52,7 @@ def test_o13_a_turn_stopped_before_it_said_anything_is_in_no_window(place, name)
 
 
 @lasting
-async def test_o15_a17_an_exchange_with_an_open_call_is_neither_cut_nor_shown(place):
+async def test_o15_v17_an_exchange_with_an_open_call_is_neither_cut_nor_shown(place):
     """Two of three results have arrived: there is no window, at any limit; once whole the exchange is there whole."""
     conversation = chat(place.open())
     for number in range(5):

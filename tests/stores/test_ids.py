@@ -1,4 +1,4 @@
-"""Ids are opaque and exact, and no namespace reaches another (I-32 to I-34, A7, A13, bad inputs 1 to 15)."""
+"""Ids are opaque and exact, and no namespace reaches another (I-32 to I-34, V-7, V-13, bad inputs 1 to 15)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED: dict[str, Any] = {
 @pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bad_input_01_to_06_and_14_are_refused_everywhere(kind: str, bad: Any, tmp_path: Path) -> None:
-    """Exactly `str`, not blank, at most 512 UTF-8 bytes, no NUL, no surrogate: at every public entry (A7, 1-6, 14)."""
+    """Exactly `str`, not blank, at most 512 UTF-8 bytes, no NUL, no surrogate: at every public entry (V-7, 1-6, 14)."""
     journal = open_journal(kind, tmp_path)
     conversation = chat(journal)
     drive(conversation.append([{"role": "user", "content": "hi"}]))
@@ -250,8 +250,8 @@ def test_i33_any_two_texts_are_two_ids_or_refused(kind: str, pair: list[str]) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a04_no_id_of_a_callers_meets_one_of_ours(kind: str, tmp_path: Path) -> None:
-    """A caller's idempotency id that looks like the receipt of a recovery leaves both receipts their own (A4)."""
+def test_v04_no_id_of_a_callers_meets_one_of_ours(kind: str, tmp_path: Path) -> None:
+    """A caller's idempotency id that looks like the receipt of a recovery leaves both receipts their own (V-4)."""
     journal = open_journal(kind, tmp_path)
     key = ConversationKey("lab", "a")
     drive(append(journal, key, "recover-2", say("x")))
@@ -266,8 +266,8 @@ def test_a04_no_id_of_a_callers_meets_one_of_ours(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a04_no_id_of_a_callers_blocks_a_late_result(kind: str, tmp_path: Path) -> None:
-    """A caller's id that looks like that of a late result does not keep the result from being recorded (A4)."""
+def test_v04_no_id_of_a_callers_blocks_a_late_result(kind: str, tmp_path: Path) -> None:
+    """A caller's id that looks like that of a late result does not keep the result from being recorded (V-4)."""
     conversation = chat(open_journal(kind, tmp_path))
 
     async def story() -> None:
@@ -285,8 +285,8 @@ def test_a04_no_id_of_a_callers_blocks_a_late_result(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a13_no_call_reaches_another_namespace(kind: str, tmp_path: Path) -> None:
-    """Every method of a store refuses a key of another namespace, and what is no key (A7, A13, SPEC D21)."""
+def test_v13_no_call_reaches_another_namespace(kind: str, tmp_path: Path) -> None:
+    """Every method of a store refuses a key of another namespace, and what is no key (V-7, V-13, SPEC D21)."""
     journal = open_journal(kind, tmp_path)
     mine, theirs = JournalStore(journal, namespace="mine"), JournalStore(journal, namespace="theirs")
     key = theirs.key("a")
@@ -324,7 +324,7 @@ def test_a13_no_call_reaches_another_namespace(kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_o43_unknown_filters_and_odd_places_select_nothing_more(kind: str, tmp_path: Path) -> None:
-    """Listing takes no unknown filter, and no text in `after` widens it beyond its namespace (A8, O-43)."""
+    """Listing takes no unknown filter, and no text in `after` widens it beyond its namespace (V-8, O-43)."""
     journal = open_journal(kind, tmp_path)
     acme = JournalStore(journal, namespace="acme")
     for namespace in ("acme", "acme2", "other", "%", "*"):

@@ -677,7 +677,7 @@ def test_o47_eight_processes_create_the_database_at_once(path: Path, turn: int) 
     assert raw(path, "SELECT version FROM minutebook_schema") == [(sql.SCHEMA_VERSION,)]
 
 
-def test_i18_a16_a_waiting_commit_can_be_cancelled_and_a_begun_one_stands(path: Path) -> None:
+def test_i18_v16_a_waiting_commit_can_be_cancelled_and_a_begun_one_stands(path: Path) -> None:
     """Cancelled before it began it is never written; once begun its receipt is found by its id."""
 
     async def work() -> None:
@@ -972,7 +972,7 @@ def test_bad_input_86_the_log_of_another_application_is_refused(path: Path) -> N
     done(again.close())
 
 
-def test_a24_no_connection_of_ours_checkpoints_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v24_no_connection_of_ours_checkpoints_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite below 3.51.3 may corrupt a log that two connections cut at once: ours cut it under their lock alone."""
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
@@ -1326,7 +1326,7 @@ def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def test_a05_every_statement_is_a_named_constant() -> None:
+def test_v05_every_statement_is_a_named_constant() -> None:
     """`execute` is given nothing but `sql.NAME`, and `sql` holds nothing but texts that never change."""
     calls = 0
     for module in (sqlite_module, writer_module, connection_module, host_module):

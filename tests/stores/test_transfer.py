@@ -992,7 +992,7 @@ def test_an_import_is_never_taken_without_its_check(store: JournalStore, folder:
         take(store, store.key("x"), path, check=None)
 
 
-def test_a11_paths_and_urls_inside_a_file_are_text(folder: Path) -> None:
+def test_v11_paths_and_urls_inside_a_file_are_text(folder: Path) -> None:
     """An audit hook sees every file that is opened: the import itself, and no other."""
     store = MemoryStore("n")
     told = conversation(store)

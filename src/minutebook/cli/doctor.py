@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minutebook.stores.journal import JournalStore
 
 WAL_RESET_MENDED = (3, 51, 3)
-"""SQLite below this can damage a database when two connections checkpoint its log at once (advisory A24)."""
+"""SQLite below this can damage a database when two connections checkpoint its log at once (advisory V-24)."""
 
 
 class Finding(msgspec.Struct, frozen=True):
