@@ -1,7 +1,7 @@
 """
 Every recorded exchange with a provider, through the history: split, kept, windowed, and replayed turn by turn.
 
-The recordings are those of `provider_exchanges` (see `tests/providers/test_real_conversations_wire.py`): 1,189 tests of
+The recordings are those of `provider_exchanges` (see `tests/recordings.py`): 1,189 tests of
 other projects, each with the requests that it made and what the services answered. A second opinion, which reads the
 files with the standard library alone, counts what each request holds and writes what a window of it has to be.
 """
@@ -32,7 +32,7 @@ from tests.data.exchanges import (
     violations,
 )
 from tests.faces.places import PLACES, Place
-from tests.providers.test_real_conversations_wire import ABSENT, DATA
+from tests.recordings import DATA, needs_recordings
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage
@@ -42,7 +42,7 @@ from minutebook.model.entries import Kind
 from minutebook.providers.wire import FORMATS, wire_format
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=ABSENT)
+pytestmark = needs_recordings
 
 LONG = bool(os.environ.get("MINUTEBOOK_PROVE"))
 HUGE = 2**40

@@ -1,8 +1,9 @@
 """
 Real conversations through `Conversation`: appended, reopened, and windowed at every limit, on RAM and SQLite.
 
-The recordings are not part of the repository (see `tests/providers/test_real_conversations_wire.py`, whose loaders read
-them). What a window may be is judged here by the plain rules alone: pairing, bounds, and equality with the record.
+The recordings are not part of the repository (see `tests/recordings.py`); the loaders of
+`tests/providers/test_real_conversations_wire.py` read them. What a window may be is judged here by the plain rules alone:
+pairing, bounds, and equality with the record.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from collections import Counter
 import pytest
 from tests.faces.places import PLACES, Place
 from tests.providers.test_real_conversations_wire import (
-    ABSENT,
     CHAT_FILES,
-    DATA,
     blocks,
     chat_calls,
     chat_conversations,
@@ -24,6 +23,7 @@ from tests.providers.test_real_conversations_wire import (
     codex_rollouts,
     cut_unanswered,
 )
+from tests.recordings import needs_recordings
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryLimitExceeded
@@ -31,7 +31,7 @@ from minutebook.model import codec
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=ABSENT)
+pytestmark = needs_recordings
 
 HUGE = 2**40
 EVERY = 64

@@ -341,7 +341,7 @@ def test_o10_d26_a_reasoning_item_leaves_with_its_follower() -> None:
 
 @pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "gemini"])
 def test_d26_other_formats_bind_nothing(name: str) -> None:
-    """DESIGN 6: OpenAI's reasoning leaves with its exchange, and Gemini checks the current turn alone."""
+    """OpenAI's reasoning leaves with its exchange, Gemini checks the current turn (docs/architecture.md, Decisions)."""
     wire = wire_format(name)
     assert not wire.binds
     assert wire.unbound(b'[{"type":"thinking"}]') == b'[{"type":"thinking"}]'

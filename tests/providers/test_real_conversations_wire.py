@@ -1,18 +1,17 @@
 """
 Real conversations through the wire formats: every one is taken, paired, and given back message for message.
 
-The recordings are not part of the repository. Their directory is `MINUTEBOOK_DATA`, else `../shared/data` beside it.
+The recordings are not part of the repository: see `tests/recordings.py`.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from tests.recordings import DATA, needs_recordings
 
 from minutebook.errors import InvalidMessage, PairingViolation
 from minutebook.model import codec
@@ -22,11 +21,7 @@ from minutebook.model.law import extend
 from minutebook.model.record import Delta, new_header
 from minutebook.providers.wire import wire_format
 
-REPOSITORY = Path(__file__).parents[2]
-DATA = Path(os.environ.get("MINUTEBOOK_DATA", REPOSITORY.parent / "shared" / "data"))
-ABSENT = f"no recorded conversations at {DATA}; set MINUTEBOOK_DATA"
-
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=ABSENT)
+pytestmark = needs_recordings
 
 
 # --- reading the recordings ------------------------------------------------------------------------------------------

@@ -366,7 +366,7 @@ def test_a_report_that_nobody_would_await_is_refused() -> None:
 
 
 def test_one_send_drives_a_run_whose_parts_do_not_suspend() -> None:
-    """DESIGN 8: blocking use needs no event loop, async capabilities included."""
+    """docs/architecture.md, Journals and stores: blocking use needs no event loop, async capabilities included."""
 
     @capability
     async def triple(number: int) -> int:

@@ -1,7 +1,7 @@
 """
 The fakes' rules against requests that the services themselves have answered: what they took is not refused here.
 
-The recordings are not part of the repository (see `tests/providers/test_real_conversations_wire.py`). They are of many
+The recordings are not part of the repository (see `tests/recordings.py`). They are of many
 programs and ages; what some of them ask for is state at the provider or a beta, which the fakes mean to refuse.
 """
 
@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.providers.test_real_conversations_wire import ABSENT, DATA, read
+from tests.providers.test_real_conversations_wire import read
+from tests.recordings import DATA, needs_recordings
 
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=ABSENT)
+pytestmark = needs_recordings
 
 SERVICES: dict[str, tuple[Any, str, int]] = {
     "chat_completions": (openai_chat, r"api\.openai\.com/v1/chat/completions$", 400),

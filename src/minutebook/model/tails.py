@@ -112,7 +112,8 @@ class Tokens:
     The tokens of one store object in one process.
 
     A reservation whose token this object made and whose holder no longer lives is an orphan: an interrupt struck
-    between reserving and releasing. It is continued, where any other held conversation means Busy (DESIGN §5).
+    between reserving and releasing. It is continued, where any other held conversation means Busy: see "Reservation" in
+    docs/architecture.md.
     """
 
     def __init__(self, prefix: str) -> None:
