@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -26,47 +27,64 @@ LAYERS = {
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
 
 FACES = {
-    "agent",
-    "chat",
-    "chat_options",
-    "talk",
-    "conversation",
-    "continuation",
-    "decisions",
-    "engine",
-    "programs",
-    "reading",
-    "sessions",
-    "sync",
-    "cli",
-    "local",
-    "options",
-    "steps",
-    "turn",
-    "__init__",
-    "__main__",
-    "_version",
-    "testing",
+    "_version": set(),
+    "local": set(),
+    "continuation": set(),
+    "reading": set(),
+    "turn": set(),
+    "conversation": {"continuation", "reading", "turn"},
+    "options": set(),
+    "steps": {"options"},
+    "decisions": {"options", "steps"},
+    "programs": set(),
+    "sessions": set(),
+    "engine": {"sessions"},
+    "chat_options": set(),
+    "talk": {"chat_options"},
+    "chat": {"chat_options", "programs", "reading", "talk"},
+    "agent": {"chat", "chat_options", "reading"},
+    "__init__": {"_version", "agent", "conversation", "decisions", "engine", "programs", "reading", "turn"},
 }
+"""For each face, the other faces that it may import, beside all layers: none of them blocking, a command or a test."""
+
+ABOVE = {
+    "sync": {*FACES},
+    "cli": {*FACES},
+    "__main__": {"cli"},
+    "testing": {*FACES, "sync", "cli"},
+}
+"""What stands above the faces, and what of them and of each other it may import, beside all layers."""
+
+RULES = LAYERS | {part: set(LAYERS) | others for part, others in (FACES | ABOVE).items()}
 
 CORE = ("model", "policy", "fitting", "record_reader", "windows", "history", "runtime")
 FORBIDDEN_IN_CORE = {
-    "asyncio",
     "aiosqlite",
+    "anthropic",
     "anyio",
+    "asyncio",
+    "concurrent",
+    "google",
     "httpx2",
+    "multiprocessing",
     "openai",
     "psycopg",
+    "queue",
     "random",
     "redis",
     "secrets",
     "socket",
     "sqlite3",
+    "subprocess",
+    "threading",
     "time",
     "trio",
     "uuid",
 }
-"""No event loop, database, HTTP client, SDK, clock or random source in the core: they arrive through ports."""
+"""
+No event loop, database, HTTP client, SDK, clock, random source, thread or lock in the core: they arrive through ports,
+and a lock is given by the store that makes it.
+"""
 
 
 def sources() -> list[Path]:
@@ -77,6 +95,9 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+PARTS = frozenset(map(part_of, sources()))
+
+
 def imported_modules(path: Path) -> set[str]:
     """Return the modules that a file imports anywhere in it, under TYPE_CHECKING and inside functions too."""
     found: set[str] = set()
@@ -85,25 +106,47 @@ def imported_modules(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute, so that a layer is seen where it is named"
-            found.add(node.module or "")
             if node.module == "minutebook":
                 found.update(f"minutebook.{alias.name}" for alias in node.names)
+            else:
+                found.add(node.module or "")
     return found
 
 
+def imported_parts(path: Path) -> set[str]:
+    """Return the parts of the package that a file imports; a public name taken from `minutebook` is its `__init__`."""
+    named = (name.split(".") for name in imported_modules(path))
+    return {rest[0] if rest and rest[0] in PARTS else "__init__" for package, *rest in named if package == "minutebook"}
+
+
 def own_parts(path: Path) -> set[str]:
-    names = {name.split(".")[1] for name in imported_modules(path) if name.startswith("minutebook.")}
-    return names - {part_of(path)}
+    return imported_parts(path) - {part_of(path)}
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_part_imports_only_the_layers_below_it(path: Path) -> None:
     """An arrow of the design means «may import»; nothing else is allowed."""
     part = part_of(path)
-    if part in LAYERS:
-        assert own_parts(path) <= LAYERS[part]
-    else:
-        assert part in FACES, f"{part} is in no layer; say where it belongs"
+    assert part in RULES, f"{part} is in no layer; say where it belongs"
+    assert own_parts(path) - RULES[part] == set()
+
+
+def test_the_rules_have_no_circle_and_name_no_part_that_is_gone() -> None:
+    """Two parts that may import each other would be one part."""
+    TopologicalSorter(RULES).prepare()
+    assert set(RULES) == PARTS
+
+
+def test_control_an_import_from_above_is_seen(tmp_path: Path) -> None:
+    """However it is written, and wherever in a file."""
+    planted = tmp_path / "planted.py"
+    planted.write_text("from minutebook import sync\ndef late():\n    import minutebook.cli.app\n")
+    assert imported_parts(planted) == {"sync", "cli"}
+    planted.write_text("import minutebook\n")
+    assert imported_parts(planted) == {"__init__"}
+    planted.write_text("from minutebook import Conversation\nfrom minutebook.testing.drive import drive\n")
+    assert imported_parts(planted) == {"__init__", "testing"}
+    assert all("sync" not in RULES[face] and "cli" not in RULES[face] for face in FACES)
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -120,21 +163,65 @@ def test_the_core_reaches_nothing_outside(path: Path) -> None:
     assert not outside & FORBIDDEN_IN_CORE
 
 
-def test_the_architecture_page_names_every_file() -> None:
+PAGE = PACKAGE.parents[1] / "docs" / "architecture.md"
+
+
+def placed_on_the_page(text: str) -> list[str]:
+    """
+    Return the paths that the page's tables place, relative to the package; one that ends in `/` is a whole folder.
+
+    A table of files is headed `| part | file |`, an empty part being that of the row above, or it has `| file |` alone
+    and stands under a heading with the part's folder.
+    """
+    found: list[str] = []
+    folder, part, header = "", "", ""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            header = ""
+            if line.startswith("## "):
+                folder = "".join(re.findall(r"`([a-z_]+/)`", line))
+        elif not header:
+            header, part = cells[0], folder
+        elif header in ("part", "file") and not cells[0].startswith("---"):
+            if header == "part" and cells[0]:
+                part = "".join(re.findall(r"`([a-z_]+/)`", cells[0]))
+            found += [
+                part + name for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", cells[header == "part"])
+            ]
+    return found
+
+
+def test_the_architecture_page_places_every_file() -> None:
     """A file that the page does not place is one that a newcomer has to guess about; so is one that is gone."""
-    text = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    named = {name for row in rows for name in re.findall(r"`([a-z_]+\.py|[a-z]+/)`", row)}
-    folders = {"wire/", "conformance/"}
-    files = {
-        path.name
-        for path in sources()
-        if not path.name.startswith("_") and not {"wire", "conformance"} & set(path.relative_to(PACKAGE).parts)
-    }
-    parts = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    assert files - named == set()
-    assert {name for name in named if name.endswith(".py")} - files == set()
-    assert (parts - {"model/"} | folders) - named == set()
+    placed = placed_on_the_page(PAGE.read_text())
+    folders = tuple(path for path in placed if path.endswith("/"))
+    files = {str(path.relative_to(PACKAGE)) for path in sources() if not path.name.startswith("_")}
+    assert sorted(placed) == sorted(set(placed)), "a file stands on the page twice"
+    assert {path for path in files if not path.startswith(folders)} - set(placed) == set()
+    assert {path for path in placed if path.endswith(".py")} - files == set()
+    assert [folder for folder in folders if not any(path.startswith(folder) for path in files)] == []
+
+
+def test_control_a_file_of_one_part_does_not_stand_for_its_namesake() -> None:
+    """Bare names would do that: several parts have a `clock.py`."""
+    text = """
+## The ground floor: `model/`
+
+| file | what it holds |
+| --- | --- |
+| `clock.py`, `pause.py` | `codec.py` is not placed here |
+
+## The floors above
+
+| part | file | what it holds |
+| --- | --- | --- |
+| ports | `ports.py` | one |
+| `stores/` | `sqlite.py` | two |
+| | `clock.py`, `sub/` | three |
+"""
+    model, stores = ["model/clock.py", "model/pause.py"], ["stores/sqlite.py", "stores/clock.py", "stores/sub/"]
+    assert placed_on_the_page(text) == [*model, "ports.py", *stores]
 
 
 BANNED = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml"}

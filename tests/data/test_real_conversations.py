@@ -2,8 +2,8 @@
 Real conversations through `Conversation`: appended, reopened, and windowed at every limit, on RAM and SQLite.
 
 The recordings are not part of the repository (see `tests/recordings.py`); the loaders of
-`tests/providers/test_real_conversations_wire.py` read them. What a window may be is judged here by the plain rules alone:
-pairing, bounds, and equality with the record.
+`tests/providers/test_real_conversations_wire.py` read them. What a window may be is judged here by the plain rules
+alone: pairing, bounds, and equality with the record.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
@@ -590,7 +591,7 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0, limits=None):
     """Return the real history over a list of entries."""
     return History(
         ListJournal(entries, rows),
-        Tails(),
+        Tails(nullcontext()),
         Tokens("t"),
         lambda: "id",
         KEY,

@@ -8,7 +8,6 @@ are still those it was read at, and a token only tells this process's own orphan
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -18,6 +17,8 @@ import msgspec
 from minutebook.model.entries import Entry, recompute_digest
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.model.units import Settled
@@ -73,11 +74,11 @@ class Remembered(msgspec.Struct, frozen=True):
 class Tails:
     """The tails of recently used conversations; the least recently used ones go first."""
 
-    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
-        """Begin empty."""
+    def __init__(self, lock: AbstractContextManager[object], max_bytes: int = CACHED_BYTES) -> None:
+        """Begin empty; `lock`, which the store makes, is held while a tail is put or dropped, and over nothing else."""
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = lock
         self._tails: OrderedDict[ConversationKey, tuple[Remembered, int]] = OrderedDict()
 
     def get(self, key: ConversationKey) -> Remembered | None:

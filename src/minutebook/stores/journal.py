@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -63,7 +64,7 @@ class JournalStore:
             raise InvalidOption(f"journal is the class {journal.__name__} itself; make one of it", option="journal")
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
-        self.tails = Tails()
+        self.tails = Tails(threading.Lock())
         self.tokens = Tokens(os.urandom(16).hex())
 
     @property
