@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.prove import FAMILIES, promises_of
+from tests.prove import FAMILIES, Collector, promises_of, table
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "promises.md"
@@ -65,3 +65,18 @@ def test_every_row_of_a_chat_and_an_engine_has_a_test() -> None:
     """So has every other row of what the package does."""
     carried = {promise for name in names() for promise in promises_of(name)}
     assert {promise for promise in rows() if promise[0] in "cdaeb"} - carried == set()
+
+
+def test_the_table_files_a_test_under_each_of_its_promises() -> None:
+    """A chat's row is no advisory, and a range of rows stands under every one of them."""
+    collector = Collector()
+    collector.ended = {
+        "tests/faces/test_agent.py::test_a2_to_a3_context[RAM]": ("passed", 0.5),
+        "tests/faces/test_agent.py::test_a2_to_a3_context[SQLite]": ("failed", 0.5),
+        "tests/stores/test_ids.py::test_v04_ids": ("passed", 0.1),
+    }
+    _, *sections = table(collector).split("\n## ")
+    assert [section.partition("\n")[0] for section in sections] == ["Chat", "Advisories"]
+    chat, advisories = ([row for row in section.splitlines() if row.startswith("| ")][2:] for section in sections)
+    assert chat == [f"| A{row} | `tests/faces/test_agent.py` a2_to_a3_context | 2 | failed | 1.0 s |" for row in (2, 3)]
+    assert advisories == ["| V-4 | `tests/stores/test_ids.py` v04_ids | 1 | passed | 0.1 s |"]
