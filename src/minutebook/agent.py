@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.chat import KEEP_RECENT, Chat
+from minutebook.chat import Chat
 from minutebook.chat_options import (
     Settings,
     asked,
@@ -22,6 +22,7 @@ from minutebook.chat_options import (
     task_cancelled,
     uuid_of,
 )
+from minutebook.chat_view import KEEP_RECENT
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import asynchronous_only
