@@ -72,12 +72,13 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_events import (
         AgentEvent,
+        ChatHistoryTrimmed,
         HistoryCleared,
-        HistoryShortened,
         HistorySummarized,
         MessageAdded,
         SummarizationFailed,
     )
+    from minutebook.model.chat_messages import ConversationMessage, ConversationState
     from minutebook.model.context import ContextWindow
     from minutebook.model.decisions import (
         Abandoned,
@@ -147,11 +148,14 @@ __all__ = [
     "CallReference",
     "CallerError",
     "CapabilityFailed",
+    "ChatHistoryTrimmed",
     "CheckpointRefused",
     "ContextGuardTransport",
     "ContextWindow",
     "Conversation",
     "ConversationKey",
+    "ConversationMessage",
+    "ConversationState",
     "Decision",
     "DecisionHistoryAbsent",
     "DecisionHistoryBusy",
@@ -187,7 +191,6 @@ __all__ = [
     "HistoryMessageTooLong",
     "HistoryOptions",
     "HistoryResumed",
-    "HistoryShortened",
     "HistoryStore",
     "HistorySummarized",
     "HistorySummary",
@@ -264,6 +267,8 @@ _HOMES = {
     "ContextWindow": "minutebook.model.context",
     "Conversation": "minutebook.conversation",
     "ConversationKey": "minutebook.model.keys",
+    "ConversationMessage": "minutebook.model.chat_messages",
+    "ConversationState": "minutebook.model.chat_messages",
     "Decision": "minutebook.model.decisions",
     "DecisionProvider": "minutebook.ports",
     "DecisionRequest": "minutebook.model.decisions",
@@ -284,7 +289,7 @@ _HOMES = {
     "HistoryResumed": "minutebook.model.events",
     "HistoryStore": "minutebook.engine",
     "HistoryCleared": "minutebook.model.chat_events",
-    "HistoryShortened": "minutebook.model.chat_events",
+    "ChatHistoryTrimmed": "minutebook.model.chat_events",
     "HistorySummarized": "minutebook.model.chat_events",
     "HistorySummary": "minutebook.model.events",
     "HistoryTrimmed": "minutebook.model.events",

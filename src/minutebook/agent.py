@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.chat import KEEP_RECENT, Chat
+from minutebook.chat import Chat
 from minutebook.chat_options import (
     Settings,
     asked,
@@ -19,9 +19,12 @@ from minutebook.chat_options import (
     given_summary,
     given_tools,
     kept_count,
+    task_cancelled,
     uuid_of,
 )
+from minutebook.chat_view import KEEP_RECENT
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
+from minutebook.model.clock import read_clock
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.emitting import emitted
 from minutebook.providers.chat import checked_message
@@ -29,13 +32,13 @@ from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
 from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.program import Program
-from minutebook.stores.clock import system_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
+    from minutebook.model.chat_messages import ConversationMessage, ConversationState
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
@@ -55,7 +58,9 @@ class Agent:
         model: the server's name of the model.
         base_url: where our own client sends its requests: any compatible server.
         api_key: our own client's key.
-        max_history_messages: how many messages the history has at most; older ones leave it and stay retained.
+        max_history_messages: how many messages the history has at most; the oldest leave it and stay retained.
+            Instructions, which are messages of the roles `system` and `developer`, outlive what was said, and a first
+            one always stays.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
             nothing of it; what is kept is then the caller's to add.
         enable_summarization: whether a summary takes the place of older messages once there are too many.
@@ -115,7 +120,7 @@ class Agent:
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=given_tools(tools), budgets=budgets)
         self._chat = Chat(given_store(store), self.conversation, settings, program, self._post)
-        self._handlers = Handlers(blocking=self._blocking)
+        self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
         """
@@ -151,7 +156,7 @@ class Agent:
 
         return emitted(saying)
 
-    async def get_history(self) -> list[dict[str, JSON]]:
+    async def get_history(self) -> list[ConversationMessage]:
         """Return a copy of the history: messages of role, content and maybe name, oldest first (SPEC A3)."""
         return (await self._chat.view()).messages
 
@@ -159,7 +164,7 @@ class Agent:
         """Return how many messages the history has."""
         return len((await self._chat.view()).said)
 
-    async def add_to_history(self, message: dict[str, JSON]) -> None:
+    async def add_to_history(self, message: ConversationMessage) -> None:
         """
         Add a message behind the others; the oldest leave if there are too many (SPEC A5).
 
@@ -173,24 +178,23 @@ class Agent:
         length, _ = await self._chat.begin_anew((), None)
         await self._handlers.tell([HistoryCleared(previous_length=length)])
 
-    async def set_history(self, messages: Sequence[dict[str, JSON]]) -> None:
+    async def set_history(self, messages: Sequence[ConversationMessage]) -> None:
         """Begin a new history with these messages, without a summary; all of them or nothing. Refuses as adding one."""
         checked = [checked_message(message, f"$[{place}]") for place, message in enumerate(messages)]
         await self._handlers.tell((await self._chat.begin_anew(checked, None))[1])
 
-    async def export_conversation_state(self) -> dict[str, JSON]:
-        """Return the history and its summary as plain JSON, with who it is of and the time in Unix milliseconds."""
+    async def export_conversation_state(self) -> ConversationState:
+        """Return the history and its summary as plain JSON, with who it is of and the store's time in Unix ms."""
         view = await self._chat.view()
-        history: list[JSON] = [*view.messages]
         return {
-            "history": history,
+            "history": view.messages,
             "agent_id": self.agent_id,
             "agent_name": self.name,
-            "timestamp": system_clock(),
+            "timestamp": read_clock(self._chat.store.clock),
             "summary": view.summary,
         }
 
-    async def import_conversation_state(self, state: Mapping[str, JSON]) -> None:
+    async def import_conversation_state(self, state: Mapping[str, object]) -> None:
         """
         Begin a new history with what `export_conversation_state` returned, of this agent or another.
 
@@ -237,8 +241,9 @@ class Agent:
         """
         Return how many tokens the history takes, its summary included.
 
-        With the package `rs-bpe` texts are counted exactly for OpenAI's models; otherwise by a rule of thumb, a quarter
-        of a token for each ASCII character and one for each other. What the server billed last corrects both.
+        With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
+        of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed
+        last corrects both.
         """
         return self._chat.estimated(await self._chat.view())
 
@@ -269,7 +274,7 @@ class Agent:
         """
         Have `handler`, a function or coroutine function, told of an event once what it tells of is recorded (SPEC A8).
 
-        It is given the event's value: `MessageAdded`, `HistoryCleared`, `HistoryShortened` (when trimmed),
+        It is given the event's value: `MessageAdded`, `HistoryCleared`, `ChatHistoryTrimmed` (when trimmed),
         `HistorySummarized` or `SummarizationFailed`. What it raises is counted in `lost_events` and changes nothing.
 
         Raises:

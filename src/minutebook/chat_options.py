@@ -23,6 +23,7 @@ from minutebook.runtime.capabilities import Capability, capability, checked_flag
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from minutebook.model.chat_messages import ConversationMessage
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.stores.journal import JournalStore
@@ -96,7 +97,7 @@ SUMMARY_BYTES: Final = 16_384
 _STATE = {"history", "agent_id", "agent_name", "timestamp", "summary"}
 
 
-def asked(text: object, context: object, name: str | None) -> tuple[dict[str, JSON], str | None]:
+def asked(text: object, context: object, name: str | None) -> tuple[ConversationMessage, str | None]:
     """
     Return what a user says as a message of a history, and what is told for it alone; `None` for nothing.
 
@@ -157,7 +158,7 @@ def given_store(store: object) -> JournalStore:
     return store
 
 
-def given_state(state: object) -> tuple[list[dict[str, JSON]], str | None]:
+def given_state(state: object) -> tuple[list[ConversationMessage], str | None]:
     """Return the messages and the summary of an exported state, checked."""
     if not isinstance(state, dict):
         raise InvalidOption("a state is what export_conversation_state returned", option="state")
@@ -171,3 +172,18 @@ def given_state(state: object) -> tuple[list[dict[str, JSON]], str | None]:
         raise InvalidOption("the field 'history' of a state is a list of messages", option="history")
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
     return messages, given_summary(summary)
+
+
+def task_cancelled() -> bool:
+    """
+    Return whether whoever runs this was asked to end.
+
+    Known under asyncio alone. In another event loop the answer is yes: there nobody else can raise a cancellation.
+    """
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop of asyncio runs here
+        return True
+    return task is not None and task.cancelling() > 0

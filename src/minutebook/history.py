@@ -39,6 +39,7 @@ from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, new_header
 from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
+from minutebook.model.telling import tell
 from minutebook.policy.binding import prelude_mark
 from minutebook.ports import Committed
 from minutebook.record_reader import RecordReader
@@ -195,14 +196,8 @@ class History:
 
     def emit(self, event: Event) -> None:
         """Tell the observer. Whatever it raises changes nothing here, but for the stop of the whole program."""
-        if self._observer is None:
-            return
-        try:
-            self._observer(event)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException:  # noqa: S110 - a hook may raise a cancellation of its own; it must not end our turn
-            pass
+        if self._observer is not None:
+            tell(self._observer, event)
 
 
 class Hold:

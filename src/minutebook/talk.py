@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from minutebook.chat_options import Settings
     from minutebook.history import History, Hold
-    from minutebook.model.codec import JSON
     from minutebook.policy.shortening import Said
     from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Outcome
@@ -78,7 +77,7 @@ class Server:
 
         return await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
 
-    async def written(self, instructions: str, told: JSON) -> str:
+    async def written(self, instructions: str, told: object) -> str:
         """Return what the model for summaries writes of `told`, which goes as a user's data."""
         ask = Ask(
             model=self.settings.summarization_model or self.settings.model,

@@ -41,8 +41,9 @@ FACES = {
     "engine": {"sessions"},
     "chat_options": set(),
     "talk": {"chat_options"},
-    "chat": {"chat_options", "programs", "reading", "talk"},
-    "agent": {"chat", "chat_options", "reading"},
+    "chat_view": {"chat_options", "talk"},
+    "chat": {"chat_options", "chat_view", "programs", "reading", "talk"},
+    "agent": {"chat", "chat_options", "chat_view", "reading"},
     "__init__": {"_version", "agent", "conversation", "decisions", "engine", "programs", "reading", "turn"},
 }
 """For each face, the other faces that it may import, beside all layers: none of them blocking, a command or a test."""

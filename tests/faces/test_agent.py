@@ -430,6 +430,23 @@ def test_a3_the_state_is_plain_json_and_restores_either_way(fake: ProviderFake) 
     told(story())
 
 
+def test_a3_the_states_time_is_the_stores(fake: ProviderFake, tmp_path: Path) -> None:
+    """A3: by the clock that the store was given, so that a run replays; of a view of the store too."""
+
+    def clock() -> int:
+        return 1_234_567_890_123
+
+    async def story() -> None:
+        async with SQLiteStore(tmp_path / "c.sqlite", clock=clock) as file, MemoryStore(clock=clock) as ram:
+            for store in (file.within("tenant"), ram):
+                state = await agent(fake, store=store).export_conversation_state()
+                assert state["timestamp"] == clock()
+
+    told(story())
+    with sync.MemoryStore(clock=clock) as store:
+        assert sync.Agent(name="A", goal="g", store=store).export_conversation_state()["timestamp"] == clock()
+
+
 @pytest.mark.parametrize(
     ("state", "field"),
     [
@@ -668,7 +685,27 @@ def test_a5_later_system_messages_outlive_older_speech(fake: ProviderFake) -> No
             await each.add_to_history(system(f"S{n}"))
         kept = [message["content"] for message in await each.get_history()]
         assert kept == ["S1", "S4", "S5", "S6"]
+        events = noted(each)
         assert await each.chat("still works") == "answer to still works"
+        assert texts(fake.requests[-1]) == ["S1", "S4", "S5", "S6", "still works"]
+        assert [message["content"] for message in await each.get_history()] == kept
+        assert events[-1] == ("HISTORY_TRIMMED", {"removed_count": 2, "current_length": 4})
+
+    told(story())
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a5_o17_a_limit_of_one_keeps_the_instruction_and_asks_with_it(fake: ProviderFake, role: str) -> None:
+    """A5, O-17: no index error and never more than the limit; each request has the instruction once and its input."""
+
+    async def story() -> None:
+        each = agent(fake, max_history_messages=1)
+        instruction = {"role": role, "content": "S"}
+        await each.set_history([instruction, *messages(12)])
+        for text in ("one", "two"):
+            assert await each.chat(text) == f"answer to {text}"
+            assert sent(fake.requests[-1]) == [PROMPT, instruction, user(text)]
+            assert await each.get_history() == [instruction]
 
     told(story())
 
@@ -977,16 +1014,36 @@ def test_a7_tokens_are_estimated_and_learned_from_the_bill(monkeypatch: pytest.M
         told(story())
 
 
-def test_a7_with_rs_bpe_the_count_is_exact() -> None:
-    """A7: OpenAI's own counting of a text, offline; known pairs of text and tokens."""
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        *(
+            (model, 8)
+            for model in ("gpt-4o-mini", "gpt-4.1", "gpt-5", "gpt-5.1-mini", "o3", "o4-mini", "chatgpt-4o-latest")
+        ),
+        *((model, 9) for model in ("gpt-4", "gpt-4-turbo", "gpt-3.5-turbo", "ft:gpt-3.5-turbo:org::id")),
+    ],
+)
+def test_a7_with_rs_bpe_the_count_is_exact(model: str, tokens: int) -> None:
+    """A7: OpenAI's own counting of a text, offline; the pairs of text and tokens that OpenAI publishes."""
     pytest.importorskip("rs_bpe", reason="exact counts need rs-bpe: pip install minutebook[tokens]")
     from minutebook.providers.chat import exact_counter
 
-    newer, older = exact_counter("gpt-4o-mini"), exact_counter("gpt-4")
-    assert newer is not None
-    assert older is not None
-    assert newer("hello world") == 2
-    assert [newer("antidisestablishmentarianism"), older("antidisestablishmentarianism")] == [6, 6]
+    count = exact_counter(model)
+    assert count is not None
+    assert count("hello world") == 2
+    assert count("antidisestablishmentarianism") == 6
+    assert count("お誕生日おめでとう") == tokens
+
+
+@pytest.mark.parametrize(
+    "model", ["llama-3.3-70b", "claude-sonnet-5", "qwen3", "gpt-oss-20b", "o10", "gpt-4everyone", "my-gpt-4o", ""]
+)
+def test_a7_another_makers_model_is_estimated_by_the_rule(model: str) -> None:
+    """A7: OpenAI's tokenizers say nothing of a model that is not OpenAI's, installed or not."""
+    from minutebook.providers.chat import exact_counter
+
+    assert exact_counter(model) is None
 
 
 # --- A8: events ------------------------------------------------------------------------------------------------------
@@ -1040,6 +1097,93 @@ def test_a8_handlers_are_waited_for_and_one_that_raises_harms_nothing(fake: Prov
         assert await each.get_history_length() == 2
 
     told(story())
+
+
+def cancels(_: Any) -> None:
+    raise asyncio.CancelledError
+
+
+async def cancels_later(_: Any) -> None:
+    await asyncio.sleep(0)
+    raise asyncio.CancelledError
+
+
+async def waits_for_what_is_cancelled(_: Any) -> None:
+    other = asyncio.get_running_loop().create_future()
+    other.cancel()
+    await other
+
+
+@pytest.mark.parametrize("handler", [cancels, cancels_later, waits_for_what_is_cancelled])
+def test_a8_a_handler_that_cancels_harms_nothing(fake: ProviderFake, handler: Callable[[Any], Any]) -> None:
+    """A8: a cancellation of the handler's own is counted like any error; the answer comes and others are told."""
+
+    async def story() -> None:
+        each = agent(fake)
+        each.on(AgentEvent.MESSAGE_ADDED, handler)
+        events = noted(each)
+        assert await each.chat("hi") == "answer to hi"
+        assert "".join([piece async for piece in each.stream("more")]) == "answer to more"
+        assert each.lost_events == 4
+        assert events == added("user", "assistant") * 2
+
+    told(story())
+
+
+def test_a8_b11_a_blocking_agents_handler_that_cancels_harms_nothing(fake: ProviderFake) -> None:
+    """A8: without an event loop too, and also if the handler is a coroutine function."""
+
+    async def cancels_at_once(_: Any) -> None:
+        raise asyncio.CancelledError
+
+    http = httpx2.Client(verify=False, timeout=20)
+    each = sync.Agent(
+        name="A", goal="g", client=openai.OpenAI(base_url=fake.base_url, api_key=KEY, http_client=http)
+    )  # fmt: skip
+    each.on(AgentEvent.MESSAGE_ADDED, cancels)
+    each.on(AgentEvent.MESSAGE_ADDED, cancels_at_once)
+    assert each.chat("hi") == "answer to hi"
+    assert each.lost_events == 4
+
+
+def test_a8_a_cancellation_of_the_caller_passes_through_a_handler(fake: ProviderFake) -> None:
+    """A8: who cancels a chat while a handler waits ends it; the turn was recorded before, and nothing is lost of it."""
+
+    async def story() -> None:
+        each = agent(fake)
+        waiting = asyncio.Event()
+
+        async def waits(_: Any) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+        each.on(AgentEvent.MESSAGE_ADDED, waits)
+        chat = asyncio.create_task(each.chat("hi"))
+        await waiting.wait()
+        chat.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await chat
+        assert await each.get_history() == [user("hi"), said("answer to hi")]
+        assert each.lost_events == 0
+
+    told(story())
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a8_a_stop_of_the_program_passes_through_a_handler(fake: ProviderFake, stop: type[BaseException]) -> None:
+    """A8: whoever runs at that moment, the program ends."""
+
+    def stops(_: Any) -> None:
+        raise stop
+
+    http = httpx2.Client(verify=False, timeout=20)
+    each = sync.Agent(
+        name="A", goal="g", client=openai.OpenAI(base_url=fake.base_url, api_key=KEY, http_client=http)
+    )  # fmt: skip
+    each.on(AgentEvent.MESSAGE_ADDED, stops)
+    with pytest.raises(stop):
+        each.chat("hi")
+    assert each.get_history_length() == 2
 
 
 def test_a8_a_handler_may_use_the_agent(fake: ProviderFake) -> None:

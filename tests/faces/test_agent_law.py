@@ -1,7 +1,7 @@
 """
 Random stories of an agent beside a list that is kept by hand (SPEC A3 to A9).
 
-The list knows nothing of records, turns or marks. After every step the history, the summary and the request are what
+The list knows nothing of records, turns or openings. After every step the history, the summary and the request are what
 it says, whether the agent is the same one or a new one over the same store.
 """
 
@@ -45,13 +45,10 @@ class Kept:
         """The messages that a summary has told already."""
 
     def trim(self) -> None:
+        """Over the limit the oldest speech goes; without any, the oldest instruction but the first."""
         while len(self.held) > self.limit:
-            older = self.held[:-1]
-            plain = next((n for n, each in enumerate(older) if each["role"] not in INSTRUCTING), None)
-            place = plain if plain is not None else next((n for n in range(1, len(older))), None)
-            if place is None:
-                break
-            del self.held[place]
+            speech = [n for n, each in enumerate(self.held) if each["role"] not in INSTRUCTING]
+            del self.held[speech[0] if speech else 1]
 
     def add(self, message: dict[str, Any]) -> None:
         self.held.append(message)
@@ -81,6 +78,8 @@ class Kept:
         trial = Kept(self.limit)
         trial.held = [*self.held]
         trial.add(asked)
+        if not any(each is asked for each in trial.held):
+            trial.held.append(asked)
         first = next(n for n, each in enumerate(trial.held) if each["role"] == "user")
         head = [each for each in trial.held[:first] if each["role"] in INSTRUCTING]
         shown = [[each["role"], each["content"]] for each in trial.held[first:]]
@@ -205,6 +204,7 @@ def test_a3_to_a9_random_stories_follow_a_list(figure: Callable[[str], None]) ->
     ("name", "planted"),
     [
         ("minutebook.chat.shortened", lambda said, limit: tuple(said[-limit:])),
+        ("minutebook.chat.asked_with", lambda said, asked, limit: (*said, asked)),
         ("minutebook.talk.first_input", lambda _: 1),
         ("minutebook.talk.before_window", lambda *_: []),
         ("minutebook.chat.instruction_places", lambda _: ()),

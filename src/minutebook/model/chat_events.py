@@ -14,6 +14,7 @@ import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.pause import drive
+from minutebook.model.telling import STOPS, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ class HistoryCleared(ChatEvent, frozen=True, kw_only=True):
     previous_length: int
 
 
-class HistoryShortened(ChatEvent, frozen=True, kw_only=True):
+class ChatHistoryTrimmed(ChatEvent, frozen=True, kw_only=True):
     """Messages left the history, since it has a greatest length; the record holds them."""
 
     removed_count: int
@@ -84,7 +85,7 @@ class SummarizationFailed(ChatEvent, frozen=True, kw_only=True):
 EVENTS: dict[type[ChatEvent], AgentEvent] = {
     MessageAdded: AgentEvent.MESSAGE_ADDED,
     HistoryCleared: AgentEvent.HISTORY_CLEARED,
-    HistoryShortened: AgentEvent.HISTORY_TRIMMED,
+    ChatHistoryTrimmed: AgentEvent.HISTORY_TRIMMED,
     HistorySummarized: AgentEvent.HISTORY_SUMMARIZED,
     SummarizationFailed: AgentEvent.SUMMARIZATION_FAILED,
 }
@@ -93,9 +94,15 @@ EVENTS: dict[type[ChatEvent], AgentEvent] = {
 class Handlers:
     """Who is told of which event, in the order in which they were added."""
 
-    def __init__(self, *, blocking: bool) -> None:
-        """Begin with nobody; `blocking` says that no event loop runs what a handler would wait for."""
+    def __init__(self, *, blocking: bool, cancelled: Callable[[], bool]) -> None:
+        """
+        Begin with nobody.
+
+        `blocking` says that no event loop runs what a handler would wait for, `cancelled` whether the caller itself was
+        asked to end: a handler that waits may also be cancelled by its own doing, and looks the same from here.
+        """
         self._blocking = blocking
+        self._cancelled = cancelled
         self._handlers: dict[AgentEvent, list[Callable[[Any], object]]] = {event: [] for event in AgentEvent}
         self.lost = 0
         """How often a handler raised; nothing else came of that."""
@@ -114,12 +121,29 @@ class Handlers:
         self._handlers[event].append(handler)
 
     async def tell(self, events: Sequence[ChatEvent]) -> None:
-        """Tell of events one after the other, and wait for what handlers wait for."""
+        """
+        Tell of events one after the other, and wait for what handlers wait for.
+
+        Whatever a handler raises is counted, and nothing comes of it: only a stop of the program is passed on, and a
+        cancellation of the caller that came while a handler waited.
+        """
         for event in events:
             for handler in tuple(self._handlers[event.event]):
-                try:
-                    returned = handler(event)
-                    if inspect.isawaitable(returned):
-                        await returned if not self._blocking else drive(returned)
-                except Exception:  # a handler may raise anything
+                waits_for, raised = tell(handler, event)
+                if raised is not None or not await self._ended_well(waits_for):
                     self.lost += 1
+
+    async def _ended_well(self, waits_for: object) -> bool:
+        """Wait for what a handler returned, if it can be waited for; return whether it raised nothing."""
+        try:
+            if inspect.isawaitable(waits_for):
+                await waits_for if not self._blocking else drive(waits_for)
+        except STOPS:
+            raise
+        except Exception:
+            return False
+        except BaseException:
+            if not self._blocking and self._cancelled():
+                raise
+            return False
+        return True

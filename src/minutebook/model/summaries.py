@@ -60,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def told(self) -> str:
-        """What a model is shown; empty for a mark that summarises nothing."""
+        """What a model is shown; empty where nothing was summed up."""
         return f"{self.before}{self.shown or self.text}{self.after}"
 
     def __repr__(self) -> str:
@@ -82,24 +82,39 @@ def fenced(text: str, covered: Covered, fence: str) -> Summary:
     )
 
 
-def bracketed(text: str, covered: Covered, start: int, kept: tuple[int, ...]) -> Summary:
-    """
-    Return the summary of a chat in the form `[Previous conversation summary: …]`, no closing of that inside (SPEC A6).
+def within_brackets(text: str) -> str:
+    """Return a text as it may stand inside `[label: …]`: nothing in it closes that (SPEC A6)."""
+    return text.replace("]", ")")
 
-    Without a text it is a mark that shows nothing and keeps where the history begins. `covered` then ends there.
-    """
-    shown = text.replace("]", ")")
-    # A mark covers something, were it only the record's first entry: one that covers nothing is a dropped summary.
-    covered = msgspec.structs.replace(covered, last=max(covered.last, start, 1))
+
+def bracketed(text: str, covered: Covered, start: int, kept: tuple[int, ...]) -> Summary:
+    """Return the summary of a chat in the form `[Previous conversation summary: …]`, no closing of that inside."""
+    shown = within_brackets(text)
     return Summary(
-        before="[Previous conversation summary: " if text else "",
+        before="[Previous conversation summary: ",
         text=text,
-        after="]" if text else "",
-        covered=covered,
+        after="]",
+        covered=_reaching(covered, start),
         shown="" if shown == text else shown,
         start=start,
         kept=kept,
     )
+
+
+def bare_opening(covered: Covered, start: int, kept: tuple[int, ...]) -> Summary:
+    """Return what stands before a chat's history that nothing sums up: where it begins, and what it keeps."""
+    return Summary(before="", text="", after="", covered=_reaching(covered, start), start=start, kept=kept)
+
+
+def chat_opening(text: str | None, covered: Covered, start: int, kept: tuple[int, ...]) -> Summary:
+    """Return what stands before a chat's history, with a summary or without one."""
+    return bracketed(text, covered, start, kept) if text else bare_opening(covered, start, kept)
+
+
+def _reaching(covered: Covered, start: int) -> Covered:
+    # It reaches as far as the history's start, and were it only the record's first entry: windows take a summary that
+    # covers nothing for none at all.
+    return msgspec.structs.replace(covered, last=max(covered.last, start, 1))
 
 
 def checked_summary(text: object, max_bytes: int) -> str:
@@ -157,7 +172,7 @@ def dropped_summary(before: Summary) -> Draft | None:
     if not before.told:
         return None
     if before.start or before.kept:
-        return summary_draft(bracketed("", Covered(last=before.covered.last), before.start, before.kept))
+        return summary_draft(bare_opening(Covered(last=before.covered.last), before.start, before.kept))
     return summary_draft(Summary(before="", text="", after="", covered=Covered()))
 
 

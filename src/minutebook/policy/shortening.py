@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.model.chat_messages import role_of
 from minutebook.model.codec import reread
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, Entry
 from minutebook.model.shown import type_alone
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from minutebook.model.record import Header
+    from minutebook.model.turns import Role
 
 INSTRUCTING = frozenset({"system", "developer"})
 """The roles of instructions: they outlive what was said, and no summary tells them (SPEC A5, A6; case O-17)."""
@@ -29,7 +31,7 @@ INSTRUCTING = frozenset({"system", "developer"})
 class Said(msgspec.Struct, frozen=True):
     """One message of a chat, and the entry that holds it."""
 
-    role: str
+    role: Role
     entry: Entry
 
     __repr__ = type_alone
@@ -50,7 +52,7 @@ def said_in(entry: Entry) -> Said | None:
     Return the message that an entry is in a chat's history; `None` for calls, results and marks.
 
     Raises:
-        DecisionHistoryCorrupt: an instruction without a role.
+        DecisionHistoryCorrupt: a message without a role of a chat.
     """
     if entry.kind is INPUT:
         return Said("user", entry)
@@ -58,9 +60,8 @@ def said_in(entry: Entry) -> Said | None:
         return None if entry.calls else Said("assistant", entry)
     if entry.kind is not INJECTION:
         return None
-    message = reread(entry.fragment)
-    role = message.get("role") if isinstance(message, dict) else None
-    if not isinstance(role, str):
+    role = role_of(reread(entry.fragment))
+    if role is None:
         raise DecisionHistoryCorrupt(f"entry {entry.seq} is no message of a chat; verify the store", seq=entry.seq)
     return Said(role, entry)
 
@@ -106,21 +107,27 @@ def shortened(said: Sequence[Said], limit: int) -> tuple[Said, ...]:
     """
     Return the messages that stay under `limit`: the oldest that are no instructions leave first (SPEC A5).
 
-    The first instruction stays, and so does the newest message whatever it is, so two messages may stay under a limit
-    of one. Shortening what was shortened before and has grown gives the same as shortening all of it at once.
+    Only where instructions alone are too many do they leave too, the oldest first, but for the first of them. So under
+    a limit that they fill, what is said leaves at once. A developer's message is one of them: SPEC A5 names system
+    messages, case O-17 both. Shortening what was shortened before and has grown gives the same as shortening all of it
+    at once.
     """
     over = len(said) - limit
     if over <= 0:
         return tuple(said)
-    older = range(len(said) - 1)
-    plain = [place for place in older if not said[place].instructs]
-    instructions = [place for place in older if said[place].instructs]
+    plain = [place for place, each in enumerate(said) if not each.instructs]
+    instructions = [place for place, each in enumerate(said) if each.instructs]
     leaving = set([*plain, *instructions[1:]][:over])
     return tuple(each for place, each in enumerate(said) if place not in leaving)
 
 
+def asked_with(said: Sequence[Said], asked: Said, limit: int) -> tuple[Said, ...]:
+    """Return what a request is made of: the history that `asked` leaves room for, and `asked` in any case (SPEC A5)."""
+    return (*(each for each in shortened([*said, asked], limit) if each is not asked), asked)
+
+
 def instruction_places(said: Iterable[Said]) -> tuple[int, ...]:
-    """Return where the instructions stand: what a mark keeps of them, so that none is looked for."""
+    """Return where the instructions stand: what a history's opening keeps of them, so that none is looked for."""
     return tuple(each.seq for each in said if each.instructs)
 
 

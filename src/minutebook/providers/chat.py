@@ -7,12 +7,15 @@ beside the conversation, and sent where it was said.
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessage, InvalidValue
 from minutebook.model import codec
+from minutebook.model.chat_messages import ROLES, ConversationMessage, role_of
 from minutebook.model.entries import INJECTION, Draft
+from minutebook.model.summaries import within_brackets
 from minutebook.providers.decision import Diagnosis, token_count, violation
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import opened
@@ -25,16 +28,21 @@ if TYPE_CHECKING:
 
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Entry
+    from minutebook.model.turns import Role
 
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
 
-ROLES: Final = ("system", "user", "assistant", "developer")
-"""The roles of messages in a history (SPEC A4)."""
-
 _FIELDS: Final = ("role", "content", "name")
 _USABLE: Final = frozenset({Diagnosis.LENGTH.value, Diagnosis.REFUSAL.value})
 """Endings of an answer that is one all the same: to a person a refusal is an answer, and so is a text that was cut."""
+
+
+_TOKENIZERS: Final = (
+    ("o200k_base", re.compile(r"(ft:)?(gpt-4o|gpt-4\.1|gpt-4\.5|gpt-5(\.\d+)?|o1|o3|o4|chatgpt)(-|:|$)")),
+    ("cl100k_base", re.compile(r"(ft:)?(gpt-4|gpt-3\.5|gpt-35)(-|:|$)")),
+)
+"""OpenAI's tokenizers and the names of the models that each is of, fine-tuned ones included."""
 
 
 class ChatWire(OpenAIChat):
@@ -47,7 +55,7 @@ class ChatWire(OpenAIChat):
             return self.spoken(INJECTION, payload)
         return super().injection(payload)
 
-    def recorded(self, message: dict[str, JSON]) -> Draft:
+    def recorded(self, message: ConversationMessage) -> Draft:
         """Return the draft of a checked message, by its role."""
         if message["role"] == "user":
             return self.input(message)
@@ -57,7 +65,7 @@ class ChatWire(OpenAIChat):
 CHAT_WIRE: Final = ChatWire()
 
 
-def checked_message(message: object, path: str = "$") -> dict[str, JSON]:
+def checked_message(message: object, path: str = "$") -> ConversationMessage:
     """
     Return a message of a history as a copy, once it is one (SPEC A4).
 
@@ -72,33 +80,36 @@ def checked_message(message: object, path: str = "$") -> dict[str, JSON]:
         if field not in _FIELDS:
             shown = field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
             raise _refused(f"the field {shown!r} is unknown; a message has role, content and name", path, shown)
-    if given.get("role") not in ROLES:
+    role = role_of(given)
+    if role is None:
         raise _refused(f"the field 'role' is one of {', '.join(ROLES)}", path, "role")
-    checked: dict[str, JSON] = {"role": given["role"]}
-    for field in ("content", "name"):
-        if field == "name" and given.get(field) is None:
-            continue
-        value = given.get(field)
-        if not isinstance(value, str):
-            raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
-        checked[field] = codec.text(value, field)
-    if checked.get("name") == "":
-        raise _refused("the field 'name' is empty; leave it out", path, "name")
+    checked: ConversationMessage = {"role": role, "content": _checked_text(given.get("content"), path, "content")}
+    if given.get("name") is not None:
+        checked["name"] = _checked_text(given["name"], path, "name")
+        if not checked["name"]:
+            raise _refused("the field 'name' is empty; leave it out", path, "name")
     return checked
+
+
+def _checked_text(value: object, path: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
+    return codec.text(value, field)
 
 
 def _refused(told: str, path: str, field: str) -> InvalidMessage:
     return InvalidMessage(told, path=f"{path}.{field}", field=field)
 
 
-def message_in(role: str, entry: Entry) -> dict[str, JSON]:
+def message_in(role: Role, entry: Entry) -> ConversationMessage:
     """Return the message that an entry is in a history: role, content, and a name where it has one."""
     fragment = entry.fragment
     value = codec.reread(fragment) if fragment else None
     held: dict[str, JSON] = value if isinstance(value, dict) else {}
-    message: dict[str, JSON] = {"role": role, "content": _text(held)}
-    if isinstance(held.get("name"), str):
-        message["name"] = held["name"]
+    message: ConversationMessage = {"role": role, "content": _text(held)}
+    name = held.get("name")
+    if isinstance(name, str):
+        message["name"] = name
     return message
 
 
@@ -156,7 +167,7 @@ def with_context(messages: bytes, context: str) -> bytes:
     for place in reversed(range(len(fragments))):
         value = codec.reread(fragments[place])
         if isinstance(value, dict) and value.get("role") == "user":
-            told = f"[Context for this message: {context.replace(']', ')')}]"
+            told = f"[Context for this message: {within_brackets(context)}]"
             fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
             break
     return b"[%b]" % b",".join(fragments)
@@ -169,12 +180,13 @@ def behind(head: list[bytes], messages: bytes) -> bytes:
 
 
 def exact_counter(model: str) -> Callable[[str], int] | None:
-    """Return what counts a text's tokens exactly for OpenAI's models; `None` without the package `rs-bpe`."""
+    """Return what counts a text's tokens exactly; `None` for a model that is not OpenAI's, or without `rs-bpe`."""
+    named = next((name for name, models in _TOKENIZERS if models.match(model)), None)
+    if named is None:
+        return None
     try:
         openai: Any = import_module("rs_bpe.bpe").openai
     except ImportError:
         return None
-    older = model.startswith(("gpt-3.5", "gpt-4-")) or model == "gpt-4"
-    encoding = openai.cl100k_base() if older else openai.o200k_base()
-    count: Callable[[str], int] = encoding.count
+    count: Callable[[str], int] = getattr(openai, named)().count
     return count

@@ -26,6 +26,7 @@ from minutebook.errors import (
 from minutebook.model import codec
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.events import check_observer
+from minutebook.model.telling import tell
 from minutebook.providers.counting import (
     ANTHROPIC_BETAS,
     Refusal,
@@ -179,14 +180,8 @@ class Guard:
             await response.aclose()
 
     def _tell(self, event: Any) -> None:
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException:  # noqa: S110 - an observer changes nothing, whatever it raises
-            pass
+        if self._on_event is not None:
+            tell(self._on_event, event)
 
 
 class ContextGuardTransport(AsyncBaseTransport):

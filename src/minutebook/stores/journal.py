@@ -56,14 +56,19 @@ class JournalStore:
         journal: where the logs live.
         namespace: the tenant or application, from trusted configuration and never from model input (SPEC D21). It may
             be left out here and given with the history's options instead; until then no conversation is reachable.
+        clock: gives Unix milliseconds: the journal's.
     """
 
-    def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
+    def __init__(
+        self, journal: Journal, *, namespace: str | None = None, clock: Callable[[], int] = system_clock
+    ) -> None:
         """Check the namespace; nothing is opened here that the journal has not opened."""
         if isinstance(journal, type):
             raise InvalidOption(f"journal is the class {journal.__name__} itself; make one of it", option="journal")
         self.journal = journal
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
+        self.clock = clock
+        """Gives Unix milliseconds, unchecked: see `read_clock`."""
         self.tails = Tails(threading.Lock())
         self.tokens = Tokens(os.urandom(16).hex())
 

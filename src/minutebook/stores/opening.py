@@ -63,7 +63,7 @@ class MemoryStore(JournalStore):
         clock: Callable[[], int] = system_clock,
     ) -> None:
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
-        super().__init__(memory_journal(bounds, clock), namespace=namespace)
+        super().__init__(memory_journal(bounds, clock), namespace=namespace, clock=clock)
 
 
 class SQLiteStore(JournalStore):
@@ -104,7 +104,7 @@ class SQLiteStore(JournalStore):
     ) -> None:
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
         journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=False)
-        super().__init__(journal, namespace=namespace)
+        super().__init__(journal, namespace=namespace, clock=clock)
 
 
 class HostStore(JournalStore):
@@ -136,7 +136,7 @@ class HostStore(JournalStore):
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
-        super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace)
+        super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace, clock=clock)
 
 
 def create_sqlite_decision_history_store(

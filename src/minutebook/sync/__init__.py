@@ -52,6 +52,9 @@ if TYPE_CHECKING:
         CapabilityFailed as CapabilityFailed,
     )
     from minutebook import (
+        ChatHistoryTrimmed as ChatHistoryTrimmed,
+    )
+    from minutebook import (
         CheckpointRefused as CheckpointRefused,
     )
     from minutebook import (
@@ -59,6 +62,12 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         ConversationKey as ConversationKey,
+    )
+    from minutebook import (
+        ConversationMessage as ConversationMessage,
+    )
+    from minutebook import (
+        ConversationState as ConversationState,
     )
     from minutebook import (
         Decision as Decision,
@@ -143,9 +152,6 @@ if TYPE_CHECKING:
     )
     from minutebook import (
         HistoryResumed as HistoryResumed,
-    )
-    from minutebook import (
-        HistoryShortened as HistoryShortened,
     )
     from minutebook import (
         HistorySummarized as HistorySummarized,

@@ -123,7 +123,7 @@ class MemoryStore(JournalStore):
         clock: Callable[[], int] = system_clock,
     ) -> None:
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
-        super().__init__(asynchronous.JournalStore(memory_journal(bounds, clock), namespace=namespace))
+        super().__init__(asynchronous.JournalStore(memory_journal(bounds, clock), namespace=namespace, clock=clock))
 
 
 class SQLiteStore(JournalStore):
@@ -143,7 +143,7 @@ class SQLiteStore(JournalStore):
     ) -> None:
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
         journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=True)
-        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
 
 
 class HostStore(JournalStore):
@@ -162,7 +162,8 @@ class HostStore(JournalStore):
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
-        super().__init__(asynchronous.JournalStore(host_journal(store, max_retained_bytes, clock), namespace=namespace))
+        journal = host_journal(store, max_retained_bytes, clock)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
 
 
 def create_sqlite_decision_history_store(
