@@ -219,6 +219,8 @@ class Hold:
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
+        self._doubtful: tuple[str, Draft | None] = ("", None)
+        """The commit that failed last, and the summary that was in it."""
 
     @property
     def held(self) -> bool:
@@ -297,6 +299,7 @@ class Hold:
             self._unproved = 0
         pending = () if self._summary is None else (self._summary,)
         header = self.header
+        self.tail = self.tail.upto(header.entries)
         fitted, window, tail = await history.fit(
             header,
             self.tail,
@@ -401,6 +404,7 @@ class Hold:
             committed = await self._reservation.commit(delta, release=release)
         except BaseException:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
+            self._doubtful = (delta.idempotency, pending)
             raise
         self._take(committed)
         if sent is not None:
@@ -408,8 +412,28 @@ class Hold:
         if release:
             if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
                 self.tail = Tail(tuple([entry for entry in self.tail.entries if entry.seq > self._unproved]))
-            history.tails.put(history.key, self.header, bounded(self.tail, history.limits))
+            tail = self.tail.upto(self.header.entries)
+            history.tails.put(history.key, self.header, bounded(tail, history.limits))
         return committed
+
+    async def look_for(self, idempotency: str) -> Receipt | None:
+        """
+        Return the receipt of a commit of which nobody heard how it ended, if it was written, and go on from there.
+
+        What it held is not committed again: its summary and the request that it answered are recorded.
+        """
+        history = self.history
+        receipt = await history.journal.receipt(history.key, idempotency)
+        if receipt is None:
+            return None
+        await self._reservation.look_again()
+        self.tail, self._unproved = Tail(), 0
+        doubtful, pending = self._doubtful
+        if doubtful == idempotency and self._summary is pending:
+            self._summary = None
+        if receipt.sent:
+            self._plan = self._sent = None
+        return receipt
 
     def _answered(self, drafts: Sequence[Draft]) -> Sent | None:
         """Return what the receipt of an answer says of its request, as the record stands by now."""

@@ -21,7 +21,9 @@ from minutebook.errors import (
     DecisionHistoryRetentionExceeded,
     DecisionHistoryStoreFull,
     MinutebookError,
+    StorageError,
 )
+from minutebook.model.pause import go_as_far
 
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
@@ -115,6 +117,12 @@ class Reservation:
             self.end()
         return committed
 
+    async def look_again(self) -> None:
+        """Take the header as it is by now, as long as the reservation is still this worker's."""
+        header = await self._journal.header(self._key)
+        if header is not None and header.token == self._token:
+            self.header = header
+
     async def give_back(self, delta: Delta) -> None:
         """
         Give the reservation back with `delta`, and without its drafts where there is no room for them.
@@ -146,14 +154,16 @@ class Reservation:
         """
         Give the reservation back with `delta` after an `error` that goes on; return whether it did.
 
-        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then the
-        reservation is left to be found as an orphan.
+        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then this
+        goes as far as it can, which is to the end over a journal that never waits, and to the writer's queue over one
+        that does. What is not given back even so is found as an orphan.
         """
         if not self.held:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return False
+                go_as_far(self.give_back(delta))
+                return not self.held
             await self.give_back(delta)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt
@@ -169,6 +179,11 @@ class Reservation:
         """Declare the holder gone, whether or not its release reached the store."""
         self.held = False
         self._tokens.end(self._token)
+
+
+def may_be_written(error: BaseException) -> bool:
+    """Return whether a commit that failed so may have been written all the same: it was cut, or storage failed."""
+    return isinstance(error, StorageError) or not isinstance(error, MinutebookError)
 
 
 def _tell(error: BaseException, second: MinutebookError) -> None:

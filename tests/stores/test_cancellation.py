@@ -281,9 +281,7 @@ def test_d22_orphan_of_an_interrupt_is_continued_by_its_own_process(kind: str, t
     journal = open_journal(kind, tmp_path)
     for then in (turn, transact, append):
         conversation = chat(journal, then.__name__)
-        left = turn_that_waits(conversation)
-        left.send(None)
-        left.close()
+        drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
         with pytest.raises(DecisionHistoryBusy):
             drive(turn(chat(journal, then.__name__)))
         drive(then(conversation))
@@ -301,9 +299,7 @@ def test_d22_orphan_that_two_tasks_find_is_recovered_once(kind: str, then: Metho
             return await super().recover(*positional, **named)
 
     conversation = chat(RecoveredMeanwhile(open_journal(kind, tmp_path)))
-    left = turn_that_waits(conversation)
-    left.send(None)
-    left.close()
+    drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
     drive(then(conversation))
     drive(conversation.store.verify(conversation.key))
 
@@ -317,9 +313,7 @@ def test_i18_a_cancelled_call_that_took_the_place_of_an_orphan_gives_it_back(
     cut = Fault(method="reserve", call=3, after=True, error=asyncio.CancelledError)
     faulty = FaultyJournal(open_journal(kind, tmp_path), [cut])
     conversation = chat(faulty)
-    left = turn_that_waits(conversation)
-    left.send(None)
-    left.close()
+    drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
     with pytest.raises(asyncio.CancelledError):
         drive(then(conversation))
     assert faulty.left == ()
@@ -362,12 +356,6 @@ def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path, figure: 
     asyncio.run(everybody())
     assert counts["cancelled"] > calls / 20
     figure(f"{kind}: {calls:,} calls, {counts['cancelled']:,} cancelled, {counts['read']:,} entries, 0 foreign bytes")
-
-
-async def turn_that_waits(conversation: Conversation) -> None:
-    async with conversation.turn("asks") as turn:
-        await checkpoint()
-        await turn.respond(said("answers"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
