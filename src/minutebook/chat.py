@@ -199,8 +199,7 @@ class Chat(Reading):
     async def add(self, message: dict[str, JSON]) -> list[ChatEvent]:
         """Record one checked message behind the others, and return what is to be told."""
         draft = CHAT_WIRE.recorded(message)
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             drafts = [draft]
             mark = view.mark
@@ -209,9 +208,6 @@ class Chat(Reading):
                 mark = bracketed(view.summary or "", view.covered, mark.start if mark else 0, places)
                 drafts.append(summary_draft(mark))
             said = await self._commit(hold, drafts)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         role = str(message["role"])
         return [MessageAdded(role=role, agent=self.settings.name), *self._grown(hold.header, view.said, said, mark)]
 
@@ -223,8 +219,7 @@ class Chat(Reading):
 
         Returns how long the history was, and what is to be told of the messages that it has no room for.
         """
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
@@ -233,15 +228,11 @@ class Chat(Reading):
             if view.said or view.mark or summary or places:
                 drafts += [summary_draft(mark)]
             said = await self._commit(hold, drafts)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         return len(view.said), self._grown(hold.header, (), said, mark)
 
     async def set_summary(self, text: str | None) -> None:
         """Have another summary stand before the same messages, or none."""
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             start = view.mark.start if view.mark else 0
             mark = bracketed(text or "", view.covered, start, instruction_places(view.said))
@@ -250,14 +241,10 @@ class Chat(Reading):
                 self._grown(hold.header, view.said, (), mark)
             else:
                 await hold.commit((), release=True)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
 
     async def summarise(self, keep: int) -> tuple[str | None, list[ChatEvent]]:
         """Have a summary stand for all but the newest messages; return the one that stands now, and what is told."""
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             try:
                 renewed = await self._renewed(view, keep)
@@ -268,9 +255,6 @@ class Chat(Reading):
                 await hold.commit((), release=True)
                 return view.summary, []
             await self._commit(hold, [summary_draft(renewed.mark)])
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         self._grown(hold.header, renewed.said, (), renewed.mark)
         return renewed.mark.text, [renewed.event]
 
@@ -341,11 +325,9 @@ class Chat(Reading):
         draft = CHAT_WIRE.input(message)
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        hold = await self.history.open((draft,))
-        talk: Talk | None = None
         renewed: Renewed | None = None
         failed = ""
-        try:
+        async with await self.history.open((draft,)) as hold:
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
@@ -356,11 +338,11 @@ class Chat(Reading):
             staged = (summary_draft(renewed.mark),) if renewed else ()
             asked = shortened([*said, Said("user", entry)], self.settings.max_history_messages)
             talk = Talk(self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed)
-            answer = await self._run(talk, str(message["content"]))
+            try:
+                answer = await self._run(talk, str(message["content"]))
+            finally:
+                hold.unrecorded = talk.left()
             committed = await hold.commit(talk.staged, settles=True, release=True)
-        except BaseException as error:
-            await hold.abandon(error, talk.left() if talk else ())
-            raise
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])
         trimmed = self._grown(hold.header, said, both, renewed.mark if renewed else view.mark)

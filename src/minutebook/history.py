@@ -39,6 +39,8 @@ from minutebook.windows import Window, WindowReader, bounded, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
 
     from minutebook.fitting import Fitted
     from minutebook.model.bounds import WindowLimits
@@ -202,7 +204,11 @@ class Hold:
     """
     A reservation in use: the header and the tail as this worker knows them, until it settles or abandons.
 
+    As an `async with` block it is abandoned by what leaves the block with an error. A block that ends well has given
+    the reservation back by its last commit.
+
     `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
+    `unrecorded` is for what came in and was not committed yet.
     """
 
     def __init__(self, history: History) -> None:
@@ -210,6 +216,7 @@ class Hold:
         self.history = history
         self._reservation = Reservation(history.journal, history.tokens, history.key)
         self.generated = False
+        self.unrecorded: tuple[Draft, ...] = ()
         self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
@@ -221,6 +228,15 @@ class Hold:
         self._summary: Draft | None = None
         self._doubtful: tuple[str, Draft | None] = ("", None)
         """The commit that failed last, and the summary that was in it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self.abandon(error)
 
     @property
     def held(self) -> bool:
@@ -261,7 +277,7 @@ class Hold:
         Raises:
             DecisionHistoryConflict: it was answered or superseded; the reservation is given back.
         """
-        try:
+        async with self:
             state = self.header.state
             if state.unanswered is None or opened.last < state.turn:
                 raise DecisionHistoryConflict(
@@ -270,9 +286,6 @@ class Hold:
                     first=opened.first,
                 )
             await self.commit((), opens=True)
-        except BaseException as error:
-            await self.abandon(error)
-            raise
 
     async def window(
         self,
@@ -460,12 +473,11 @@ class Hold:
         if committed.header.version > self.header.version:
             self._reservation.header = committed.header
 
-    async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
+    async def abandon(self, error: BaseException) -> None:
         """
         Give the reservation back and take this turn's entries out of every window; `error` goes on afterwards.
 
-        `drafts` came in but were not committed yet: they are recorded for the operator, under the same mark, as far as
-        there is room for them.
+        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it.
         """
         if not self.held:
             return
@@ -476,7 +488,8 @@ class Hold:
         else:
             # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
             reason = _reason(error)
-            delta = history.delta(drafts, opens=bool(drafts) and attempt is None, abandons=reason)
+            opens = bool(self.unrecorded) and attempt is None
+            delta = history.delta(self.unrecorded, opens=opens, abandons=reason)
         try:
             given_back = await self._reservation.give_up(error, delta)
         finally:

@@ -107,14 +107,12 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hold = self._entered()
-        try:
-            if error is None:
-                await self._settle(hold)
-        except BaseException as refusal:
-            await hold.abandon(refusal, (*self._answer, *self._said))
-            raise
+        hold.unrecorded = (*self._answer, *self._said)
         if error is not None:
-            await hold.abandon(error, (*self._answer, *self._said))
+            await hold.abandon(error)
+            return
+        async with hold:
+            await self._settle(hold)
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
