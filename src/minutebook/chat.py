@@ -149,8 +149,7 @@ class Chat(Reading):
     async def add(self, message: ConversationMessage) -> list[ChatEvent]:
         """Record one checked message behind the others, and return what is to be told."""
         draft = CHAT_WIRE.recorded(message)
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             drafts = [draft]
             opening = view.opening
@@ -159,9 +158,6 @@ class Chat(Reading):
                 opening = chat_opening(view.summary, view.covered, opening.start if opening else 0, places)
                 drafts.append(summary_draft(opening))
             said = await self._commit(hold, drafts)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         role = str(message["role"])
         return [MessageAdded(role=role, agent=self.settings.name), *self._grown(hold.header, view.said, said, opening)]
 
@@ -173,8 +169,7 @@ class Chat(Reading):
 
         Returns how long the history was, and what is to be told of the messages that it has no room for.
         """
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
@@ -183,15 +178,11 @@ class Chat(Reading):
             if view.said or view.opening or summary or places:
                 drafts += [summary_draft(opening)]
             said = await self._commit(hold, drafts)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         return len(view.said), self._grown(hold.header, (), said, opening)
 
     async def set_summary(self, text: str | None) -> None:
         """Have another summary stand before the same messages, or none."""
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             start = view.opening.start if view.opening else 0
             opening = chat_opening(text, view.covered, start, instruction_places(view.said))
@@ -200,14 +191,10 @@ class Chat(Reading):
                 self._grown(hold.header, view.said, (), opening)
             else:
                 await hold.commit((), release=True)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
 
     async def summarise(self, keep: int) -> tuple[str | None, list[ChatEvent]]:
         """Have a summary stand for all but the newest messages; return the one that stands now, and what is told."""
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             try:
                 renewed = await renewed_view(self._server, view, keep)
@@ -218,9 +205,6 @@ class Chat(Reading):
                 await hold.commit((), release=True)
                 return view.summary, []
             await self._commit(hold, [summary_draft(renewed.opening)])
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         self._grown(hold.header, renewed.said, (), renewed.opening)
         return renewed.opening.text, [renewed.event]
 
@@ -258,11 +242,9 @@ class Chat(Reading):
         draft = CHAT_WIRE.input(message)
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        hold = await self.history.open((draft,))
-        talk: Talk | None = None
         renewed: Renewed | None = None
         failed = ""
-        try:
+        async with await self.history.open((draft,)) as hold:
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
@@ -273,11 +255,11 @@ class Chat(Reading):
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
             talk = Talk(self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed)
-            answer = await self._run(talk, str(message["content"]))
+            try:
+                answer = await self._run(talk, str(message["content"]))
+            finally:
+                hold.unrecorded = talk.left()
             committed = await hold.commit(talk.staged, settles=True, release=True)
-        except BaseException as error:
-            await hold.abandon(error, talk.left() if talk else ())
-            raise
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])
         trimmed = self._grown(hold.header, said, both, renewed.opening if renewed else view.opening)

@@ -138,16 +138,12 @@ class Conversation(Reading):
         """Compare and record under one reservation, so that two clients with the same list record it once."""
         from minutebook.continuation import Continuation  # loaded by those who keep a list of their own
 
-        hold = await self.history.open(attempt=False)
-        try:
+        async with await self.history.open(attempt=False) as hold:
             continuation = Continuation(self._wire, drafts)
             async for entry in self.entries():
                 continuation.take(entry)
             drafts = continuation.left()
             committed = await hold.commit(drafts, release=True, idempotency=idempotency if drafts else "")
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
         return committed.receipt if drafts else None
 
     async def open_calls(self) -> tuple[ToolCall, ...]:

@@ -13,23 +13,15 @@ starts no task and takes no lock; it runs the same under any event loop and unde
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from minutebook.errors import (
     CallerError,
-    DecisionHistoryAbsent,
-    DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryError,
-    DecisionHistoryFenced,
-    DecisionHistoryNotReserved,
-    DecisionHistoryRetentionExceeded,
-    DecisionHistoryStoreFull,
     InvalidOption,
-    MinutebookError,
     ProviderContextWindowExceeded,
 )
 from minutebook.model.entries import RESPONSE
@@ -43,10 +35,13 @@ from minutebook.model.telling import tell
 from minutebook.policy.binding import prelude_mark
 from minutebook.ports import Committed
 from minutebook.record_reader import RecordReader
+from minutebook.reserving import Reservation
 from minutebook.windows import Window, WindowReader, bounded, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
 
     from minutebook.fitting import Fitted
     from minutebook.model.bounds import WindowLimits
@@ -204,16 +199,19 @@ class Hold:
     """
     A reservation in use: the header and the tail as this worker knows them, until it settles or abandons.
 
+    As an `async with` block it is abandoned by what leaves the block with an error. A block that ends well has given
+    the reservation back by its last commit.
+
     `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
+    `unrecorded` is for what came in and was not committed yet.
     """
 
     def __init__(self, history: History) -> None:
         """Prepare to reserve; nothing is held yet."""
         self.history = history
-        self.token = history.tokens.issue(self)
-        self.held = False
+        self._reservation = Reservation(history.journal, history.tokens, history.key)
         self.generated = False
-        self.header: Header
+        self.unrecorded: tuple[Draft, ...] = ()
         self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
@@ -223,39 +221,46 @@ class Hold:
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
+        self._doubtful: tuple[str, Draft | None] = ("", None)
+        """The commit that failed last, and the summary that was in it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self.abandon(error)
+
+    @property
+    def held(self) -> bool:
+        """Whether the reservation is this worker's, neither settled nor abandoned."""
+        return self._reservation.held
+
+    @property
+    def header(self) -> Header:
+        """The conversation as this worker knows it."""
+        return self._reservation.header
 
     async def reserve(self, delta: Delta | None, *, release: bool = False) -> Committed | None:
-        """Take the reservation and commit `delta` with it; a second time if an orphan of this process held it."""
-        try:
-            return await self._reserve(delta, release=release)
-        except DecisionHistoryBusy:
-            if not await self._free_orphan():
-                self.history.tokens.end(self.token)
-                raise
-        except BaseException as error:
-            await self._undo_reserve(error)
-            raise
-        return await self._reserve(delta, release=release)
-
-    async def _reserve(self, delta: Delta | None, *, release: bool) -> Committed | None:
+        """Take the reservation and commit `delta` with it; see `Reservation.take`."""
         history = self.history
         known = history.tails.get(history.key)
-        reserved = await history.journal.reserve(
-            history.key,
-            self.token,
-            format=history.identity,
-            opening=delta,
-            release=release,
-            tail=None if release else page_of(history.limits),
-            known=known.version + (delta is not None) if known else -1,
-        )
-        self.header = reserved.header
-        self.held = not release
+        try:
+            reserved = await self._reservation.take(
+                history.identity,
+                opening=delta,
+                release=release,
+                tail=None if release else page_of(history.limits),
+                known=known.version + (delta is not None) if known else -1,
+            )
+        except BaseException as error:
+            await self.abandon(error)
+            raise
         continued = known.continued(reserved.header, reserved.written) if known else None
         self.tail = continued or Tail(reserved.tail)
         self._unproved = 0 if continued else reserved.header.entries - len(reserved.written)
-        if release:
-            self._end()
         if reserved.receipt is None:
             return None
         return Committed(header=reserved.header, written=reserved.written, receipt=reserved.receipt)
@@ -267,7 +272,7 @@ class Hold:
         Raises:
             DecisionHistoryConflict: it was answered or superseded; the reservation is given back.
         """
-        try:
+        async with self:
             state = self.header.state
             if state.unanswered is None or opened.last < state.turn:
                 raise DecisionHistoryConflict(
@@ -276,30 +281,6 @@ class Hold:
                     first=opened.first,
                 )
             await self.commit((), opens=True)
-        except BaseException as error:
-            await self.abandon(error)
-            raise
-
-    async def _free_orphan(self) -> bool:
-        history = self.history
-        header = await history.journal.header(history.key)
-        if header is None or not history.tokens.is_orphan(header.token):
-            return False
-        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
-            await history.journal.recover(history.key, header.epoch)
-        return True
-
-    async def _undo_reserve(self, error: BaseException) -> None:
-        """Give back what a cancelled reserve may have taken all the same. A refused one took nothing."""
-        history = self.history
-        try:
-            if not isinstance(error, (Exception, GeneratorExit)):
-                header = await history.journal.header(history.key)
-                if header is not None and header.token == self.token:
-                    self.header, self.held = header, True
-                    await self.abandon(error)
-        finally:
-            history.tokens.end(self.token)
 
     async def window(
         self,
@@ -326,6 +307,7 @@ class Hold:
             self._unproved = 0
         pending = () if self._summary is None else (self._summary,)
         header = self.header
+        self.tail = self.tail.upto(header.entries)
         fitted, window, tail = await history.fit(
             header,
             self.tail,
@@ -427,9 +409,10 @@ class Hold:
             sent=encode_sent(sent) if sent else b"",
         )
         try:
-            committed = await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=release)
+            committed = await self._reservation.commit(delta, release=release)
         except BaseException:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
+            self._doubtful = (delta.idempotency, pending)
             raise
         self._take(committed)
         if sent is not None:
@@ -437,9 +420,28 @@ class Hold:
         if release:
             if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
                 self.tail = Tail(tuple([entry for entry in self.tail.entries if entry.seq > self._unproved]))
-            history.tails.put(history.key, self.header, bounded(self.tail, history.limits))
-            self._end()
+            tail = self.tail.upto(self.header.entries)
+            history.tails.put(history.key, self.header, bounded(tail, history.limits))
         return committed
+
+    async def look_for(self, idempotency: str) -> Receipt | None:
+        """
+        Return the receipt of a commit of which nobody heard how it ended, if it was written, and go on from there.
+
+        What it held is not committed again: its summary and the request that it answered are recorded.
+        """
+        history = self.history
+        receipt = await history.journal.receipt(history.key, idempotency)
+        if receipt is None:
+            return None
+        await self._reservation.look_again()
+        self.tail, self._unproved = Tail(), 0
+        doubtful, pending = self._doubtful
+        if doubtful == idempotency and self._summary is pending:
+            self._summary = None
+        if receipt.sent:
+            self._plan = self._sent = None
+        return receipt
 
     def _answered(self, drafts: Sequence[Draft]) -> Sent | None:
         """Return what the receipt of an answer says of its request, as the record stands by now."""
@@ -464,66 +466,34 @@ class Hold:
         follows = committed.header.version == self.header.version + 1
         self.tail = self.tail.grown(committed.written).above(committed.header.cut.seq) if follows else Tail()
         if committed.header.version > self.header.version:
-            self.header = committed.header
+            self._reservation.header = committed.header
 
-    async def abandon(self, error: BaseException, drafts: Sequence[Draft] = ()) -> None:
+    async def abandon(self, error: BaseException) -> None:
         """
         Give the reservation back and take this turn's entries out of every window; `error` goes on afterwards.
 
-        `drafts` came in but were not committed yet: they are recorded for the operator, under the same mark.
-
-        A coroutine that is being closed cannot wait any more: then the reservation is left to be found as an orphan.
+        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it.
         """
         if not self.held:
             return
-        if isinstance(error, GeneratorExit):
-            self._end()
-            return
-        reason = _reason(error)
-        marked = self.generated or self.header.attempt is not None
-        history = self.history
+        history, attempt = self.history, self.header.attempt
+        first = attempt.first if attempt else self.header.entries + 1
+        if not (self.generated or attempt):
+            reason, delta = "", history.delta(())
+        else:
+            # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
+            reason = _reason(error)
+            opens = bool(self.unrecorded) and attempt is None
+            delta = history.delta(self.unrecorded, opens=opens, abandons=reason)
         try:
-            try:
-                await self._mark(reason if marked else "", drafts if marked else ())
-            except DecisionHistoryError:
-                raise
-            except BaseException as again:
-                # A second cancellation, or an interrupt, struck while we cleaned up. Once more, or every other process
-                # would find the conversation busy until somebody recovers it.
-                if isinstance(again, (Exception, GeneratorExit)):
-                    raise
-                await self._mark(reason if marked else "", drafts if marked else ())
-                raise
-        except DecisionHistoryFenced:
-            return  # whoever recovered the conversation has marked the attempt
-        except MinutebookError as second:
-            error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
-            return
+            given_back = await self._reservation.give_up(error, delta)
         finally:
             history.tails.drop(history.key)
-            self._end()
-        if marked:
-            first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
+        if given_back and reason:
             sent = self._sent or Sent()
             history.emit(
                 HistoryAbandoned(message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=reason)
             )
-
-    async def _mark(self, reason: str, drafts: Sequence[Draft]) -> None:
-        """Commit the mark and what is under it; where there is no room for that, the mark alone, which has room."""
-        history = self.history
-        # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
-        delta = history.delta(drafts, opens=bool(drafts) and self.header.attempt is None, abandons=reason)
-        try:
-            await history.journal.commit(history.key, self.token, self.header.epoch, delta, release=True)
-        except (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull):
-            if not drafts:
-                raise
-            await self._mark(reason, ())
-
-    def _end(self) -> None:
-        self.held = False
-        self.history.tokens.end(self.token)
 
 
 def _reason(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import ABANDONED, INPUT, RESULT, SUMMARY, Entry
 from minutebook.model.pause import pause
 from minutebook.policy.projection import unit_fragments
+from minutebook.policy.standing import standing_entries
 from minutebook.policy.window import Scan, with_entry
 from minutebook.ports import STREAM_PAGE
 from minutebook.record_reader import RecordReader
@@ -115,7 +116,7 @@ class Reading:
                     whole += turn
                     turn = []
                 if kind is ABANDONED:
-                    turn = [earlier for earlier in turn if not entry.exchange <= earlier.seq <= entry.call]
+                    turn = standing_entries((*turn, entry))
                 elif entry.seq != waiting:
                     turn.append(entry)
             if whole:

@@ -158,9 +158,7 @@ class Steps:
         anew = await self._begins_anew(history, header, request)
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
-        hold = await self._open(history, header, request, anew=anew)
-        unusable: tuple[Draft, ...] = ()
-        try:
+        async with await self._open(history, header, request, anew=anew) as hold:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
             prepared: dict[bytes, Prepared] = {}
@@ -171,15 +169,14 @@ class Steps:
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
-            if request.project is None:
-                unusable = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
-            draft, decision = await self._projected(request, *self._read(request, payload))
+            try:
+                draft, decision = await self._projected(request, *self._read(request, payload))
+            except AgentDecisionProviderSchemaViolation:
+                if request.project is None:
+                    hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
+                raise
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.commit((*staged, draft), settles=True, release=True)
-        except BaseException as error:
-            kept = isinstance(error, AgentDecisionProviderSchemaViolation)
-            await hold.abandon(error, unusable if kept else ())
-            raise
         blocks = withheld(self.api, payload)
         if blocks:
             sent = window.sent

@@ -16,6 +16,8 @@ from minutebook.model.codec import JSON
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import Call, Draft
 from minutebook.model.keys import ConversationKey
+from minutebook.model.shown import type_alone
+from minutebook.reserving import may_be_written
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,6 +48,17 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"ToolCall(exchange={self.exchange}, position={self.position})"
 
 
+class _Doubt(msgspec.Struct, frozen=True):
+    """A commit of which nobody heard how it ended: it was cancelled under way, or its reply was lost."""
+
+    idempotency: str
+    kept: tuple[Draft, ...]
+    """What had been kept back, and was committed with the drafts."""
+    drafts: tuple[Draft, ...]
+
+    __repr__ = type_alone
+
+
 class Turn:
     """
     One turn of a conversation: an `async with` block that holds the reservation (SPEC C1).
@@ -67,6 +80,9 @@ class Turn:
         self._answer: tuple[Draft, ...] = ()
         self._said: tuple[Draft, ...] = ()
         """What was said while a request was under way, until its answer is there to stand before it."""
+        self._doubt: _Doubt | None = None
+        self._repeatable: tuple[Draft, ...] = ()
+        """What a doubtful commit turned out to have written, and its caller, who never heard of it, may give again."""
         self._responded = False
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
@@ -91,14 +107,12 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hold = self._entered()
-        try:
-            if error is None:
-                await self._settle(hold)
-        except BaseException as refusal:
-            await hold.abandon(refusal, (*self._answer, *self._said))
-            raise
+        hold.unrecorded = (*self._answer, *self._said)
         if error is not None:
-            await hold.abandon(error, (*self._answer, *self._said))
+            await hold.abandon(error)
+            return
+        async with hold:
+            await self._settle(hold)
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
@@ -106,6 +120,7 @@ class Turn:
                 "the turn ended without a response; was the call of `respond` left out, or its `await`? To leave a "
                 "turn on purpose raise an exception: its input stays recorded, and the same message goes on from it"
             )
+        await self._resolve(hold)
         _check_answered(hold.header, "the turn ends")
         self.receipt = (await hold.commit((*self._answer, *self._said), settles=True, release=True)).receipt
 
@@ -153,7 +168,10 @@ class Turn:
         said, self._said = self._said, ()
         try:
             if not draft.calls:
-                _check_answered(await self._record(), "the model answers")
+                header = await self._record()
+                while self._answer:  # another response came in meanwhile
+                    header = await self._record()
+                _check_answered(header, "the model answers")
                 self._answer, self._responded = (draft, *said), True
                 return []
             committed = await self._record(draft, *said)
@@ -200,17 +218,42 @@ class Turn:
         await self._record(parks=(call.exchange,))
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
-        """Commit an answer that was kept back and what comes after it; nothing to write is nothing written."""
+        """
+        Commit an answer that was kept back and what comes after it; nothing to write is nothing written.
+
+        Nor is what an earlier commit wrote whose caller never heard of it, and gives the same again.
+        """
         hold = self._held()
-        # Taken before the first await: of two commits under way together only one records it.
+        await self._resolve(hold)
+        repeated, self._repeatable = drafts and drafts == self._repeatable, ()
+        # Taken before the next await: of two commits under way together only one records it.
         kept, self._answer, self._said = (*self._answer, *self._said), (), ()
+        if repeated:
+            drafts = ()
         if kept or drafts or parks:
+            id_ = self._history.fresh_id()
             try:
-                self.receipt = (await hold.commit((*kept, *drafts), parks=parks)).receipt
-            except BaseException:
-                self._answer = kept  # a refusal that the caller catches must not cost the model's answer
+                self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=id_)).receipt
+            except BaseException as error:
+                self._answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
+                if may_be_written(error):
+                    self._doubt = _Doubt(id_, kept, drafts)
                 raise
         return hold.header
+
+    async def _resolve(self, hold: Hold) -> None:
+        """See how a doubtful commit ended: what it wrote is not written again, and the turn goes on from there."""
+        doubt = self._doubt
+        if doubt is None:
+            return
+        written = await hold.look_for(doubt.idempotency)
+        if self._doubt is not doubt:
+            return  # somebody else saw it meanwhile
+        self._doubt = None
+        if written is not None:
+            self.receipt = written
+            self._answer = self._answer[len(doubt.kept) :]
+            self._repeatable = doubt.drafts
 
     def _held(self) -> Hold:
         hold = self._entered()

@@ -16,13 +16,14 @@ LAYERS = {
     "model": {"errors"},
     "ports": {"model", "errors"},
     "policy": {"ports", "model", "errors"},
-    "stores": {"ports", "model", "errors"},
+    "reserving": {"ports", "model", "errors"},
+    "stores": {"reserving", "ports", "model", "errors"},
     "providers": {"ports", "model", "errors"},
     "fitting": {"ports", "policy", "model", "errors"},
     "record_reader": {"ports", "policy", "model", "errors"},
     "windows": {"record_reader", "fitting", "ports", "policy", "model", "errors"},
-    "history": {"windows", "record_reader", "fitting", "ports", "policy", "model", "errors"},
-    "runtime": {"history", "ports", "policy", "model", "errors"},
+    "history": {"reserving", "windows", "record_reader", "fitting", "ports", "policy", "model", "errors"},
+    "runtime": {"history", "reserving", "ports", "policy", "model", "errors"},
 }
 """For each part, the other parts that it may import. Faces, the command line and testing stand above all of these."""
 
@@ -58,7 +59,7 @@ ABOVE = {
 
 RULES = LAYERS | {part: set(LAYERS) | others for part, others in (FACES | ABOVE).items()}
 
-CORE = ("model", "policy", "fitting", "record_reader", "windows", "history", "runtime")
+CORE = ("model", "policy", "reserving", "fitting", "record_reader", "windows", "history", "runtime")
 FORBIDDEN_IN_CORE = {
     "aiosqlite",
     "anthropic",

@@ -146,7 +146,7 @@ FAULTS = {
     "results in the order they arrived": (window, "_shown_order", _results_as_they_came),
     "one separator too few is counted": (window, "array_size", lambda messages, size: 1 + size + max(0, messages - 1)),
     "repeated ids stay": (projection, "repeated_ids", lambda units: {}),
-    "an abandoned attempt is shown": (window.Scan, "_pass_over", lambda self, mark: None),
+    "an abandoned attempt is shown": (window, "pass_over", lambda mark, below, inputs: below),
     "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
     "what was said beside an input is lost": (window.Scan, "missing_input", lambda self, limits: (0, 0)),
     "reading stops too early": (window.Scan, "reaches", lambda self, limits, low: bool(self._found)),

@@ -24,9 +24,8 @@ from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
-from minutebook.history import Hold
 from minutebook.model.keys import ConversationKey
-from minutebook.stores.journal import JournalStore
+from minutebook.reserving import Reservation
 from minutebook.stores.opening import SQLiteStore
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
 from minutebook.testing.conformance import samples
@@ -237,11 +236,11 @@ def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut,
 
 
 @pytest.mark.parametrize(
-    ("owner", "part", "method"),
-    [(Hold, "abandon", turn), (Hold, "_undo_reserve", turn), (JournalStore, "_release", transact)],
+    ("part", "method"),
+    [("give_up", turn), ("give_up", transact), ("_look", turn), ("_look", transact)],
 )
 def test_i18_a_reservation_that_is_left_would_be_found(
-    owner: type, part: str, method: Method, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    part: str, method: Method, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Control: without the part that gives a reservation back, the same harness fails."""
 
@@ -249,7 +248,7 @@ def test_i18_a_reservation_that_is_left_would_be_found(
         return None
 
     windows = drive(lawful(lambda name: open_journal("RAM", tmp_path, name=name), method))
-    monkeypatch.setattr(owner, part, nothing)
+    monkeypatch.setattr(Reservation, part, nothing)
 
     async def everywhere() -> None:
         for step in range(1, 20):
@@ -282,9 +281,7 @@ def test_d22_orphan_of_an_interrupt_is_continued_by_its_own_process(kind: str, t
     journal = open_journal(kind, tmp_path)
     for then in (turn, transact, append):
         conversation = chat(journal, then.__name__)
-        left = turn_that_waits(conversation)
-        left.send(None)
-        left.close()
+        drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
         with pytest.raises(DecisionHistoryBusy):
             drive(turn(chat(journal, then.__name__)))
         drive(then(conversation))
@@ -302,11 +299,27 @@ def test_d22_orphan_that_two_tasks_find_is_recovered_once(kind: str, then: Metho
             return await super().recover(*positional, **named)
 
     conversation = chat(RecoveredMeanwhile(open_journal(kind, tmp_path)))
-    left = turn_that_waits(conversation)
-    left.send(None)
-    left.close()
+    drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
     drive(then(conversation))
     drive(conversation.store.verify(conversation.key))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("then", [turn, transact], ids=lambda method: method.__name__)
+def test_i18_a_cancelled_call_that_took_the_place_of_an_orphan_gives_it_back(
+    kind: str, then: Method, tmp_path: Path
+) -> None:
+    """I-18: the second reservation, behind the orphan's end, is looked after like the first one."""
+    cut = Fault(method="reserve", call=3, after=True, error=asyncio.CancelledError)
+    faulty = FaultyJournal(open_journal(kind, tmp_path), [cut])
+    conversation = chat(faulty)
+    drive(conversation.turn("asks").__aenter__())  # and nobody leaves it
+    with pytest.raises(asyncio.CancelledError):
+        drive(then(conversation))
+    assert faulty.left == ()
+    header = drive(faulty.header(conversation.key))
+    assert header is not None
+    assert not header.token
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
@@ -343,12 +356,6 @@ def test_i19_no_reply_reaches_another_caller(kind: str, tmp_path: Path, figure: 
     asyncio.run(everybody())
     assert counts["cancelled"] > calls / 20
     figure(f"{kind}: {calls:,} calls, {counts['cancelled']:,} cancelled, {counts['read']:,} entries, 0 foreign bytes")
-
-
-async def turn_that_waits(conversation: Conversation) -> None:
-    async with conversation.turn("asks") as turn:
-        await checkpoint()
-        await turn.respond(said("answers"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,12 +48,8 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 async def cut(talk: Conversation, at: int) -> None:
     """Have the entries up to `at` leave."""
-    hold = await talk.history.open(attempt=False)
-    try:
+    async with await talk.history.open(attempt=False) as hold:
         await hold.commit((), cut=at, release=True)
-    except BaseException as error:
-        await hold.abandon(error)
-        raise
 
 
 async def turn(talk: Conversation, text: str, chance: Random) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
+from minutebook.policy.standing import standing_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,19 +33,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     billed_tokens: int | None
 
 
-def live(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that no mark takes out, without the marks."""
-    marks = [range(mark.exchange, mark.call + 1) for mark in entries if mark.kind is Kind.ABANDONED]
-    return [
-        entry
-        for entry in entries
-        if entry.kind is not Kind.ABANDONED and not any(entry.seq in taken_out for taken_out in marks)
-    ]
-
-
 def kept_once(entries: Sequence[Entry], acknowledged: Sequence[Observation]) -> bool:
     """Return whether each acknowledged call and its result stand in the record once, and no other result does."""
-    kept = live(entries)
+    kept = standing_entries(entries)
     responses = Counter(entry.seq for entry in kept if entry.kind is Kind.RESPONSE and entry.calls)
     results = Counter((entry.exchange, entry.call) for entry in kept if entry.kind is Kind.RESULT)
     told = [each.reference for each in acknowledged]
@@ -70,8 +61,8 @@ def messages(body: bytes) -> list[dict[str, Any]]:
 
 
 def messages_after(seq: int, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Return the messages that the live entries above `seq` are."""
-    return [msgspec.json.decode(entry.fragment) for entry in live(entries) if entry.seq > seq]
+    """Return the messages that the standing entries above `seq` are."""
+    return [msgspec.json.decode(entry.fragment) for entry in standing_entries(entries) if entry.seq > seq]
 
 
 def told_outside_messages(body: bytes) -> bytes:
@@ -83,7 +74,7 @@ def told_outside_messages(body: bytes) -> bytes:
 
 def request_rows(name: str, entries: Sequence[Entry], receipts: Iterable[Receipt]) -> list[Row]:
     """Return a row for each request of a conversation that was answered."""
-    exchanges = [entry.seq for entry in live(entries) if entry.kind is Kind.RESPONSE]
+    exchanges = [entry.seq for entry in standing_entries(entries) if entry.kind is Kind.RESPONSE]
     rows: list[Row] = []
     for receipt in receipts:
         if not receipt.sent:

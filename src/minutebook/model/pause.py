@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minutebook.errors import BlockingMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator
+    from collections.abc import Awaitable, Coroutine, Generator
 
 Result = TypeVar("Result")
 
@@ -48,6 +48,21 @@ def drive(awaitable: Awaitable[Result]) -> Result:
         "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
         "use the names of minutebook with await"
     )
+
+
+def go_as_far(coroutine: Coroutine[object, None, object]) -> None:
+    """
+    Run a coroutine as far as it comes without waiting, and close it there; what it raises goes on.
+
+    It is for whoever may not wait, such as a coroutine that is being closed. What it has handed to somebody else by
+    then, as a commit to a writer of its own, is done all the same.
+    """
+    try:
+        while coroutine.send(None) is None:
+            pass
+    except StopIteration:
+        return
+    coroutine.close()
 
 
 def _end(steps: Generator[object, None, object]) -> None:

@@ -44,6 +44,11 @@ class Tail(msgspec.Struct, frozen=True):
         """Return the tail once `written`, oldest first, has been added to the record."""
         return Tail((*reversed(written), *self.entries), self.settled, self.summary) if written else self
 
+    def upto(self, seq: int) -> Tail:
+        """Return the tail if it ends with the entry `seq`, else an empty one: of commits of several threads at once."""
+        newest = self.entries[0].seq if self.entries else self.settled.below - 1 if self.settled else seq
+        return self if newest == seq else Tail()
+
     def above(self, cut: int) -> Tail:
         """Return the tail without what has left the record up to the entry `cut`."""
         if not cut or (self.settled is None and self.entries and self.entries[-1].seq > cut):

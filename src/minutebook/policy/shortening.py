@@ -17,6 +17,7 @@ from minutebook.model.chat_messages import role_of
 from minutebook.model.codec import reread
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, Entry
 from minutebook.model.shown import type_alone
+from minutebook.policy.standing import pass_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,11 +90,7 @@ class Backward:
                 continue
             self.next_seq = entry.seq - 1
             if entry.kind is ABANDONED:
-                # An attempt's entries stand right before its mark; an input that was superseded stands alone.
-                if entry.call == entry.seq - 1:
-                    self.next_seq = entry.exchange - 1
-                else:
-                    self._passed.add(entry.exchange)
+                self.next_seq = pass_over(entry, entry.seq, self._passed) - 1
             elif entry.seq not in self._passed and (found := said_in(entry)) is not None:
                 self.said.append(found)
 

@@ -22,6 +22,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryLimitExceeded
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, INSTRUCTIONS, RESPONSE, RESULT, SUMMARY, Entry
 from minutebook.model.units import Settled, Unit, settle, weigh
+from minutebook.policy.standing import pass_over, standing_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ class Scan:
                 if entry.seq not in self._superseded:
                     self._take_input(entry)
             elif kind is ABANDONED:
-                self._pass_over(entry)
+                self._below = pass_over(entry, self._below, self._superseded)
             elif kind is INJECTION and not entry.exchange:
                 self.inputs.setdefault(entry.turn, []).append(entry)
             elif entry.exchange in self._open:
@@ -114,14 +115,6 @@ class Scan:
             elif kind is not INSTRUCTIONS and kind is not SUMMARY:
                 self._parts.setdefault(entry.exchange, []).append(entry)
         self.next_seq = min(self.next_seq, self._below - 1)
-
-    def _pass_over(self, mark: Entry) -> None:
-        # An attempt holds the reservation, so its entries stand right before its mark. An input that another one
-        # superseded stands alone: the late result of a parked call may have come between it and its mark.
-        if mark.call == mark.seq - 1:
-            self._below = mark.exchange
-        else:
-            self._superseded.add(mark.exchange)
 
     def _take_input(self, entry: Entry) -> None:
         inputs = self.inputs.setdefault(entry.seq, [])
@@ -301,16 +294,15 @@ class Scan:
 
     def add_input(self, entries: Iterable[Entry]) -> None:
         """Take the input of the oldest unit's turn and what was said beside it; oldest first and without a gap."""
-        standing: dict[int, Entry] = {}
-        turn = 0
-        for entry in entries:
-            turn = turn or entry.turn
-            if entry.kind is ABANDONED:
-                standing = {seq: said for seq, said in standing.items() if not entry.exchange <= seq <= entry.call}
-            elif entry.kind in (INPUT, INJECTION) and not entry.exchange and entry.turn == turn:
-                standing[entry.seq] = entry
-        standing.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
-        self.inputs[turn] = [standing[seq] for seq in sorted(standing, reverse=True)]
+        read = tuple(entries)
+        turn = read[0].turn if read else 0
+        said = {
+            entry.seq: entry
+            for entry in standing_entries(read)
+            if entry.kind in (INPUT, INJECTION) and not entry.exchange and entry.turn == turn
+        }
+        said.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
+        self.inputs[turn] = [said[seq] for seq in sorted(said, reverse=True)]
 
     def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0) -> Plan:
         """

@@ -9,20 +9,12 @@ goes in with the next commit, which follows at once.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minutebook.errors import (
-    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryCorrupt,
-    DecisionHistoryError,
-    DecisionHistoryFenced,
-    DecisionHistoryNotReserved,
-    DecisionHistoryRetentionExceeded,
-    DecisionHistoryStoreFull,
-    MinutebookError,
 )
 from minutebook.model.codec import encode
 from minutebook.model.entries import Kind, damaged, first_digest
@@ -30,6 +22,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.proof import check_links
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
+from minutebook.reserving import Reservation
 from minutebook.runtime.records import Progress, draft_of
 
 if TYPE_CHECKING:
@@ -77,12 +70,10 @@ class Log:
         self._storage = storage
         self._key = key
         self.address = first_digest(key).hex()[:32]
-        self._token = storage.tokens.issue(self)
+        self._reservation = Reservation(storage.journal, storage.tokens, key)
         self._noted: list[Draft] = []
         self._batch = ""
         """The idempotency id of what is noted, from the first attempt to write it: a cancelled one may have written."""
-        self._epoch = 0
-        self._held = False
 
     async def take(self, *, owned: bool = False) -> Progress:
         """
@@ -94,20 +85,14 @@ class Log:
             DecisionHistoryBusy: another worker runs this invocation, or one that crashed did.
         """
         try:
-            header = await self._reserve(owned=owned)
+            header = (await self._reservation.take(FORMAT, owned=owned)).header
+            return self._checked(Progress.of(await self._newest_task(header)))
         except DecisionHistoryBusy as busy:
-            self._storage.tokens.end(self._token)
             raise DecisionHistoryBusy(
                 f"another worker runs this invocation since {busy.since_ms:,} ms, with epoch {busy.epoch}; wait for it "
                 "or, once that worker is stopped, call runtime.recover(run_id, invocation_id, worker_stopped=True)",
                 **busy.facts,
             ) from None
-        except BaseException as error:
-            await self._undo(error)
-            raise
-        self._epoch, self._held = header.epoch, True
-        try:
-            return self._checked(Progress.of(await self._newest_task(header)))
         except BaseException as error:
             await self.release(error)
             raise
@@ -116,27 +101,6 @@ class Log:
         if progress.began and progress.address != self.address:
             raise DecisionHistoryCorrupt("the checkpoint holds a task of another invocation; restore a backup")
         return progress
-
-    async def _reserve(self, *, owned: bool) -> Header:
-        journal = self._storage.journal
-        try:
-            return (await journal.reserve(self._key, self._token, format=FORMAT)).header
-        except DecisionHistoryBusy:
-            header = await journal.header(self._key)
-            if header is None or not (owned or self._storage.tokens.is_orphan(header.token)):
-                raise
-        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
-            await journal.recover(self._key, header.epoch)
-        return (await journal.reserve(self._key, self._token, format=FORMAT)).header
-
-    async def _undo(self, error: BaseException) -> None:
-        """Give back what a cancelled reserve may have taken all the same; a refused one took nothing."""
-        if not isinstance(error, (Exception, GeneratorExit)):
-            header = await self._storage.journal.header(self._key)
-            if header is not None and header.token == self._token:
-                self._epoch, self._held = header.epoch, True
-                await self.release(error)
-        self._storage.tokens.end(self._token)
 
     async def _newest_task(self, header: Header) -> list[Entry]:
         first = header.state.turn
@@ -164,52 +128,22 @@ class Log:
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: there is no room; nothing was written.
         """
         if self._noted:
-            await self._write(release=False)
+            await self._reservation.commit(self._delta())
+            self._noted, self._batch = [], ""
 
     async def release(self, error: BaseException | None = None) -> None:
-        """
-        Give the log back, with what was noted; after an `error` that goes on, what fails here is only added to it.
+        """Give the log back, with what was noted; after an `error` that goes on, see `Reservation.give_up`."""
+        if error is not None:
+            await self._reservation.give_up(error, self._delta())
+        elif self._reservation.held:
+            try:
+                await self._reservation.give_back(self._delta())
+            finally:
+                self._reservation.end()
 
-        A coroutine that is being closed cannot wait any more: then the reservation is left to be found as an orphan.
-        """
-        if not self._held:
-            return
-        self._held = False
-        try:
-            if not isinstance(error, GeneratorExit):
-                await self._give_back()
-        except DecisionHistoryFenced:
-            if error is None:
-                raise
-        except MinutebookError as second:
-            if error is None:
-                raise
-            error.add_note(f"the checkpoint could not be given back ({second.code}); recover it")
-        finally:
-            self._storage.tokens.end(self._token)
-
-    async def _give_back(self) -> None:
-        try:
-            await self._write(release=True)
-        except (DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded):
-            self._noted, self._batch = [], ""
-            await self._write(release=True)
-            raise
-        except DecisionHistoryError:
-            raise
-        except BaseException as again:
-            # A second cancellation struck while we cleaned up. Once more, or the invocation would stay busy.
-            if isinstance(again, (Exception, GeneratorExit)):
-                raise
-            with contextlib.suppress(DecisionHistoryFenced):  # it was given back, and only the reply was cut
-                await self._write(release=True)
-            raise
-
-    async def _write(self, *, release: bool) -> None:
+    def _delta(self) -> Delta:
         self._batch = self._batch or self._storage.fresh_id()
-        delta = Delta(drafts=tuple(self._noted), idempotency=self._batch)
-        await self._storage.journal.commit(self._key, self._token, self._epoch, delta, release=release)
-        self._noted, self._batch = [], ""
+        return Delta(drafts=tuple(self._noted), idempotency=self._batch)
 
 
 def _check_chain(key: ConversationKey, entries: list[Entry], header: Header) -> None:

@@ -7,19 +7,14 @@ A store adds to a journal what is the same for all of them: the namespace from t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
-    DecisionHistoryBusy,
     DecisionHistoryCorrupt,
-    DecisionHistoryFenced,
-    DecisionHistoryNotReserved,
     InvalidOption,
-    MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
 from minutebook.model.colours import asynchronous_only
@@ -30,6 +25,7 @@ from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import Page
+from minutebook.reserving import Reservation
 from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
-    from minutebook.ports import Journal, Listing, Reserved, Totals
+    from minutebook.ports import Journal, Listing, Totals
     from minutebook.stores.transfer import Check, Progress
 
 Result = TypeVar("Result")
@@ -188,48 +184,31 @@ class JournalStore:
             DecisionHistoryFenced: the reservation was recovered by somebody else meanwhile; nothing was saved.
             InvalidOption: the operation returned no record although it was given one; nothing was saved.
         """
-        holder = _Holder()
-        token = self.tokens.issue(holder)
         known = await self.journal.header(self._own(key))
-        try:
-            reserved = await self._reserve(key, token, known.format if known else format)
+
+        async def saved(header: Header) -> tuple[tuple[Draft, ...], Result]:
             entries = [entry async for entry in self.entries(key)]
-            before = Record(header=reserved.header, entries=tuple(entries))
-            absent = not reserved.header.entries
-            saved, result = await operation(None if absent else before)
-            drafts = _added(saved, absent=absent)
-            delta = Delta(drafts=drafts, idempotency=self.fresh_id())
-            await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
-        except GeneratorExit:
-            raise
+            absent = not header.entries
+            after, result = await operation(None if absent else Record(header=header, entries=tuple(entries)))
+            return _added(after, absent=absent), result
+
+        return await self._reserved(key, known.format if known else format, saved)
+
+    async def _reserved(
+        self,
+        key: ConversationKey,
+        format: str,  # noqa: A002
+        make: Callable[[Header], Awaitable[tuple[tuple[Draft, ...], Result]]],
+    ) -> Result:
+        """Have drafts made while the conversation is reserved, record them, and return what comes beside them."""
+        reservation = Reservation(self.journal, self.tokens, key)
+        try:
+            drafts, result = await make((await reservation.take(format)).header)
+            await reservation.commit(Delta(drafts=drafts, idempotency=self.fresh_id()), release=True)
         except BaseException as error:
-            await self._release(key, token, error)
+            await reservation.give_up(error, Delta(idempotency=self.fresh_id()))
             raise
-        finally:
-            self.tokens.end(token)
         return result
-
-    async def _reserve(self, key: ConversationKey, token: str, format: str) -> Reserved:  # noqa: A002
-        """Take the reservation; a second time if an orphan of this process held it."""
-        try:
-            return await self.journal.reserve(key, token, format=format)
-        except DecisionHistoryBusy:
-            header = await self.journal.header(key)
-            if header is None or not self.tokens.is_orphan(header.token):
-                raise
-        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
-            await self.journal.recover(key, header.epoch)
-        return await self.journal.reserve(key, token, format=format)
-
-    async def _release(self, key: ConversationKey, token: str, error: BaseException) -> None:
-        try:
-            header = await self.journal.header(key)
-            if header is not None and header.token == token:
-                await self.journal.commit(key, token, header.epoch, Delta(idempotency=self.fresh_id()), release=True)
-        except DecisionHistoryFenced:
-            return
-        except MinutebookError as second:
-            error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
 
     async def delete(self, key: ConversationKey) -> bool:
         """
@@ -281,23 +260,14 @@ class JournalStore:
             raise DecisionHistoryAbsent("no such conversation")
         if not header.state.summary:
             return False
-        holder = _Holder()
-        token = self.tokens.issue(holder)
-        try:
-            reserved = await self._reserve(key, token, header.format)
-            seq = reserved.header.state.summary
+
+        async def dropped(header: Header) -> tuple[tuple[Draft, ...], bool]:
+            seq = header.state.summary
             entries = await self.journal.oldest(key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
-            dropped = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
-            delta = Delta(drafts=tuple(dropped), idempotency=self.fresh_id())
-            await self.journal.commit(key, token, reserved.header.epoch, delta, release=True)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._release(key, token, error)
-            raise
-        finally:
-            self.tokens.end(token)
-        return bool(dropped)
+            drafts = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
+            return tuple(drafts), bool(drafts)
+
+        return await self._reserved(key, header.format, dropped)
 
     async def header(self, key: ConversationKey) -> Header | None:
         """Return a conversation's counters, active or not; `None` when absent or expired."""
@@ -431,7 +401,3 @@ def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:
             option="operation",
         )
     return saved.added
-
-
-class _Holder:
-    """What a transaction's token lives by."""

@@ -35,6 +35,7 @@ from minutebook.model.transfer import (
     left_out,
     sealed_entry,
 )
+from minutebook.reserving import Reservation
 from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.streams import stream_entries
 
@@ -138,14 +139,10 @@ async def import_record(
         count = reading.complete_entries(lawful)
         if not good_prefix or not count:
             raise problem
-    holder = _Importer()
-    token = store.tokens.issue(holder)
+    reservation = Reservation(store.journal, store.tokens, key)
     try:
-        reserved = await store.journal.reserve(
-            key, token, format=head.format, opening=reading.delta(count), release=True
-        )
+        reserved = await reservation.take(head.format, opening=reading.delta(count), release=True)
     finally:
-        store.tokens.end(token)
         store.tails.drop(key)
     assert reserved.receipt is not None
     return Imported(
@@ -163,10 +160,6 @@ def _lawful(reading: Reading, head: Head, check: Check) -> int:
     if derived is None:
         raise ImportRefused("line 1: its format is none that is known here", problem="unlawful", good_records=0, line=1)
     return min(lawful, derived)
-
-
-class _Importer:
-    """What an import's token lives by."""
 
 
 def _unlawful(good: int) -> ImportRefused:

@@ -1,0 +1,190 @@
+"""
+A reservation as its holder has it: taken once, given back once, whatever strikes in between.
+
+Each of a turn, a transaction, an import and a checkpoint holds one conversation under one token. What is the same for
+all of them is here: an orphan that this process left is ended and its place taken, a cancelled call is looked after,
+and what failed gives back what it held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
+    DecisionHistoryRetentionExceeded,
+    DecisionHistoryStoreFull,
+    MinutebookError,
+    StorageError,
+)
+from minutebook.model.pause import go_as_far
+
+if TYPE_CHECKING:
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Delta, Header
+    from minutebook.model.tails import Tokens
+    from minutebook.ports import Committed, Journal, Page, Reserved
+
+_FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
+
+
+class Reservation:
+    """
+    The reservation of one conversation, under a token that lives as long as this object, or until it has ended.
+
+    `held` says whether it is this worker's; then `header` is the conversation as the holder knows it.
+    """
+
+    def __init__(self, journal: Journal, tokens: Tokens, key: ConversationKey) -> None:
+        """Prepare to reserve; nothing is held yet."""
+        self._journal = journal
+        self._tokens = tokens
+        self._key = key
+        self._token = tokens.issue(self)
+        self.held = False
+        self.header: Header
+
+    async def take(
+        self,
+        format: str,  # noqa: A002 - the field's standard word
+        *,
+        owned: bool = False,
+        opening: Delta | None = None,
+        release: bool = False,
+        tail: Page | None = None,
+        known: int = -1,
+    ) -> Reserved:
+        """
+        Reserve the conversation, a second time if an orphan of this process held it; see `Journal.reserve`.
+
+        With `owned` whatever holds it is an orphan. After a cancellation `held` says whether it was taken all the same.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+        """
+
+        async def reserve() -> Reserved:
+            return await self._journal.reserve(
+                self._key, self._token, format=format, opening=opening, release=release, tail=tail, known=known
+            )
+
+        try:
+            try:
+                reserved = await reserve()
+            except DecisionHistoryBusy:
+                if not await self._free_orphan(owned=owned):
+                    raise
+                reserved = await reserve()
+        except BaseException as error:
+            await self._look(error)
+            raise
+        self.header, self.held = reserved.header, not release
+        if release:
+            self.end()
+        return reserved
+
+    async def _free_orphan(self, *, owned: bool) -> bool:
+        header = await self._journal.header(self._key)
+        if header is None or not (owned or self._tokens.is_orphan(header.token)):
+            return False
+        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
+            await self._journal.recover(self._key, header.epoch)
+        return True
+
+    async def _look(self, error: BaseException) -> None:
+        """See whether a cancelled call reserved it all the same. A refused one took nothing."""
+        try:
+            if not isinstance(error, (Exception, GeneratorExit)):
+                header = await self._journal.header(self._key)
+                if header is not None and header.token == self._token:
+                    self.header, self.held = header, True
+        except MinutebookError as second:
+            _tell(error, second)
+        finally:
+            if not self.held:
+                self.end()
+
+    async def commit(self, delta: Delta, *, release: bool = False) -> Committed:
+        """Record `delta` under the reservation; see `Journal.commit`."""
+        committed = await self._journal.commit(self._key, self._token, self.header.epoch, delta, release=release)
+        if release:
+            self.end()
+        return committed
+
+    async def look_again(self) -> None:
+        """Take the header as it is by now, as long as the reservation is still this worker's."""
+        header = await self._journal.header(self._key)
+        if header is not None and header.token == self._token:
+            self.header = header
+
+    async def give_back(self, delta: Delta) -> None:
+        """
+        Give the reservation back with `delta`, and without its drafts where there is no room for them.
+
+        Raises:
+            DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
+            DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
+        """
+        try:
+            await self._release(delta)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            # A second cancellation, or an interrupt, struck while we cleaned up. Once more, or every other process
+            # would find the conversation busy until somebody recovers it.
+            with contextlib.suppress(DecisionHistoryFenced, *_FULL):  # or it was given back, and the reply was cut
+                await self._release(delta)
+            raise
+
+    async def _release(self, delta: Delta) -> None:
+        try:
+            await self.commit(delta, release=True)
+        except _FULL:
+            if delta.drafts:
+                await self.commit(msgspec.structs.replace(delta, drafts=(), opens=False), release=True)
+            raise
+
+    async def give_up(self, error: BaseException, delta: Delta) -> bool:
+        """
+        Give the reservation back with `delta` after an `error` that goes on; return whether it did.
+
+        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then this
+        goes as far as it can, which is to the end over a journal that never waits, and to the writer's queue over one
+        that does. What is not given back even so is found as an orphan.
+        """
+        if not self.held:
+            return False
+        try:
+            if isinstance(error, GeneratorExit):
+                go_as_far(self.give_back(delta))
+                return not self.held
+            await self.give_back(delta)
+        except DecisionHistoryFenced:
+            return False  # whoever recovered the conversation has marked the attempt
+        except MinutebookError as second:
+            if self.held:
+                _tell(error, second)
+                return False
+        finally:
+            self.end()
+        return True
+
+    def end(self) -> None:
+        """Declare the holder gone, whether or not its release reached the store."""
+        self.held = False
+        self._tokens.end(self._token)
+
+
+def may_be_written(error: BaseException) -> bool:
+    """Return whether a commit that failed so may have been written all the same: it was cut, or storage failed."""
+    return isinstance(error, StorageError) or not isinstance(error, MinutebookError)
+
+
+def _tell(error: BaseException, second: MinutebookError) -> None:
+    error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")

@@ -1,0 +1,212 @@
+"""
+A turn of which a commit ends unheard: cut under way, or its reply lost. Nothing is lost, and nothing is there twice.
+
+Whoever is cancelled, or is told that storage failed, cannot know whether the commit was written. The turn looks, and
+goes on from what there is (promises I-8, I-18; bad inputs 61, 62).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from typing import Any
+
+import pytest
+from tests.stores.labs import KINDS, chat, open_journal, said
+
+import minutebook.sync
+from minutebook import turn as turn_module
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStorageFailed
+from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
+
+
+def contents(conversation: Any) -> list[Any]:
+    return [message["content"] for message in drive(conversation.window())]
+
+
+async def once_lost(conversation: Any, call: int, after: bool) -> None:
+    """A turn of which the commit number `call` fails, before or after it was written; each step is given again."""
+    whole = conversation.history.journal
+    conversation.history.journal = faulty = FaultyJournal(whole, [Fault(call=call, method="commit", after=after)])
+
+    async def surely(step: Any) -> Any:
+        with contextlib.suppress(DecisionHistoryStorageFailed):
+            return await step()
+        return await step()
+
+    async with conversation.turn("asks") as turn:
+        await surely(turn.window)
+        first, second = await surely(lambda: turn.respond(said("", "call-1", "call-2")))
+        await surely(lambda: turn.result(second, "two"))
+        await surely(lambda: turn.say("and be quick"))
+        await surely(lambda: turn.result(first, "one"))
+        await surely(turn.window)
+        await surely(lambda: turn.respond(said("first answer")))
+        await surely(turn.window)
+        await surely(lambda: turn.say("more"))
+        await surely(lambda: turn.respond(said("second answer")))
+        await surely(lambda: turn.respond(said("third answer")))
+        await surely(turn.window)
+        await surely(lambda: turn.respond(said("last answer")))
+    assert not faulty.left, "the fault never struck"
+
+
+COMMITS = 8
+"""How many commits that turn makes; the last one settles it."""
+STEPS = ["asks", "", "one", "two", "and be quick", "first answer", "second answer", "more"]
+TOLD = [*STEPS, "third answer", "last answer"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["unwritten", "written"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_i18_i08_a_step_given_again_after_a_lost_reply_is_recorded_once(kind: str, after: bool, tmp_path: Any) -> None:
+    """Whichever commit of a turn fails, before or after it was written: each step given again is there once."""
+    for call in range(1, COMMITS + 1):
+        conversation = chat(open_journal(kind, tmp_path, name=f"{after}-{call}"))
+        try:
+            drive(once_lost(conversation, call, after))
+        except DecisionHistoryStorageFailed:
+            # The last commit settles the turn: the block ends with the error, and the record is old or new.
+            assert call == COMMITS
+            assert contents(conversation) in ([], TOLD)
+            continue
+        assert contents(conversation) == TOLD, call
+        drive(conversation.store.verify(conversation.key))
+
+
+def test_i18_control_without_the_look_a_written_answer_is_there_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Control: a turn that takes every failed commit for unwritten records an answer twice."""
+    monkeypatch.setattr(turn_module, "may_be_written", lambda error: False)
+    conversation = chat(open_journal("RAM", tmp_path))
+    with contextlib.suppress(Exception):
+        drive(once_lost(conversation, 5, True))
+    assert contents(conversation).count("first answer") == 2
+
+
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.INTERRUPTED], ids=lambda cut: cut.value)
+@pytest.mark.parametrize("kind", KINDS)
+def test_i18_a_step_cut_at_any_await_can_be_given_again(kind: str, cut: Cut, tmp_path: Any) -> None:
+    """I-18: a window, a result and an answer, each cut at each await and then given again, within the same turn."""
+
+    async def cut_at(step: int, name: str) -> bool:
+        journal = open_journal(kind, tmp_path, name=name)
+        conversation = chat(SuspendingJournal(journal))
+        struck = False
+        async with conversation.turn("asks") as turn:
+            (call,) = await turn.respond(said("", "call-1"))
+            for act in (
+                lambda: turn.result(call, "one"),
+                lambda: turn.respond(said("first answer")),
+                turn.window,
+                lambda: turn.respond(said("second answer")),
+            ):
+                if not struck:
+                    ended = await cancel_at(act, step, cut)
+                    struck = ended.struck
+                    if not struck:
+                        assert ended.error is None
+                        continue
+                await act()
+        assert contents(chat(journal)) == ["asks", "", "one", "first answer", "second answer"], (name, step)
+        await conversation.store.verify(conversation.key)
+        return struck
+
+    step = 1
+    while drive(cut_at(step, f"{cut.value}-{step}")):
+        step += 1
+    assert step > 2
+
+
+def test_i18_of_responses_given_at_once_none_is_lost(tmp_path: Any) -> None:
+    """Tasks that answer side by side: each answer is recorded, once, in some order."""
+    tmp_path.chmod(0o700)
+
+    async def run() -> list[Any]:
+        async with minutebook.SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
+            conversation = minutebook.Conversation(store, "c", format="openai-chat")
+            async with conversation.turn("asks") as turn:
+                await turn.respond(said("0"))
+                await asyncio.gather(*(turn.respond(said(f"{number}")) for number in range(1, 6)))
+            return [message["content"] for message in await conversation.window()]
+
+    assert sorted(asyncio.run(run())) == ["0", "1", "2", "3", "4", "5", "asks"]
+
+
+def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: Any) -> None:
+    """Threads that give their results at once: the window afterwards has all of them, and the next turn's too."""
+    store = minutebook.sync.MemoryStore("n")
+    for number in range(200):
+        conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
+        with conversation.turn("asks") as turn:
+            calls = turn.respond(said("", "call-1", "call-2", "call-3"))
+            threads = [threading.Thread(target=turn.result, args=(call, "r")) for call in calls]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(turn.window()) == 5
+            turn.respond(said("answers"))
+        assert len(conversation.window()) == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_i18_a_closed_generator_leaves_no_half_turn(kind: str, tmp_path: Any) -> None:
+    """A streaming handler whose client went away is closed: the turn is abandoned, and anybody may go on."""
+    journal = open_journal(kind, tmp_path)
+    conversation = chat(journal)
+
+    async def answer() -> Any:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            yield "On "
+            await turn.respond(said("On Tuesday."))
+
+    stream = answer()
+    assert drive(anext(stream)) == "On "
+    drive(stream.aclose())
+    assert contents(conversation) == []
+    assert drive(journal.header(conversation.key)).token == ""
+    stranger = chat(journal)
+
+    async def again() -> None:
+        async with stranger.turn("asks") as turn:
+            await turn.respond(said("On Tuesday."))
+
+    drive(again())
+    assert contents(stranger) == ["asks", "On Tuesday."]
+
+
+def test_i18_an_asynchronous_generator_that_is_closed_frees_its_conversation(tmp_path: Any) -> None:
+    """Under asyncio over SQLite: closed, or left to the garbage collector, it gives its reservation back."""
+    tmp_path.chmod(0o700)
+
+    async def run(close: bool) -> bool:
+        async with minutebook.SQLiteStore(tmp_path / f"{close}.sqlite", namespace="n") as store:
+            conversation = minutebook.Conversation(store, "c", format="openai-chat")
+
+            async def answer() -> Any:
+                async with conversation.turn("asks") as turn:
+                    await turn.window()
+                    yield "On "
+                    await turn.respond(said("On Tuesday."))
+
+            stream = answer()
+            assert await anext(stream) == "On "
+            if close:
+                await stream.aclose()
+            else:
+                del stream
+                await asyncio.sleep(0)  # the loop makes a task of what is left to close
+                await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+            with contextlib.suppress(DecisionHistoryAbsent):
+                await store.delete(store.key("nobody"))  # whatever was handed to the writer has been done by then
+            header = await store.header(conversation.key)
+            return header is not None and header.token == ""
+
+    for close in (True, False):
+        assert asyncio.run(run(close)), close
+    assert os.listdir(tmp_path)
