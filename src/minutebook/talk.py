@@ -7,11 +7,12 @@ being answered and where its window begins, and nothing of histories and summari
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from minutebook.errors import AgentBudgetExhausted, AgentDecisionProviderSchemaViolation
+from minutebook.errors import AgentBudgetExhausted, AgentDecisionProviderSchemaViolation, ProviderError
 from minutebook.model import codec
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
@@ -65,17 +66,27 @@ class Server:
         )
 
     async def answer(self, ask: Ask, *, streamed: bool) -> bytes:
-        """Return the body of an answer; where it is streamed, its text is emitted while it comes in."""
+        """
+        Return the body of an answer; where it is streamed, its text is emitted while it comes in.
+
+        What comes in another way, as from a server that does not stream, is emitted once all of it is there.
+        """
         fields = merged(CHAT, CHAT.fields(ask), self._extra)
         if not streamed:
             return await self._post(CHAT.path, joined(fields))
-        deltas = Deltas()
+        deltas, emitted = Deltas(), 0
 
         async def heard(piece: bytes) -> None:
+            nonlocal emitted
             if text := deltas.take(piece):
+                emitted += len(text)
                 await emit(text)
 
-        return await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
+        body = await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
+        with contextlib.suppress(ProviderError):  # whoever reads the body meets that again
+            if rest := read_answer(body)[1][emitted:]:
+                await emit(rest)
+        return body
 
     async def written(self, instructions: str, told: object) -> str:
         """Return what the model for summaries writes of `told`, which goes as a user's data."""

@@ -27,7 +27,7 @@ from minutebook.providers.decision import Api
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.openai_responses import RESPONSES
-from minutebook.providers.streams import PAUSE_BYTES, assembled
+from minutebook.providers.streams import PAUSE_BYTES, Deltas, assembled
 from minutebook.testing import drive
 
 Events = list[dict[str, Any]]
@@ -315,3 +315,53 @@ def test_o38_a_long_stream_is_put_together_with_pauses(name: str) -> None:
     longest = max(len(line) for line in body.splitlines()) + 2
     assert turns >= len(body) // (PAUSE_BYTES + longest) > 5
     assert made == drive(assembled(api, body))
+
+
+# --- the text of a completion while it comes in ---
+
+
+def chunks(*texts: str) -> list[bytes]:
+    return [json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in texts]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 10_000])
+def test_a10_the_text_that_is_streamed_is_the_text_that_is_recorded(end: bytes, size: int) -> None:
+    """A10: whatever ends a line, and wherever the pieces end; events over two lines too, and nothing behind the end."""
+    head, tail = chunks("Hell")[0].split(b"[{", 1)
+    lines = [b": a comment", b"", b"data: " + head + b"[{", b"data: " + tail, b""]
+    lines += [b"data:" + chunks("o, w\u00f6rld")[0], b""]
+    last = b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'
+    lines += [b"data: " + last, b"", b"data: [DONE]", b"", b"data: " + chunks(" EVIL")[0], b""]
+    lines += [b"data: " + chunks("lost")[0]]
+    body = end.join(lines) + end
+    deltas = Deltas()
+    heard = "".join(deltas.take(body[place : place + size]) for place in range(0, len(body), size))
+    assembled_body = drive(assembled(CHAT, body))
+    assert heard == json.loads(assembled_body)["choices"][0]["message"]["content"] == "Hello, w\u00f6rld"
+
+
+class Joining(Deltas):
+    """Planted fault: what is there is joined with each piece that comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = b""
+
+    def take(self, piece: bytes) -> str:
+        self.whole += piece
+        return super().take(piece)
+
+
+def test_a10_a_line_that_never_ends_costs_what_it_is_long() -> None:
+    """A10: of a line in n pieces nothing is joined before it ends, and the planted fault is found by its work."""
+
+    def work(kind: type[Deltas]) -> Callable[[int], int]:
+        def taken(n: int) -> int:
+            deltas = kind()
+            return work_of(lambda: [deltas.take(b"x" * 100) for _ in range(n)])
+
+        return taken
+
+    assert growth(work(Deltas)) < 4.4
+    assert growth(work(Joining)) > 5.5

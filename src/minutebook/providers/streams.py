@@ -106,6 +106,7 @@ def _written(value: object) -> bytes:
 
 # --- OpenAI Responses: the last event holds the response whole ---
 
+_NO_ITEMS: Final = msgspec.Raw(b"[]")
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -121,7 +122,8 @@ async def last_response(events: Events, code: Code) -> bytes:
         streamed += kind == "response.output_item.done"
         if kind in _ENDS and "response" in event:
             response = event["response"]
-            if kind == "response.completed" and streamed and len(_items(_members(response)["output"])) < streamed:
+            output = _members(response).get("output", _NO_ITEMS)
+            if kind == "response.completed" and streamed and len(_items(output)) < streamed:
                 raise unknown()
             return bytes(response)
     raise cut()
@@ -161,23 +163,44 @@ class Deltas:
     """
     The text of a streamed completion while its bytes come in, in pieces that end anywhere.
 
-    Whatever is no piece of text is passed over: what the answer is worth is judged once all of it is there.
+    Whatever is no piece of text is passed over: what the answer is worth is judged once all of it is there. Linear in
+    what comes in, however long a line is.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """What came in of a line that has not ended."""
+        self._data: list[bytes] = []
+        """The data of an event that has not ended."""
+        self._done = False
 
     def take(self, piece: bytes) -> str:
         """Return the text that came to its end with `piece`; mostly a few words, and often nothing."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        return "".join(_delta(line) for line in lines)
+        self._rest.append(piece)
+        if b"\n" not in piece and b"\r" not in piece:
+            return ""
+        body, texts, ended = b"".join(self._rest), [], 0
+        for found in _LINE.finditer(body):
+            if found.end() == found.end(1) or (found.end() == len(body) and body.endswith(b"\r")):
+                break  # no end yet, or the first half of one
+            ended = found.end()
+            texts.append(self._take_line(found[1]))
+        self._rest = [body[ended:]]
+        return "".join(texts)
 
-
-def _delta(line: bytes) -> str:
-    if not line.startswith(b"data:"):
+    def _take_line(self, line: bytes) -> str:
+        if line.startswith(b"data:"):
+            self._data.append(line.removeprefix(b"data:").removeprefix(b" "))
+        elif not line and self._data:
+            data, self._data = b"\n".join(self._data), []
+            self._done = self._done or data == _DONE
+            return "" if self._done else _delta(data)
         return ""
+
+
+def _delta(data: bytes) -> str:
     try:
-        chunk = codec.decode(line.removeprefix(b"data:").strip())
+        chunk = codec.decode(data)
     except InvalidValue:
         return ""
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
