@@ -55,19 +55,28 @@ class RecordReader:
             DecisionHistoryCorrupt: it is missing, or is not what was written.
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
-        header = await self._journal.header(self._key) or await self.refuse_missing(seq)
+        near = await self._near(seq)
+        if near[-1].seq == seq:  # none was behind it: what the header counts by now is there, or has to be
+            header = await self._journal.header(self._key) or await self.refuse_missing(seq)
+            near = await self._near(seq) if header.entries > seq else near
+            if near[-1].seq == seq < header.entries:
+                await self.refuse_missing(seq + 1)
+            if header.entries <= seq:
+                followed(header, near)
+        return next(entry for entry in near if entry.seq == seq)
+
+    async def _near(self, seq: int) -> Sequence[Entry]:
+        """Return an entry and its neighbours, as far as they are there, each proved by the one before it."""
         page = await self._journal.oldest(self._key, max(seq - 2, 0), _THREE)
-        found = {entry.seq: entry for entry in page}
-        for place in (seq, seq + 1):
-            if place not in found and (place == seq or place <= header.entries):
-                await self.refuse_missing(place)
+        near = [entry for entry in page if seq - 1 <= entry.seq <= seq + 1]
+        places = {entry.seq for entry in near}
+        if seq not in places:
+            await self.refuse_missing(seq)
         begins: Cut | None = None
-        if seq > 1 and seq - 1 not in found and not (begins := await self._begins_behind(seq - 1)):
+        if seq > 1 and seq - 1 not in places and not (begins := await self._begins_behind(seq - 1)):
             await self.refuse_missing(seq - 1)
-        near = [entry for entry in page if seq - 1 <= entry.seq <= min(seq + 1, max(seq, header.entries))]
         check_links(self._key, near, begins)
-        followed(header, near)
-        return found[seq]
+        return near
 
     async def _begins_behind(self, seq: int) -> Cut | None:
         """Return where the record begins, if that is right behind the entry `seq`."""
@@ -76,11 +85,16 @@ class RecordReader:
 
     async def behind(self, entry: Entry, rows: int) -> Sequence[Entry]:
         """Return the entries that follow `entry`, up to so many, oldest first. Raises as `entry`."""
-        header = await self._journal.header(self._key) or await self.refuse_missing(entry.seq + 1)
-        page = await self._journal.oldest(self._key, entry.seq, Page(rows=rows + 1, messages=2**62, size=2**62))
-        counted = [each for each in page if each.seq <= header.entries]
-        check_links(self._key, (entry, *counted))
-        return followed(header, counted)[:rows] or await self.refuse_missing(entry.seq + len(counted) + 1)
+        some = Page(rows=rows + 1, messages=2**62, size=2**62)
+        page = await self._journal.oldest(self._key, entry.seq, some)
+        told = page[:rows]
+        if len(page) <= rows:  # the record may end there: what its header counts is there
+            header = await self._journal.header(self._key) or await self.refuse_missing(entry.seq + 1)
+            page = await self._journal.oldest(self._key, entry.seq, some)
+            page = tuple([each for each in page if each.seq <= header.entries])
+            told = tuple(followed(header, page)[:rows])
+        check_links(self._key, (entry, *page))
+        return told or await self.refuse_missing(entry.seq + len(page) + 1)
 
     async def read_on(self, header: Header, scan: Scanning, page: Page) -> Sequence[Entry]:
         """Have a scan take the next entries, about a page of them, and return them. Raises as `entry`."""

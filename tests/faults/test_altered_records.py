@@ -408,3 +408,11 @@ def test_i39_one_entry_that_is_read_alone_is_held_to_its_neighbours(seq: int, tm
 def chosen(alterations: Iterator[Alteration], seed: str, share: int) -> list[Alteration]:
     random = Random(seed)
     return [each for each in alterations if share == 1 or not random.randrange(share)]
+
+
+def test_b5_a_search_gives_an_answer_of_several_items_as_an_array(tmp_path: Path) -> None:
+    """What is found is JSON whatever the format: one item by itself, several as the array that they stand in."""
+    case = Altered(Ram(tmp_path), "openai-responses", "several", tmp_path)
+    found = drive(search(case))
+    assert any(isinstance(value, list) and len(value) > 1 for _, value in found)
+    assert any(isinstance(value, dict) for _, value in found)
