@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
 from minutebook.errors import HistoryMessageTooLong, InvalidMessage, InvalidOption
 from minutebook.model.bounds import check_count
-from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, user_intent
+from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, type_of, user_intent
 from minutebook.sessions import HistoryConfig, HistoryManager
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.opening import MemoryStore
@@ -113,13 +113,11 @@ class Engine(Generic[Meta]):
             response = await given if inspect.isawaitable(given) else given
             response = TurnResponse(user_message=response) if isinstance(response, str) else response
             if type(response) is not TurnResponse:
-                raise InvalidMessage(
-                    f"respond returns a TurnResponse or a text, not {type(response).__name__}", path="$"
-                )
+                raise InvalidMessage(f"respond returns a TurnResponse or a text, not {type_of(response)}", path="$")
             self._refuse_too_long(response.user_message)
             return HistoryEntry(kind="turn", reasons=asked.reasons, response=response, details=details)
 
-        return await self.history._record(session, respond, "", generates=True)  # pyright: ignore[reportPrivateUsage]
+        return await self.history.record(session, respond)
 
     async def inject(self, session: str, message: str, *, details: JSON = None) -> HistoryEntry[Meta]:
         """
@@ -127,8 +125,11 @@ class Engine(Generic[Meta]):
 
         Raises:
             HistoryMessageTooLong: it has more than `max_chars` characters; nothing was read or written.
+            InvalidMessage: it is no text, or an empty one.
             DecisionHistoryBusy: a turn of the session is under way.
         """
+        if type(message) is not str:
+            raise InvalidMessage(f"a message is a text, not {type_of(message)}", path="$.message")
         self._refuse_too_long(message)
         return await self.history.append(session, HistoryEntry(kind="injection", message=message, details=details))
 
@@ -151,4 +152,7 @@ def _checked_reasons(reasons: object) -> tuple[TurnReason, ...]:
     given = (TurnReason(text=reasons),) if isinstance(reasons, str) else reasons
     if not isinstance(given, (tuple, list)) or not given:
         raise InvalidMessage("a turn has reasons: a text, or TurnReason values", path="$.reasons")
-    return tuple(cast("Sequence[TurnReason]", given))  # each is looked at by the entry
+    for position, reason in enumerate(cast("Sequence[object]", given)):
+        if type(reason) is not TurnReason:  # before `respond` is paid for, which looks into them
+            raise InvalidMessage(f"a reason is a TurnReason, not {type_of(reason)}", path=f"$.reasons[{position}]")
+    return tuple(cast("Sequence[TurnReason]", given))

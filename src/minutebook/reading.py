@@ -68,7 +68,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     wall: int
     """When it was recorded, in Unix milliseconds."""
     json: bytes
-    """What a window sends of it: a message, or a part of one, as JSON."""
+    """What a window sends of it as JSON: a message, a part of one, or an array where it is several items."""
 
     @property
     def value(self) -> JSON:
@@ -166,8 +166,12 @@ class Reading:
             if entry.kind is SUMMARY:
                 continue  # what it tells stands in the record itself
             fragment = entry.fragment
-            if fragment and _holds(reread(b"[%b]" % fragment), sought):
-                yield Found(seq=entry.seq, turn=entry.turn, wall=entry.wall, json=fragment)
+            items = b"[%b]" % fragment
+            value = cast("list[JSON]", reread(items))
+            if _holds(value, sought):
+                yield Found(
+                    seq=entry.seq, turn=entry.turn, wall=entry.wall, json=fragment if len(value) == 1 else items
+                )
 
     async def last(self, count: int | None = None) -> list[Exchange]:
         """Return the newest `count` exchanges in order; all with `None`, none with 0 (case O-40). Raises as `page`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
-from minutebook.model.proof import check_links, proved
+from minutebook.model.proof import check_links, followed, proved
 from minutebook.ports import Page
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from minutebook.ports import Journal
 
 _ONE = Page(rows=1, messages=2**62, size=2**62)
+_THREE = Page(rows=3, messages=2**62, size=2**62)
 
 
 class Scanning(Protocol):
@@ -48,22 +49,34 @@ class RecordReader:
 
     async def entry(self, seq: int) -> Entry:
         """
-        Return one entry, proved by the one before it.
+        Return one entry, proved by its neighbours: by the one before it, and by the next one or else the header.
 
         Raises:
             DecisionHistoryCorrupt: it is missing, or is not what was written.
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
-        entries: list[Entry] = []
+        near = await self._near(seq)
+        if near[-1].seq == seq:  # none was behind it: what the header counts by now is there, or has to be
+            header = await self._journal.header(self._key) or await self.refuse_missing(seq)
+            near = await self._near(seq) if header.entries > seq else near
+            if near[-1].seq == seq < header.entries:
+                await self.refuse_missing(seq + 1)
+            if header.entries <= seq:
+                followed(header, near)
+        return next(entry for entry in near if entry.seq == seq)
+
+    async def _near(self, seq: int) -> Sequence[Entry]:
+        """Return an entry and its neighbours, as far as they are there, each proved by the one before it."""
+        page = await self._journal.oldest(self._key, max(seq - 2, 0), _THREE)
+        near = [entry for entry in page if seq - 1 <= entry.seq <= seq + 1]
+        places = {entry.seq for entry in near}
+        if seq not in places:
+            await self.refuse_missing(seq)
         begins: Cut | None = None
-        for place in range(max(1, seq - 1), seq + 1):
-            page = await self._journal.oldest(self._key, place - 1, _ONE)
-            if [entry.seq for entry in page] == [place]:
-                entries += page
-            elif place == seq or not (begins := await self._begins_behind(place)):
-                await self.refuse_missing(place)
-        check_links(self._key, entries, begins)
-        return entries[-1] if entries else await self.refuse_missing(seq)
+        if seq > 1 and seq - 1 not in places and not (begins := await self._begins_behind(seq - 1)):
+            await self.refuse_missing(seq - 1)
+        check_links(self._key, near, begins)
+        return near
 
     async def _begins_behind(self, seq: int) -> Cut | None:
         """Return where the record begins, if that is right behind the entry `seq`."""
@@ -72,11 +85,16 @@ class RecordReader:
 
     async def behind(self, entry: Entry, rows: int) -> Sequence[Entry]:
         """Return the entries that follow `entry`, up to so many, oldest first. Raises as `entry`."""
-        page = await self._journal.oldest(self._key, entry.seq, Page(rows=rows, messages=2**62, size=2**62))
-        if not page:
-            await self.refuse_missing(entry.seq + 1)
+        some = Page(rows=rows + 1, messages=2**62, size=2**62)
+        page = await self._journal.oldest(self._key, entry.seq, some)
+        told = page[:rows]
+        if len(page) <= rows:  # the record may end there: what its header counts is there
+            header = await self._journal.header(self._key) or await self.refuse_missing(entry.seq + 1)
+            page = await self._journal.oldest(self._key, entry.seq, some)
+            page = tuple([each for each in page if each.seq <= header.entries])
+            told = tuple(followed(header, page)[:rows])
         check_links(self._key, (entry, *page))
-        return page
+        return told or await self.refuse_missing(entry.seq + len(page) + 1)
 
     async def read_on(self, header: Header, scan: Scanning, page: Page) -> Sequence[Entry]:
         """Have a scan take the next entries, about a page of them, and return them. Raises as `entry`."""
@@ -85,6 +103,11 @@ class RecordReader:
         if len(entries) == 1 < entries[0].seq:  # a page of one entry holds none that could prove it
             entries += await self._journal.newest(self._key, entries[0].seq, _ONE)
         found = proved(self._key, header, entries) or await self.refuse_missing(before - 1)
+        if before <= header.entries:  # the scan may have passed over what a mark took back, and with it the next entry
+            behind = await self._journal.oldest(self._key, before - 1, _ONE)
+            if [entry.seq for entry in behind] != [before]:
+                await self.refuse_missing(before)
+            check_links(self._key, (found[0], *behind))
         scan.add(found)
         return found
 
@@ -93,6 +116,6 @@ class RecordReader:
         header = await self._journal.header(self._key)
         if header is None:
             raise DecisionHistoryAbsent("the conversation was deleted or expired while it was read")
-        if header.cut.seq >= seq - 1 > 0:  # also where only the one that would prove it has left
+        if header.cut.seq >= max(seq - 1, 1):  # also where only the one that would prove it has left
             raise has_left(seq, header)
         raise DecisionHistoryCorrupt(f"entry {seq} is missing from the record; verify the store", seq=seq)

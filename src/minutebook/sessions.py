@@ -8,37 +8,35 @@ all. What the policy drops leaves the record by a prefix cut, in the commit that
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, cast
 
 import msgspec
 
-from minutebook.errors import (
-    DecisionHistoryAbsent,
-    DecisionHistoryConflict,
-    InvalidOption,
-)
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, InvalidOption
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
-from minutebook.model.cuts import has_left
-from minutebook.model.entries import INPUT, damaged
+from minutebook.model.entries import INPUT
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
-from minutebook.model.proof import check_links
 from minutebook.model.shown import type_alone
 from minutebook.model.turns import (
+    Derive,
     HistoryEntry,
     LLMContextMessage,
     Meta,
+    Transform,
     Written,
-    checked_projection,
-    default_projection,
+    checked_entry,
+    count_chars,
+    projection,
 )
-from minutebook.policy.retention import Retained, Retention
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.policy.retention import Retained, RetainedScan, Retention
+from minutebook.ports import STREAM_PAGE
 from minutebook.providers.wire import wire_format
+from minutebook.record_reader import RecordReader
 from minutebook.stores.journal import JournalStore
-from minutebook.stores.streams import standing, stream_entries
+from minutebook.stores.streams import OneRecord, stream_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,14 +44,11 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.ports import Journal
 
 FORMAT = "engine/1"
 KNOWN_SESSIONS = 1024
 """Of how many sessions a manager remembers what their entries cost, the most recently written to."""
-
-Defaults: TypeAlias = Callable[[], Sequence[LLMContextMessage]]
-Transform: TypeAlias = Callable[[HistoryEntry[Meta]], HistoryEntry[Meta]]
-Derive: TypeAlias = Callable[[HistoryEntry[Meta], Defaults], Sequence[LLMContextMessage]]
 
 
 class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
@@ -75,8 +70,8 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
     derive_llm_context: Derive[Meta] | None = None
     """
     Given an entry and `defaults`, which returns its default projection; returns the messages that a model sees of it:
-    none, one or many (SPEC E4). It is called once for each entry of a context and once to cost one; keep it cheap and
-    free of side effects.
+    none, one or many (SPEC E4). It is called once for each entry of a context, and at most once to cost one, where
+    `max_chars` counts; keep it cheap and free of side effects.
     """
     keep_truncated: bool = False
     """Keep what the bounds drop in the record, out of the context; else it leaves the record for good (SPEC E6)."""
@@ -104,14 +99,25 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
             raise InvalidOption("keep_truncated is True or False", option="keep_truncated")
 
 
-class _Shown(msgspec.Struct, frozen=True):
-    """One retained entry: where it stands, what a model sees of it, and how many characters that is."""
+class _Projected:
+    """
+    What the entries of one reading project to, by their place.
 
-    seq: int
-    messages: list[LLMContextMessage]
-    chars: int
+    Where the reading begins anew, the entries that it meets again are not projected again (SPEC E4).
+    """
 
-    __repr__ = type_alone
+    def __init__(self, project: Callable[[Entry], list[LLMContextMessage]]) -> None:
+        self.messages: dict[int, list[LLMContextMessage]] = {}
+        self._project = project
+        self._by_digest: dict[bytes, list[LLMContextMessage]] = {}
+
+    def __call__(self, stored: Entry) -> int:
+        """Return how many characters an entry projects to."""
+        messages = self._by_digest.get(stored.digest)
+        if messages is None:
+            messages = self._by_digest[stored.digest] = self._project(stored)
+        self.messages[stored.seq] = messages
+        return count_chars(messages)
 
 
 class HistoryManager(Generic[Meta]):
@@ -143,27 +149,32 @@ class HistoryManager(Generic[Meta]):
         async def given() -> HistoryEntry[Meta]:
             return entry
 
-        return await self._record(session, given, check_id(id, "append id") if id else "", generates=False)
+        return await self.record(session, given, id=id, generates=False)
 
     async def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """
         Return what a model sees of the session's retained entries, oldest first; empty for a session without any.
 
-        Each retained entry is projected once (SPEC E4). Reads only; a turn may be under way meanwhile.
+        Each retained entry is projected once, and no other, but for one whose characters this manager has to learn to
+        tell that it is not retained (SPEC E4). Reads only; a turn may be under way meanwhile.
 
         Raises:
             DecisionHistoryConflict: the session is no engine's.
         """
         key = self.config.store.key(session)
+        projected = _Projected(lambda stored: projection(self._written.entry(stored), self.config.derive_llm_context))
         while True:
-            header = await self._header(key)
+            header, known = await self._header(key), self._known.get(key)
+            if header is None:
+                return []
             try:
-                shown, _ = (
-                    await self._newest(key, header, self._known.get(key), costing=False) if header else ([], False)
-                )
+                shown = RetainedScan(self._retention, header, projected, known, shows=True)
+                found = await self._scanned(key, header, shown)
             except DecisionHistoryAbsent:  # what was to be read next has left since: the session is read anew
                 continue
-            return [message for each in reversed(shown) for message in each.messages]
+            if self._known.get(key) is known:  # else somebody knows of a newer entry by now
+                self._remember(key, found)
+            return [message for seq, _ in found.costs for message in projected.messages[seq]]
 
     async def entries(self, session: str) -> AsyncIterator[HistoryEntry[Meta]]:
         """
@@ -186,38 +197,53 @@ class HistoryManager(Generic[Meta]):
 
     # --- recording ---------------------------------------------------------------------------------------------------
 
-    async def _record(
-        self, session: str, make: Callable[[], Awaitable[HistoryEntry[Meta]]], idempotency: str, *, generates: bool
+    async def record(
+        self,
+        session: str,
+        make: Callable[[], Awaitable[HistoryEntry[Meta]]],
+        *,
+        id: str = "",  # noqa: A002
+        generates: bool = True,
     ) -> HistoryEntry[Meta]:
         """
-        Have an entry made while the session is reserved, and record it with what the bounds drop.
+        Have an entry made while the session is reserved, record it as `append` does, and return it as it is recorded.
 
-        Whatever fails goes on, and nothing is recorded but, where `make` generates, the mark of a failed attempt.
+        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt.
+
+        Raises:
+            InvalidMessage: `make`, or the policy's transform, returns something else than an entry.
+            DecisionHistoryBusy: as with `append`; nothing is made then.
+            DecisionHistoryConflict: as with `append`.
         """
         key = self.config.store.key(session)
+        idempotency = check_id(id, "append id") if id != "" else ""
         hold = await self._history(key).open(attempt=False)
         known: Retained | None = None
         try:
             hold.generated = generates
-            made = await make()
-            entry = made if self.config.transform_entry is None else self.config.transform_entry(made)
+            entry = self._transformed(await make())
             draft, chars = self._written.draft(entry), 0
             cut = dropped = 0
             if self._retention != Retention():
-                chars = self._shown(0, entry, costing=True).chars
+                chars = self._cost(entry)
                 known = await self._retained(key, hold.header)
                 dropped = known.excess(self._retention, chars)
-                cut = self._cut(known, dropped, hold.header)
+                cut = 0 if self.config.keep_truncated else known.cut(dropped, hold.header)
             committed = await hold.commit((draft,), cut=cut, release=True, idempotency=idempotency)
             if known is not None and committed.written:
-                known.add(committed.header.entries, committed.header.digest, chars)
-                known.drop(dropped)
+                known = known.grown(committed.header.entries, committed.header.digest, chars, dropped)
         except BaseException as error:
             await hold.abandon(error)
             raise
         finally:
-            self._remember(key, known)
+            if known is not None:
+                self._remember(key, known)
         return entry
+
+    def _transformed(self, made: HistoryEntry[Meta]) -> HistoryEntry[Meta]:
+        entry = checked_entry(made, "what is recorded is")
+        transform = self.config.transform_entry
+        return entry if transform is None else checked_entry(transform(entry), "transform_entry returns")
 
     def _history(self, key: ConversationKey) -> History:
         store = self.config.store
@@ -235,75 +261,36 @@ class HistoryManager(Generic[Meta]):
             low_water=1.0,
         )
 
-    def _cut(self, known: Retained, dropped: int, header: Header) -> int:
-        """Return up to which entry all leaves, once so many of what is retained are dropped; 0 where nothing does."""
-        if self.config.keep_truncated:
-            return 0
-        staying = known.place(dropped)
-        end = header.entries + 1
-        cut = staying - 1 if staying else end if dropped > len(known.costs) else end - 1
-        return cut if cut > header.cut.seq else 0
-
     # --- what is retained --------------------------------------------------------------------------------------------
 
-    def _shown(self, seq: int, entry: HistoryEntry[Meta], *, costing: bool) -> _Shown:
-        """Return an entry projected; where it is only costed, and no bound counts characters, it is not."""
-        if costing and (self.config.max_chars is None or self._retention.is_none):
-            return _Shown(seq, [], 0)
-        derive = self.config.derive_llm_context
-        given = default_projection(entry) if derive is None else derive(entry, lambda: default_projection(entry))
-        messages = checked_projection(given)
-        return _Shown(seq, messages, sum([len(message["content"]) for message in messages]))
+    def _cost(self, entry: HistoryEntry[Meta]) -> int:
+        """Return how many characters an entry projects to; where no bound counts them, it is not projected."""
+        counted = self.config.max_chars is not None and not self._retention.is_none
+        return count_chars(projection(entry, self.config.derive_llm_context)) if counted else 0
 
     async def _retained(self, key: ConversationKey, header: Header) -> Retained:
         """Return what the session retains, by numbers; what is known of it already is not costed again (SPEC E4)."""
-        known = self._known.pop(key, None)
-        if known is None or known.digest != header.digest:
-            newer, met = await self._newest(key, header, known, costing=True)
-            older = known.costs if known is not None and met else ()
-            costs = [*older, *((each.seq, each.chars) for each in reversed(newer))]
-            known = Retained(header.entries, header.digest, costs)
-        known.begin_behind(header.cut.seq)
-        return known
+        known = self._known.get(key)
+        if known is not None and known.digest == header.digest:
+            return known.behind(header.cut.seq)
+        costed = RetainedScan(
+            self._retention, header, lambda stored: self._cost(self._written.entry(stored)), known, shows=False
+        )
+        return await self._scanned(key, header, costed)
 
-    async def _newest(
-        self, key: ConversationKey, header: Header, known: Retained | None, *, costing: bool
-    ) -> tuple[list[_Shown], bool]:
-        """
-        Return the retained entries, newest first, and whether they go back to what is `known` and end there.
-
-        To cost entries, what is known ends them; to show them, it tells how many there are, so that the first that is
-        retained no more is not projected to find that out.
-        """
-        found: list[_Shown] = []
-        most = known.count_at(header.digest) if known is not None and not costing else None
-        newer: tuple[Entry, ...] = ()
-        chars, before = 0, header.entries + 1
-        page = Page(rows=self._retention.rows(STREAM_PAGE.rows), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
-        while before > header.cut.seq + 1 and not self._retention.is_none:
-            entries = await self._journal.newest(key, before, page)
-            now = await standing(self._journal, key, header)
-            if not entries:
-                raise has_left(before - 1, now) if before <= now.cut.seq + 1 else damaged(before - 1, "is missing")
-            check_links(key, (*entries[::-1], *newer), now.cut)
-            newer = entries[-1:]
-            for stored in entries:
-                if costing and known is not None and (stored.seq, stored.digest) == (known.seq, known.digest):
-                    return found, True
-                if len(found) == most:
-                    return found, False
-                if stored.kind is INPUT:
-                    shown = self._shown(stored.seq, self._written.entry(stored), costing=costing)
-                    chars += shown.chars
-                    if not self._retention.holds(len(found) + 1, chars):
-                        return found, False
-                    found.append(shown)
-            before = entries[-1].seq
+    async def _scanned(self, key: ConversationKey, header: Header, scan: RetainedScan) -> Retained:
+        """Return what a scan of the record that `header` describes finds."""
+        reader = RecordReader(cast("Journal", OneRecord(self._journal, header)), key)
+        page = msgspec.structs.replace(STREAM_PAGE, rows=self._retention.rows(STREAM_PAGE.rows))
+        while not scan.done:
+            await reader.read_on(header, scan, page)
             await pause()
-        return found, False
+        return scan.retained()
 
-    def _remember(self, key: ConversationKey, known: Retained | None) -> None:
-        if known is not None:
-            self._known[key] = known
-            while len(self._known) > KNOWN_SESSIONS:
-                self._known.popitem(last=False)
+    def _remember(self, key: ConversationKey, known: Retained) -> None:
+        if self._retention == Retention():
+            return  # without a bound nobody asks
+        self._known.pop(key, None)  # it goes to the end
+        self._known[key] = known
+        while len(self._known) > KNOWN_SESSIONS:
+            self._known.popitem(last=False)

@@ -142,7 +142,7 @@ class WindowReader(RecordReader):
             after, entries = grown.header, grown.entries
         if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
-        scan, read = await self._scanned(after, entries, tail, limits, low_water)
+        scan, read = await self._scanned(after, header, entries, tail, limits, low_water)
         await self._add_missing_input(scan, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
@@ -191,9 +191,19 @@ class WindowReader(RecordReader):
         return Removed(units, scan.inputs)
 
     async def _scanned(
-        self, header: Header, staged: Sequence[Entry], tail: Tail, limits: WindowLimits, low_water: float
+        self,
+        header: Header,
+        stored: Header,
+        staged: Sequence[Entry],
+        tail: Tail,
+        limits: WindowLimits,
+        low_water: float,
     ) -> tuple[Scan, list[Entry]]:
-        """Return a scan that decides the window, and the entries that it took, without the staged ones."""
+        """
+        Return a scan that decides the window, and the entries that it took, without the staged ones.
+
+        What is read is held to the header that is `stored`: `header` counts the staged entries too.
+        """
         scan = Scan(header)
         scan.add(reversed(staged))
         read = list(tail.entries)
@@ -202,9 +212,9 @@ class WindowReader(RecordReader):
             scan.join(tail.settled)
             if scan.reaches(limits, low_water):
                 return scan, read
-            return await self._scanned(header, staged, Tail(tail.entries), limits, low_water)
+            return await self._scanned(header, stored, staged, Tail(tail.entries), limits, low_water)
         while not scan.reaches(limits, low_water):
-            read.extend(await self.read_on(header, scan, page_of(limits)))
+            read.extend(await self.read_on(stored, scan, page_of(limits)))
         return scan, read
 
     def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:

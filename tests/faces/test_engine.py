@@ -36,6 +36,7 @@ from minutebook import (
     HistoryEntry,
     HistoryManager,
     HistoryMessageTooLong,
+    InvalidId,
     InvalidMessage,
     InvalidOption,
     InvalidValue,
@@ -47,7 +48,9 @@ from minutebook import (
     create_history_manager,
     create_in_memory_store,
 )
-from minutebook.model.entries import Kind
+from minutebook.model import proof
+from minutebook.model.entries import Kind, pack_entries, recompute_digest, unpack_entries
+from minutebook.model.record import State
 from minutebook.policy.retention import Retained, Retention
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -313,8 +316,56 @@ def test_e4_derive_is_called_once_for_each_retained_entry_of_a_read(store: Journ
 
 
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("bounds", [{"max_entries": 2}, {"max_entries": 2, "max_chars": 1_000}], ids=str)
+def test_e4_a_number_of_entries_needs_no_projection_to_tell(
+    store: JournalStore, keep: bool, bounds: dict[str, int]
+) -> None:
+    """A manager that is new to a session projects what `max_entries` retains and nothing else, in each of its reads."""
+    derive = Counting()
+    policy = {"store": store, "derive_llm_context": derive, "keep_truncated": keep, **bounds}
+    for number in range(5):
+        drive(manager(**policy).append("s", turn(f"{number}")))
+    derive.taken()
+    new = manager(**policy)
+    for _ in range(3):
+        assert context(new)[::2] == ["u 3", "u 4"]
+        assert derive.taken() == {"3": 1, "4": 1}
+
+
+def test_e4_an_entry_that_fills_the_characters_ends_the_reading(store: JournalStore) -> None:
+    """Where what is retained has more than `max_chars` already, the entry before it is not projected to tell."""
+    derive = Counting()
+    policy = {"store": store, "derive_llm_context": derive, "max_chars": 10, "keep_truncated": True}
+    for text in ("one", "x" * 50):
+        drive(manager(**policy).append("s", turn(text)))
+    derive.taken()
+    assert context(manager(**policy)) == ["u " + "x" * 50, "a yes"]
+    assert derive.taken() == {"x" * 50: 1}
+
+
+def test_e4_a_reading_remembers_what_entries_cost(store: JournalStore) -> None:
+    """After it a manager that was new to the session costs nothing again: not for a read, not to record."""
+    derive = Counting()
+    policy = {"store": store, "derive_llm_context": derive, "max_chars": 20, "keep_truncated": True}
+    for number in range(12):
+        drive(manager(**policy).append("s", turn(f"{number:02}", "yes")))
+    derive.taken()
+    new = manager(**policy)
+    assert context(new)[::2] == ["u 08", "u 09", "u 10", "u 11"]
+    assert derive.taken() == {f"{number:02}": 1 for number in range(7, 12)}
+    assert context(new)[::2] == ["u 08", "u 09", "u 10", "u 11"]
+    assert derive.taken() == {f"{number:02}": 1 for number in range(8, 12)}
+    drive(new.append("s", turn("12", "yes")))
+    assert derive.taken() == {"12": 1}
+    drive(manager(**policy).append("s", turn("13", "yes")))
+    derive.taken()
+    assert context(new)[::2] == ["u 10", "u 11", "u 12", "u 13"]
+    assert derive.taken() == {f"{number:02}": 1 for number in range(10, 14)}
+
+
+@pytest.mark.parametrize("keep", [False, True])
 def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: JournalStore, keep: bool) -> None:
-    """By a manager that knows the session; another one may cost the first that does not fit, once in each reading."""
+    """By a manager that knows the session; another one costs the first that its characters leave out, and once only."""
     derive = Counting()
     policy: dict[str, Any] = {
         "store": store,
@@ -332,6 +383,10 @@ def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: Journ
         assert derive.taken() == {f"{number:02}": 1 for number in range(8, 12)}
     assert context(manager(**policy))[::2] == ["u 08", "u 09", "u 10", "u 11"]
     assert derive.taken() == {f"{number:02}": 1 for number in range(7 if keep else 8, 12)}
+    new = manager(**policy)
+    for first in (7 if keep else 8, 8, 8):
+        assert context(new)[::2] == ["u 08", "u 09", "u 10", "u 11"]
+        assert derive.taken() == {f"{number:02}": 1 for number in range(first, 12)}
 
 
 def test_e4_truncation_costs_each_entry_at_most_once(store: JournalStore) -> None:
@@ -410,21 +465,45 @@ def test_e4_what_defaults_gives_is_a_copy() -> None:
     assert context(kept) == context(kept) == ["u one!", "a yes"]
 
 
+async def unawaited(*_: object) -> Any:
+    """Stand where a plain function is due."""
+
+
 @pytest.mark.parametrize(
-    "wrong",
-    [["text"], [{"role": "user"}], [{"role": "tool", "content": "x"}], [{"role": "user", "content": 5}], [None]],
+    ("wrong", "path"),
+    [
+        (["text"], "$[0]"),
+        ([{"role": "user"}], "$[0]"),
+        ([{"role": "tool", "content": "x"}], "$[0]"),
+        ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], "$[1]"),
+        ([{"role": [], "content": "x"}], "$[0]"),
+        ([None], "$[0]"),
+        (None, "$"),
+        (5, "$"),
+        ("", "$"),
+        ("text", "$"),
+        (b"", "$"),
+        ({}, "$"),
+        ({"role": "user", "content": "x"}, "$"),
+        (set(), "$"),
+        (unawaited, "$"),
+    ],
     ids=str,
 )
-def test_e4_a_projection_of_no_messages_is_refused(wrong: Any) -> None:
-    """Before anything is recorded where it is costed, and when it is read where it is not."""
-    kept = manager(derive_llm_context=lambda entry, defaults: wrong, max_chars=100)
-    with pytest.raises(InvalidMessage):
+@pytest.mark.filterwarnings("error")
+def test_e4_a_projection_of_no_messages_is_refused(wrong: Any, path: str) -> None:
+    """Before anything is recorded where it is costed, and when it is read where it is not; with the place of it."""
+    policy: dict[str, Any] = {"derive_llm_context": unawaited if wrong is unawaited else lambda entry, defaults: wrong}
+    kept = manager(max_chars=100, **policy)
+    with pytest.raises(InvalidMessage) as caught:
         drive(kept.append("s", turn("one")))
+    assert caught.value.path == path
     assert drive(kept.config.store.header(kept.config.store.key("s"))) is None
-    unbounded = manager(derive_llm_context=lambda entry, defaults: wrong)
+    unbounded = manager(**policy)
     drive(unbounded.append("s", turn("one")))
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidMessage) as caught:
         drive(unbounded.get_llm_context("s"))
+    assert caught.value.path == path
 
 
 # --- E5: characters --------------------------------------------------------------------------------------------------
@@ -594,7 +673,7 @@ def test_e5_e6_retention_is_the_longest_suffix_within_the_bounds(store: JournalS
 
 def test_e6_retention_as_numbers() -> None:
     """What is dropped follows from two sums; nothing but a bound that is not positive drops the newest."""
-    kept = Retained(4, b"d", [(1, 10), (2, 20), (4, 5)])
+    kept = Retained(4, b"d", ((1, 10), (2, 20), (4, 5)))
     table = [
         (Retention(), 0),
         (Retention(max_entries=4), 0),
@@ -611,18 +690,19 @@ def test_e6_retention_as_numbers() -> None:
     assert [kept.excess(retention, 7) for retention, _ in table] == [dropped for _, dropped in table]
 
 
-def read_beside_turns(step: int) -> list[int] | None:
+def read_beside_turns(step: int, derive: Counting) -> list[int] | None:
     """
     Read a context up to its `step`-th await, have the whole session turn over, and return what the reading gives.
 
-    `None` where it has fewer awaits.
+    `None` where it has fewer awaits. `derive` counts the reading's projections.
     """
     ram = MemoryJournal()
     policy: dict[str, Any] = {"max_entries": 300, "max_chars": 10**6}
     kept = manager(store=JournalStore(ram, namespace="n"), **policy)
     for number in range(300):
         drive(kept.append("s", turn(f"{number}", "")))
-    reading = manager(store=JournalStore(SuspendingJournal(ram), namespace="n"), **policy).get_llm_context("s")
+    reads = manager(store=JournalStore(SuspendingJournal(ram), namespace="n"), derive_llm_context=derive, **policy)
+    reading = reads.get_llm_context("s")
     try:
         for _ in range(step):
             reading.send(None)
@@ -636,13 +716,50 @@ def read_beside_turns(step: int) -> list[int] | None:
 def test_e6_a_context_that_is_read_beside_turns_has_no_hole() -> None:
     """Wherever the session turns over under it, what comes is one state: the old one, or the new one read anew."""
     found: list[int] = []
+    anew = 0
     for step in itertools.count(1):
-        context = read_beside_turns(step)
+        derive = Counting()
+        context = read_beside_turns(step, derive)
         if context is None:
             break
         assert context in ([*range(300)], [*range(300, 600)]), f"await {step}"
         found.append(context[0])
+        assert set(derive.calls.values()) == {1}, f"await {step}"
+        anew += len(derive.calls) > 300
     assert {0, 300} == set(found)
+    assert anew  # a reading that had projected something began again
+
+
+def test_e4_a_reading_that_begins_again_projects_no_entry_twice() -> None:
+    """Where the page that it was at has left, what of it is still there keeps its projections."""
+
+    def reading(step: int) -> tuple[list[str], Counter[str]] | None:
+        ram, derive = MemoryJournal(), Counting()
+        policy: dict[str, Any] = {"max_entries": 300}
+        kept = manager(store=JournalStore(ram, namespace="n"), **policy)
+        for number in range(300):
+            drive(kept.append("s", turn(f"{number}", "")))
+        store = JournalStore(SuspendingJournal(ram), namespace="n")
+        read = manager(store=store, derive_llm_context=derive, **policy).get_llm_context("s")
+        try:
+            for _ in range(step):
+                read.send(None)
+        except StopIteration:
+            return None
+        for number in range(300, 350):
+            drive(kept.append("s", turn(f"{number}", "")))
+        return texts(drive(read)), derive.calls
+
+    again = 0
+    for step in itertools.count(1):
+        met = reading(step)
+        if met is None:
+            break
+        shown, calls = met
+        assert shown in ([f"u {n}" for n in range(300)], [f"u {n}" for n in range(50, 350)])
+        assert set(calls.values()) == {1}, f"await {step}"
+        again += len(calls) > 300
+    assert again
 
 
 # --- E7: transforms --------------------------------------------------------------------------------------------------
@@ -676,17 +793,40 @@ def test_e7_transform_runs_before_anything_is_recorded(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.filterwarnings("error")
 def test_e7_a_transform_that_fails_records_nothing(store: JournalStore) -> None:
     """What it raises goes on as it is; what it returns that is no entry is refused."""
 
     def raises(entry: HistoryEntry[Any]) -> HistoryEntry[Any]:
         raise LookupError("the host's own")
 
-    for transform, error in ((raises, LookupError), (lambda entry: None, InvalidMessage)):
+    wrong = [(lambda entry, given=given: given, InvalidMessage) for given in (None, 5, "text", {}, [turn("one")])]
+    for transform, error in ((raises, LookupError), (unawaited, InvalidMessage), *wrong):
         kept = manager(store=store, transform_entry=transform)
         with pytest.raises(error):
             drive(kept.append("s", turn("one")))
         assert drive(store.header(store.key("s"))) is None
+
+
+@pytest.mark.parametrize("given", [None, 5, "text", {"kind": "turn"}, TurnResponse(user_message="yes")], ids=str)
+def test_e7_what_is_no_entry_reaches_no_transform(given: Any) -> None:
+    """It is refused by its type's name, appended or made."""
+    seen: list[object] = []
+
+    def transform(entry: HistoryEntry[Any]) -> HistoryEntry[Any]:
+        seen.append(entry)
+        return entry
+
+    async def make() -> Any:
+        return given
+
+    kept = manager(transform_entry=transform)
+    for call in (kept.append("s", given), kept.record("s", make, generates=False)):
+        with pytest.raises(InvalidMessage) as caught:
+            drive(call)
+        assert type(given).__name__ in str(caught.value)
+    assert not seen
+    assert drive(kept.config.store.header(kept.config.store.key("s"))) is None
 
 
 # --- E8: sessions, turns and failures --------------------------------------------------------------------------------
@@ -777,10 +917,10 @@ def test_e8_many_sessions_beside_each_other_lose_nothing(tmp_path: Path) -> None
 class Halves(HistoryManager[Any]):
     """A manager with a planted fault: it records what a turn is about before it is responded to."""
 
-    async def _record(self, session: str, make: Any, idempotency: str, *, generates: bool) -> HistoryEntry[Any]:
+    async def record(self, session: str, make: Any, *, id: str = "", generates: bool = True) -> HistoryEntry[Any]:  # noqa: A002
         if generates:
             await self.append(session, injection("half"))
-        return await super()._record(session, make, idempotency, generates=generates)
+        return await super().record(session, make, id=id, generates=generates)
 
 
 def engine_of(
@@ -885,19 +1025,70 @@ def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> Non
     assert context(engine) == ["u one", "a yes"]
 
 
-@pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}], ids=str)
+@pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=str)
+@pytest.mark.filterwarnings("error")
 def test_e8_a_response_that_is_none_is_refused(given: Any) -> None:
-    """By its type's name alone, and nothing is recorded of the turn."""
-    engine = Engine(history=HistoryConfig(store=create_in_memory_store()), respond=lambda turn: given)
-    with pytest.raises(InvalidMessage):
-        drive(engine.turn("s", "one"))
-    assert context(engine) == []
+    """By its type's name alone, and nothing is recorded of the turn; plain, awaited, or a coroutine in a coroutine."""
+
+    async def responds(turn: EngineTurn) -> Any:
+        return given() if given is unawaited else given
+
+    for respond in (lambda turn: given, responds):
+        engine = Engine(history=HistoryConfig(store=create_in_memory_store(), max_chars=9), respond=respond)
+        with pytest.raises(InvalidMessage) as caught:
+            drive(engine.turn("s", "one"))
+        assert caught.value.path == "$"
+        assert context(engine) == []
 
 
-@pytest.mark.parametrize("reasons", ["", [], None, ["x"], [None]], ids=str)
+@pytest.mark.parametrize("message", [None, 5, b"text", ["text"], unawaited], ids=str)
+@pytest.mark.parametrize("bounds", [{}, {"max_chars": 9}], ids=str)
+def test_e8_an_injection_of_no_text_is_refused(message: Any, bounds: dict[str, int]) -> None:
+    """With the place of it, whatever is bounded; nothing is recorded."""
+    store = create_in_memory_store()
+    engine = Engine(history=HistoryConfig(store=store, **bounds), respond=lambda turn: "yes")
+    with pytest.raises(InvalidMessage) as caught:
+        drive(engine.inject("s", message))
+    assert caught.value.path == "$.message"
+    assert drive(store.header(store.key("s"))) is None
+
+
+@pytest.mark.parametrize("session", [None, 5, "", b"s", ["s"], "\ud800"], ids=repr)
+def test_e8_a_session_that_is_no_id_is_refused(session: Any) -> None:
+    """By each call, before anybody responds."""
+    engine = Engine(history=HistoryConfig(store=create_in_memory_store()), respond=lambda turn: pytest.fail("asked"))
+
+    async def entries() -> list[Any]:
+        return [entry async for entry in engine.history.entries(session)]
+
+    calls: list[Any] = [
+        lambda: engine.turn(session, "one"),
+        lambda: engine.inject(session, "one"),
+        lambda: engine.get_llm_context(session),
+        lambda: engine.history.append(session, turn("one")),
+        entries,
+    ]
+    for call in calls:
+        with pytest.raises(InvalidId):
+            drive(call())
+
+
+@pytest.mark.parametrize("given", [None, 0, 5, b""], ids=str)
+def test_e8_an_append_id_that_is_none_is_refused(given: Any) -> None:
+    """An empty text is no id; of another type it is a mistake."""
+    kept = manager()
+    with pytest.raises(InvalidId):
+        drive(kept.append("s", turn("one"), id=given))
+    assert context(kept) == []
+
+
+@pytest.mark.parametrize("reasons", ["", [], None, ["x"], [None], 5, {"text": "x"}, [turn("one")]], ids=str)
 def test_e8_a_turn_without_reasons_is_refused(reasons: Any) -> None:
-    """An empty text is one; a list of something else is not."""
-    engine = Engine(history=HistoryConfig(store=create_in_memory_store()), respond=lambda turn: "yes")
+    """An empty text is one; a list of something else is not, and nobody responds to it."""
+    engine = Engine(
+        history=HistoryConfig(store=create_in_memory_store()),
+        respond=lambda turn: "yes" if not turn.user_intent else pytest.fail("asked"),
+    )
     if reasons == "":
         drive(engine.turn("s", reasons))
         assert context(engine) == ["a yes"]
@@ -1164,3 +1355,62 @@ def test_i39_an_altered_entry_is_shown_to_no_model(tmp_path: Path, seq: int, kee
     with pytest.raises(DecisionHistoryCorrupt):
         drive(again.config.store.verify(again.config.store.key("s")))
     drive(again.config.store.close())
+
+
+def forged(tmp_path: Path, keep: bool, seq: int) -> HistoryManager[Any]:
+    """Return a manager over ten entries, one of them rewritten with its own digest, the header left as it was."""
+    journal = open_journal("SQLite", tmp_path)
+    policy: dict[str, Any] = {"max_entries": 5, "keep_truncated": keep}
+    kept = manager(store=JournalStore(journal, namespace="n"), **policy)
+    for number in range(1, 11):
+        drive(kept.append("s", turn(f"question {number:02}")))
+    drive(journal.close())
+    key = kept.config.store.key("s")
+    with contextlib.closing(sqlite3.connect(tmp_path / "lab.db", isolation_level=None)) as connection:
+        stored = [
+            entry
+            for first, packed in connection.execute("SELECT seq, entries FROM minutebook_log ORDER BY seq")
+            for entry in unpack_entries(packed, first)
+        ]
+        entry = next(entry for entry in stored if entry.seq == seq)
+        before = next((entry.digest for entry in stored if entry.seq == seq - 1), b"")
+        if not before:  # it has left
+            (state,) = connection.execute("SELECT state FROM minutebook_conversation").fetchone()
+            before = msgspec.json.decode(state, type=State).cut.digest  # type: ignore[union-attr]
+        assert recompute_digest(before, entry) == entry.digest
+        lied = msgspec.structs.replace(entry, payload=entry.payload.replace(b"question", b"QUESTION"))
+        lied = msgspec.structs.replace(lied, digest=recompute_digest(before, lied))
+        row = pack_entries([lied])
+        assert connection.execute("UPDATE minutebook_log SET entries = ? WHERE seq = ?", (row, seq)).rowcount == 1
+    return manager(store=JournalStore(open_journal("SQLite", tmp_path), namespace=key.namespace), **policy)
+
+
+async def streamed(kept: HistoryManager[Any], seen: list[str]) -> None:
+    async for entry in kept.entries("s"):
+        seen += [reason.text for reason in entry.reasons]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("seq", [6, 7, 8, 9, 10])
+def test_i39_an_entry_forged_with_its_own_digest_is_shown_to_nobody(tmp_path: Path, seq: int, keep: bool) -> None:
+    """The next entry tells, or the header of the newest one: in contexts, in streams up to it, and to cost entries."""
+    kept, seen = forged(tmp_path, keep, seq), list[str]()
+    for call in (kept.get_llm_context("s"), streamed(kept, seen)):
+        with pytest.raises(DecisionHistoryCorrupt) as caught:
+            drive(call)
+        assert caught.value.seq == min(seq + 1, 10)
+    assert "QUESTION" not in "".join(seen)
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(kept.append("s", turn("next")))
+    drive(kept.config.store.close())
+
+
+def test_i39_control_without_the_header_a_forged_newest_entry_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain alone does not tell."""
+    monkeypatch.setattr(proof, "_check_last", lambda header, last: None)
+    kept, seen = forged(tmp_path, False, 10), list[str]()
+    drive(streamed(kept, seen))
+    assert seen[-1] == context(kept)[-2][2:] == "QUESTION 10"
+    drive(kept.config.store.close())

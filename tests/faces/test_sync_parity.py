@@ -58,6 +58,7 @@ SET_BY_INSTANCES = {minutebook.sync.Turn: {"receipt"}}
 DRIVEN = {
     "AsyncIterator": "Iterator",
     "Awaitable[tuple[Record | None, Result]]": "tuple[Record | None, Result]",
+    "Awaitable[HistoryEntry[Meta]]": "HistoryEntry[Meta]",
 }
 """What the annotations of a driven method say instead."""
 

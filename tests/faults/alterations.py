@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from minutebook.model.record import Attempt, Header, OpenExchange, State, Unansw
 from minutebook.ports import Page
 from minutebook.stores import sqlite_rows
 from minutebook.stores.journal import JournalStore
-from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.memory import MemoryJournal, _Rows
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import drive
 
@@ -54,7 +54,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.opened: list[Any] = []
-        self.ids = itertools.count(1)
+        self.ids = count(1)
 
     def journal(self) -> Any:
         raise NotImplementedError
@@ -75,6 +75,10 @@ class Shelf:
         """Return a store as a new process would have it: nothing is remembered."""
         return Counting(self)
 
+    def can_hold(self, header: Header) -> bool:
+        """Return whether the journal can have such a header without its process ending at once."""
+        return header is not None
+
     def held(self, key: ConversationKey) -> tuple[Header, list[Entry]]:
         journal = self.journal()
         header = drive(journal.header(key))
@@ -85,7 +89,7 @@ class Shelf:
         """Store these in the place of what was kept of a conversation; all is put back first where others `written`."""
         if written:
             self.restore()
-        self.ids = itertools.count(1_000)
+        self.ids = count(1_000)
         self.write(key, header, entries)
 
     def close(self) -> None:
@@ -111,9 +115,12 @@ class Ram(Shelf):
     def restore(self) -> None:
         self._journal._namespaces = copy.deepcopy(self._kept)
 
+    def can_hold(self, header: Header) -> bool:
+        return header.entries < FAR  # a place in RAM is made for each
+
     def write(self, key: ConversationKey, header: Header, entries: Sequence[Entry]) -> None:
         log = self._journal._namespaces[NAMESPACE].logs[key.id]
-        log.header, log.rows = header, [pack_entries((entry,)) for entry in entries]
+        log.header, log.rows = header, _Rows(0, [pack_entries((entry,)) for entry in entries])
 
 
 class Sqlite(Shelf):
@@ -264,10 +271,26 @@ def header_changes(header: Header) -> Iterator[tuple[str, Header]]:
     yield "attempt from the beginning", replace(header, attempt=Attempt(1, State()))
 
 
-def changes(header: Header, entries: list[Entry]) -> Iterator[Alteration]:
+def forgeries(entry: Entry, before: bytes, entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
+    """
+    Return an entry with another payload and the digest that it must carry with that, and what was altered.
+
+    It follows from the one before it. What stands behind it, the next entry or the header, is left as it was.
+    """
+    others = [other.payload for other in entries if other.kind is entry.kind and other.payload != entry.payload]
+    telling = [entry.payload.replace(word, word.upper()) for word in (b"question", b"answer", b"result")]
+    for at, payload in enumerate(_payloads(entry.payload, [*telling, *others[:3]])):
+        stop = min(entry.stop, len(payload))
+        forged = msgspec.structs.replace(entry, payload=payload, start=min(entry.start, stop), stop=stop)
+        digest = recompute_digest(before, forged)
+        yield f"payload {at} and its own digest", msgspec.structs.replace(forged, digest=digest)
+
+
+def changes(key: ConversationKey, header: Header, entries: list[Entry]) -> Iterator[Alteration]:
     """Return every alteration of one conversation: what it is, and the header and entries with it."""
     for at, entry in enumerate(entries):
-        for what, altered in entry_changes(entry, entries):
+        forged = forgeries(entry, entries[at - 1].digest if at else first_digest(key), entries)
+        for what, altered in chain(entry_changes(entry, entries), forged):
             yield f"entry {entry.seq} ({entry.kind.name}): {what}", header, [*entries[:at], altered, *entries[at + 1 :]]
     for what, other in header_changes(header):
         yield what, other, entries

@@ -18,15 +18,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.faults.alterations import SHELVES, Alteration, Ram, Shelf, changes, rechained
+from tests.faults.alterations import SHELVES, Alteration, Ram, Shelf, Sqlite, changes, forgeries, rechained
 from tests.policy.histories import SHAPES
 
 from minutebook import history, record_reader
 from minutebook.conversation import Conversation
-from minutebook.errors import DecisionHistoryConflict, MinutebookError
+from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, MinutebookError
+from minutebook.model import proof
 from minutebook.model.bounds import WindowLimits
-from minutebook.model.entries import Entry
+from minutebook.model.entries import Entry, first_digest
 from minutebook.model.record import Header
+from minutebook.ports import Page
+from minutebook.record_reader import RecordReader
 from minutebook.stores import streams
 from minutebook.testing import drive
 
@@ -186,6 +189,10 @@ async def exchanges(case: Altered) -> Any:
     return [(each, each.messages) async for each in case.talk().exchanges()]
 
 
+async def search(case: Altered) -> Any:
+    return [(found, found.value) async for found in case.talk().search("E")]
+
+
 async def last(case: Altered) -> Any:
     return [(each, each.messages) for each in await case.talk().last(2)]
 
@@ -251,6 +258,7 @@ CALLS = (
     windows_after_each_other,
     entries,
     exchanges,
+    search,
     last,
     page,
     read,
@@ -276,7 +284,8 @@ def test_i39_an_altered_record_is_right_or_refused_by_name(
 ) -> None:
     """Every field of every entry and of the header: what was recorded, or a named error; nothing else, ever."""
     case = Altered(SHELVES[kind](tmp_path), name, story, tmp_path)
-    tried = chosen(changes(case.header, case.entries), f"{kind} {name} {story}", SHARE[kind])
+    possible = (each for each in changes(case.key, case.header, case.entries) if case.shelf.can_hold(each[1]))
+    tried = chosen(possible, f"{kind} {name} {story}", SHARE[kind])
     met = Counter(how for what, header, altered in tried for _, how in case.judge(what, header, altered))
     case.shelf.close()
     figure(f"{kind}, {name}, {story}: {len(tried):,} alterations, {sum(met.values()):,} calls, {dict(met)}, 0 wrong")
@@ -297,7 +306,7 @@ def test_i39_a_record_whose_chain_was_made_right_again_raises_nothing_of_another
     """
     case = Altered(Ram(tmp_path), name, story, tmp_path)
     met = Counter[str]()
-    for what, header, altered in chosen(changes(case.header, case.entries), f"{name} {story}", SHARE["RAM"]):
+    for what, header, altered in chosen(changes(case.key, case.header, case.entries), f"{name} {story}", SHARE["RAM"]):
         if header is case.header:
             met.update(how for _, how in case.judge(what, *rechained(case.key, header, altered), told=False))
     assert met["right"]
@@ -307,13 +316,14 @@ def test_i39_control_without_the_chain_altered_records_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A harness that can only pass proves nothing: where nothing is proved, what was altered goes out."""
+    monkeypatch.setattr(proof, "_check_last", lambda *_: None)
     for reader in (history, record_reader):
         monkeypatch.setattr(reader, "proved", lambda key, header, entries: entries)
     for reader in (record_reader, streams):
-        monkeypatch.setattr(reader, "check_links", lambda key, entries: None)
+        monkeypatch.setattr(reader, "check_links", lambda *_: None)
     case = Altered(Ram(tmp_path), "openai-chat", "several", tmp_path)
     wrong = 0
-    for what, header, altered in chosen(changes(case.header, case.entries), "control", 40):
+    for what, header, altered in chosen(changes(case.key, case.header, case.entries), "control", 40):
         try:
             Counter(case.judge(what, header, altered))
         except AssertionError:
@@ -321,6 +331,88 @@ def test_i39_control_without_the_chain_altered_records_are_sent(
     assert wrong > 20
 
 
+SHOWING = (entries, exchanges, search, stored_entries, last, window)
+
+
+@pytest.mark.parametrize("call", SHOWING, ids=lambda call: call.__name__)
+def test_i39_a_newest_entry_forged_with_its_own_digest_is_found_by_the_header(call: Any, tmp_path: Path) -> None:
+    """Its payload and its digest rewritten, the header left: no call that shows it takes it for the truth."""
+    case = Altered(Sqlite(tmp_path), "openai-chat", "several", tmp_path)
+    *older, newest = case.entries
+    for what, forged in forgeries(newest, older[-1].digest, case.entries):
+        case.shelf.alter(case.key, case.header, [*older, forged], written=True)
+        with pytest.raises(DecisionHistoryCorrupt) as caught:
+            drive(call(case))
+        assert caught.value.seq == newest.seq, what
+    case.shelf.close()
+
+
+@pytest.mark.parametrize("call", SHOWING, ids=lambda call: call.__name__)
+def test_i39_control_without_the_header_a_forged_newest_entry_is_shown(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain alone does not tell."""
+    case = Altered(Ram(tmp_path), "openai-chat", "several", tmp_path)
+    monkeypatch.setattr(proof, "_check_last", lambda *_: None)
+    *older, newest = case.entries
+    telling = next(each for _, each in forgeries(newest, older[-1].digest, case.entries) if b"ANSWER" in each.payload)
+    case.shelf.alter(case.key, case.header, [*older, telling], written=True)
+    shown = drive(call(case))[-1]
+    assert "ANSWER 5" in str(shown.payload if isinstance(shown, Entry) else shown)
+
+
+def test_i39_a_stream_shows_no_forged_entry_before_it_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the last of a page: the next one proves it before it is given out."""
+    case = Altered(Ram(tmp_path), "openai-chat", "several", tmp_path)
+    for rows in (1, 2, 3):
+        monkeypatch.setattr(streams, "STREAM_PAGE", Page(rows=rows, messages=2**62, size=2**62))
+        for at, entry in enumerate(case.entries):
+            before = case.entries[at - 1].digest if at else first_digest(case.key)
+            forged = next(each for _, each in forgeries(entry, before, case.entries))
+            case.shelf.alter(case.key, case.header, [*case.entries[:at], forged, *case.entries[at + 1 :]], written=True)
+            seen: list[Entry] = []
+            with pytest.raises(DecisionHistoryCorrupt):
+                drive(collect(case, seen))
+            assert seen == case.entries[: len(seen)], f"entry {entry.seq}, pages of {rows}"
+            assert len(seen) <= at
+
+
+async def collect(case: Altered, seen: list[Entry]) -> None:
+    async for entry in case.shelf.store().entries(case.key):
+        seen += [entry]
+
+
+@pytest.mark.parametrize("seq", range(1, 9))
+def test_i39_one_entry_that_is_read_alone_is_held_to_its_neighbours(seq: int, tmp_path: Path) -> None:
+    """Forged with its own digest, it does not lead to the next one, nor to the header."""
+    case = Altered(Ram(tmp_path), "openai-chat", "several", tmp_path)
+    place = seq if seq < 8 else case.header.entries
+    entry = case.entries[place - 1]
+    before = case.entries[place - 2].digest if place > 1 else first_digest(case.key)
+    reader = RecordReader(case.shelf.journal(), case.key)
+    assert drive(reader.entry(place)) == entry
+    for _, forged in forgeries(entry, before, case.entries):
+        case.shelf.alter(
+            case.key, case.header, [*case.entries[: place - 1], forged, *case.entries[place:]], written=True
+        )
+        reader = RecordReader(case.shelf.journal(), case.key)
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(reader.entry(place))
+        if place > 1:
+            with pytest.raises(DecisionHistoryCorrupt):
+                drive(reader.behind(case.entries[place - 2], 1))
+
+
 def chosen(alterations: Iterator[Alteration], seed: str, share: int) -> list[Alteration]:
     random = Random(seed)
     return [each for each in alterations if share == 1 or not random.randrange(share)]
+
+
+def test_b5_a_search_gives_an_answer_of_several_items_as_an_array(tmp_path: Path) -> None:
+    """What is found is JSON whatever the format: one item by itself, several as the array that they stand in."""
+    case = Altered(Ram(tmp_path), "openai-responses", "several", tmp_path)
+    found = drive(search(case))
+    assert any(isinstance(value, list) and len(value) > 1 for _, value in found)
+    assert any(isinstance(value, dict) for _, value in found)

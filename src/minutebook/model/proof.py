@@ -56,10 +56,31 @@ def proved(key: ConversationKey, header: Header, entries: Sequence[Entry]) -> Se
     Raises:
         DecisionHistoryCorrupt: one is not, or the newest is not the last one by the header.
     """
-    if entries and entries[0].seq == header.entries and entries[0].digest != header.digest:
-        raise damaged(header.entries, "is not the last one by the header")
     check_links(key, entries[::-1], header.cut)
+    if entries:
+        _check_last(header, entries[0])
     return entries if entries and entries[-1].seq == header.cut.seq + 1 else entries[:-1]
+
+
+def followed(header: Header, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """
+    Return entries in a row, oldest first, as far as what stands behind each of them tells that it is the recorded one.
+
+    An entry that was rewritten with its own digest follows from the one before it all the same. So the last of them is
+    left out, since only the next one could tell, unless it is the record's last: then the header tells.
+
+    Raises:
+        DecisionHistoryCorrupt: the last one reaches the header, and is not its last one.
+    """
+    if not entries or entries[-1].seq < header.entries:
+        return entries[:-1]
+    _check_last(header, entries[-1])
+    return entries
+
+
+def _check_last(header: Header, last: Entry) -> None:
+    if last.seq >= header.entries and last.digest != header.digest:
+        raise damaged(last.seq, "is not the last one by the header")
 
 
 class Proof:

@@ -7,6 +7,7 @@ what does not come back equal is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args
 
 import msgspec
@@ -17,8 +18,6 @@ from minutebook.model.entries import INPUT, Draft, damaged
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Entry
 
@@ -122,15 +121,63 @@ def default_projection(entry: HistoryEntry[Any]) -> tuple[LLMContextMessage, ...
     return tuple(message for message in messages if message["content"])
 
 
-def checked_projection(messages: Sequence[object]) -> list[LLMContextMessage]:
+Defaults: TypeAlias = Callable[[], Sequence[LLMContextMessage]]
+Transform: TypeAlias = Callable[[HistoryEntry[Meta]], HistoryEntry[Meta]]
+Derive: TypeAlias = Callable[[HistoryEntry[Meta], Defaults], Sequence[LLMContextMessage]]
+
+
+def projection(entry: HistoryEntry[Meta], derive: Derive[Meta] | None) -> list[LLMContextMessage]:
+    """
+    Return what a model sees of an entry, by the host's projection where there is one.
+
+    Raises:
+        InvalidMessage: the host's gives something else than messages.
+    """
+    return checked_projection(
+        default_projection(entry) if derive is None else derive(entry, lambda: default_projection(entry))
+    )
+
+
+def count_chars(messages: Sequence[LLMContextMessage]) -> int:
+    """Return how many characters (Unicode code points) messages have together."""
+    return sum([len(message["content"]) for message in messages])
+
+
+def type_of(given: object) -> str:
+    """
+    Return the name of the type of what a host's function gave instead of what it should, all that may be told of it.
+
+    A coroutine among these is closed, since nobody waits for it: Python would warn of it where nobody looks.
+    """
+    name = type(given).__name__
+    if isinstance(given, Coroutine):
+        cast("Coroutine[object, object, object]", given).close()
+    return name
+
+
+def checked_entry(entry: HistoryEntry[Meta], giver: str) -> HistoryEntry[Meta]:
+    """
+    Return what is to be recorded, once it is an entry; `giver` says who gave it.
+
+    Raises:
+        InvalidMessage: it is something else.
+    """
+    if not isinstance(entry, HistoryEntry):  # pyright: ignore[reportUnnecessaryIsInstance] - a host's function
+        raise InvalidMessage(f"{giver} a HistoryEntry, not {type_of(entry)}", path="$")
+    return entry
+
+
+def checked_projection(messages: object) -> list[LLMContextMessage]:
     """
     Return what a host's projection gave, as messages of our own.
 
     Raises:
-        InvalidMessage: something else than a role and a text.
+        InvalidMessage: no sequence, or something else in it than a role and a text.
     """
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes, bytearray)):
+        raise InvalidMessage(f"derive_llm_context returns a list of messages, not {type_of(messages)}", path="$")
     checked: list[LLMContextMessage] = []
-    for position, message in enumerate(messages):
+    for position, message in enumerate(cast("Sequence[object]", messages)):
         found = cast("dict[object, object]", message) if isinstance(message, dict) else {}
         role, content = found.get("role"), found.get("content")
         if len(found) != 2 or role not in get_args(Role) or type(content) is not str:
@@ -162,11 +209,8 @@ class Written(Generic[Meta]):
         Return an entry as the log takes it.
 
         Raises:
-            InvalidMessage: no entry, as a transform may return.
             InvalidValue: JSON cannot hold a part of it exactly.
         """
-        if not isinstance(entry, HistoryEntry):  # pyright: ignore[reportUnnecessaryIsInstance] - a host's function
-            raise InvalidMessage(f"an entry is a HistoryEntry, not {type(entry).__name__}", path="$")
         response = entry.response
         value = {
             "kind": entry.kind,

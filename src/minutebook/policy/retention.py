@@ -7,14 +7,19 @@ outside, so nothing here projects, reads or writes.
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import chain
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from minutebook.model.entries import INPUT
+from minutebook.model.shown import type_alone
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from minutebook.model.entries import Entry
+    from minutebook.model.record import Header
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -40,54 +45,122 @@ class Retention(msgspec.Struct, frozen=True):
         return entries <= 1 or (within and (self.max_chars is None or chars <= self.max_chars))
 
 
-class Retained:
+class Retained(msgspec.Struct, frozen=True):
     """
     The entries that a session retains, oldest first: where each stands, and how many characters it projects to.
 
     It belongs to a record that ends at entry `seq` with the chain digest `digest`; both tell whether it still holds.
     """
 
-    def __init__(self, seq: int, digest: bytes, costs: Iterable[tuple[int, int]]) -> None:
-        """Take the entries as (`seq`, characters), oldest first."""
-        self.seq = seq
-        self.digest = digest
-        self.costs = deque(costs)
-        self.chars = sum(chars for _, chars in self.costs)
+    seq: int
+    digest: bytes
+    costs: tuple[tuple[int, int], ...]
+    """The entries as (`seq`, characters)."""
 
-    def count_at(self, digest: bytes) -> int | None:
-        """Return how many entries are retained of the record that ends with `digest`; `None` where it is another."""
-        count = len(self.costs)
-        return count if self.digest == digest else None  # looked at second: it changes first, in another thread too
+    __repr__ = type_alone
 
-    def begin_behind(self, cut: int) -> None:
-        """Leave out what has left the record up to the entry `cut`."""
-        while self.costs and self.costs[0][0] <= cut:
-            self._drop()
+    def behind(self, cut: int) -> Retained:
+        """Return the same without what has left the record up to the entry `cut`."""
+        left = bisect_right(self.costs, cut, key=lambda cost: cost[0])
+        return msgspec.structs.replace(self, costs=self.costs[left:]) if left else self
 
-    def add(self, seq: int, digest: bytes, chars: int) -> None:
-        """Take the entry that the record ends with by now."""
-        self.seq, self.digest = seq, digest
-        self.costs.append((seq, chars))
-        self.chars += chars
+    def grown(self, seq: int, digest: bytes, chars: int, dropped: int) -> Retained:
+        """Return what is retained with the entry that the record ends with by now, once so many oldest are dropped."""
+        return Retained(seq, digest, (*self.costs, (seq, chars))[dropped:])
 
     def excess(self, retention: Retention, chars: int) -> int:
         """Return how many of the oldest are retained no more once one of so many characters has been added."""
-        entries, total, dropped = len(self.costs) + 1, self.chars + chars, 0
-        for _, oldest in chain(self.costs, ((0, chars),)):
-            if retention.holds(entries - dropped, total):
+        sizes = [*(each for _, each in self.costs), chars]
+        total, dropped = sum(sizes), 0
+        for oldest in sizes:
+            if retention.holds(len(sizes) - dropped, total):
                 break
             total -= oldest
             dropped += 1
         return dropped
 
-    def place(self, dropped: int) -> int:
-        """Return where the oldest stands that stays once so many are dropped; 0 where none does."""
-        return self.costs[dropped][0] if dropped < len(self.costs) else 0
+    def cut(self, dropped: int, header: Header) -> int:
+        """
+        Return up to which entry all leaves once so many of the oldest are dropped, of these and the one that is added
+        behind `header`; 0 where nothing leaves.
+        """
+        added = header.entries + 1
+        if dropped > len(self.costs):
+            return added
+        staying = self.costs[dropped][0] if dropped < len(self.costs) else added
+        return staying - 1 if staying - 1 > header.cut.seq else 0
 
-    def drop(self, count: int) -> None:
-        """Leave out so many of the oldest."""
-        for _ in range(count):
-            self._drop()
 
-    def _drop(self) -> None:
-        self.chars -= self.costs.popleft()[1]
+class RetainedScan:
+    """
+    Finds what a record retains, newest first, a `Scanning`; `done` once nothing further can be retained.
+
+    What an entry costs is what `project` says of it, which is asked once for each that is retained, and for one more
+    only where nothing but its characters can tell that it is not (SPEC E4). Where the scan meets the entry that `known`
+    ends with, known costs go on from there: to cost entries it ends there; where it `shows` them it asks `project` for
+    each that is retained all the same, and for no other.
+    """
+
+    def __init__(
+        self,
+        retention: Retention,
+        header: Header,
+        project: Callable[[Entry], int],
+        known: Retained | None,
+        *,
+        shows: bool,
+    ) -> None:
+        """Begin at the end of the record that `header` describes."""
+        self.next_seq = header.entries
+        self.done = retention.is_none or header.entries == header.cut.seq
+        self._retention = retention
+        self._header = header
+        self._project = project
+        self._known = known.behind(header.cut.seq) if known is not None else None
+        self._shows = shows
+        self._told: dict[int, int] | None = None
+        """What is known to be retained from here on, and what it costs; `None` before that is met."""
+        self._costs: list[tuple[int, int]] = []
+        self._chars = 0
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries, newest first; those behind the end count for nothing."""
+        for entry in entries:
+            if self.done:
+                return
+            self.next_seq = entry.seq - 1
+            self._take(entry)
+            self.done = self.done or self.next_seq <= self._header.cut.seq
+
+    def retained(self) -> Retained:
+        """Return what was found to be retained."""
+        return Retained(self._header.entries, self._header.digest, tuple(reversed(self._costs)))
+
+    def _take(self, entry: Entry) -> None:
+        known = self._known
+        if known is not None and (entry.seq, entry.digest) == (known.seq, known.digest):
+            if not self._shows:
+                self._costs += reversed(known.costs)
+                self.done = True
+                return
+            self._told = dict(known.costs)
+        if entry.kind is INPUT:
+            self._weigh(entry)
+
+    def _weigh(self, entry: Entry) -> None:
+        told = None if self._told is None else self._told.get(entry.seq)
+        if self._told is not None and (told is None or not self._holds(told)):
+            self.done = True
+            return
+        projected = self._project(entry)
+        chars = projected if told is None else told
+        if not self._holds(chars):
+            self.done = True
+            return
+        self._costs.append((entry.seq, chars))
+        self._chars += chars
+        self.done = not self._holds(0)
+
+    def _holds(self, chars: int) -> bool:
+        """Return whether one more entry of so many characters is retained too."""
+        return self._retention.holds(len(self._costs) + 1, self._chars + chars)

@@ -80,7 +80,8 @@ class _Log:
 
     def entries(self, first: int, last: int) -> range:
         """Return which entries from `first` to `last` it holds."""
-        return range(max(first, self.header.cut.seq + 1), min(last, self.header.entries) + 1)
+        held = self.rows.base + len(self.rows.packed)
+        return range(max(first, self.header.cut.seq + 1), min(last, self.header.entries, held) + 1)
 
     def earlier(self, delta: Delta) -> Receipt | None:
         """Return the receipt of the commit that `delta` repeats, if it does."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.cuts import has_left
+from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
-from minutebook.model.proof import check_links
+from minutebook.model.proof import check_links, followed
 from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:
@@ -94,27 +95,34 @@ async def stream_pages(
     """
     Stream the entries above `after` of the conversation that `header` describes, oldest first, page by page.
 
-    A step of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages.
+    A step of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages. The last
+    entry of a page waits for the next one, which proves it; the last of the record is held to the header.
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile, or what comes next has left the record.
-        DecisionHistoryCorrupt: an entry is not what was written.
+        DecisionHistoryCorrupt: an entry is missing, or is not what was written.
     """
     after = max(after, header.cut.seq) if header is not None else after
     before: tuple[Entry, ...] = ()
+    waiting: tuple[Entry, ...] = ()
     if header is not None and after > header.cut.seq:
         before = await journal.oldest(key, after - 1, _ONE)
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
-        header = await standing(journal, key, header)
+        counted, header = header.entries, await standing(journal, key, header)
         if header.cut.seq > after and not (page and page[0].seq == after + 1):
             raise has_left(after + 1, header)
+        if not page and after < counted:
+            raise damaged(after + 1, "is missing")
         if not page:
             return
         # Where the entry before has just left, the anchor stands for it.
         check_links(key, (*[entry for entry in before if entry.seq == after], *page), header.cut)
-        yield page
-        before = page[-1:]
+        read = (*waiting, *page)
+        told = followed(header, read)
+        if told:
+            yield tuple(told)
+        before, waiting = page[-1:], read[len(told) :]
         after = page[-1].seq
         await pause()
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from minutebook.model.codec import JSON
-    from minutebook.model.turns import HistoryEntry, LLMContextMessage, TurnReason, TurnResponse
-    from minutebook.sessions import Derive, Transform
+    from minutebook.model.turns import Derive, HistoryEntry, LLMContextMessage, Transform, TurnReason, TurnResponse
 
 HistoryStore = JournalStore
 """What keeps the sessions: any store of `minutebook.sync`."""
@@ -60,6 +59,21 @@ class HistoryManager(Generic[Meta]):
         """Record an entry, transformed, and return it: see `minutebook.HistoryManager.append`."""
         return drive(self._core.append(session, entry, id=id))
 
+    def record(
+        self,
+        session: str,
+        make: Callable[[], HistoryEntry[Meta]],
+        *,
+        id: str = "",  # noqa: A002
+        generates: bool = True,
+    ) -> HistoryEntry[Meta]:
+        """Have an entry made, record it and return it: see `minutebook.HistoryManager.record`."""
+
+        async def made() -> HistoryEntry[Meta]:
+            return make()
+
+        return drive(self._core.record(session, made, id=id, generates=generates))
+
     def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """Return what a model sees of a session: see `minutebook.HistoryManager.get_llm_context`."""
         return drive(self._core.get_llm_context(session))
@@ -72,6 +86,14 @@ class HistoryManager(Generic[Meta]):
 def create_history_manager(config: asynchronous.HistoryConfig[Meta]) -> HistoryManager[Meta]:
     """Return the manager of a policy: see `minutebook.create_history_manager`."""
     return HistoryManager(config)
+
+
+class _ManagerOfEngine(HistoryManager[Meta]):
+    """The manager that an engine has already."""
+
+    def __init__(self, core: asynchronous.HistoryManager[Meta]) -> None:
+        self._core = core
+        self.config = core.config
 
 
 class EngineTurn(Over[asynchronous.EngineTurn]):
@@ -102,8 +124,7 @@ class Engine(Generic[Meta]):
             return respond(EngineTurn(turn))
 
         self._core = asynchronous.Engine(history=history, respond=responds if callable(respond) else respond)
-        self.history = HistoryManager(history)
-        self.history._core = self._core.history  # pyright: ignore[reportPrivateUsage]
+        self.history: HistoryManager[Meta] = _ManagerOfEngine(self._core.history)
 
     def turn(self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None) -> HistoryEntry[Meta]:
         """Have a turn responded to, and record it whole: see `minutebook.Engine.turn`."""
