@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.model.colours import Colour
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
@@ -56,6 +57,8 @@ class JournalStore:
         namespace: the tenant or application, from trusted configuration and never from model input (SPEC D21). It may
             be left out here and given with the history's options instead; until then no conversation is reachable.
     """
+
+    _colour: Colour | None = None  # whether its journal needs an event loop or blocks; what nobody says suits both
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         """Check the namespace; nothing is opened here that the journal has not opened."""
