@@ -140,7 +140,7 @@ def given_tools(tools: Sequence[Callable[..., Any]], *, blocking: bool = False) 
             f"tools is a list of typed functions, not a {type(tools).__name__}; write tools=[function]", option="tools"
         )
     found: list[Capability[..., Any]] = [
-        cast("Capability[..., Any]", each) if isinstance(each, Capability) else capability(each) for each in tools
+        cast("Capability[..., Any]", each) if isinstance(each, Capability) else capability()(each) for each in tools
     ]
     for each in found:
         if blocking:
