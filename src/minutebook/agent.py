@@ -76,7 +76,7 @@ class Agent:
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
         InvalidId: an id that no store can hold.
-        BlockingMismatch: a client or a store of the other colour.
+        BlockingMismatch: a client or a store of the other colour, or in `minutebook.sync` a tool that is `async def`.
     """
 
     _blocking = False
@@ -118,7 +118,8 @@ class Agent:
         self.conversation = fresh_uuid() if conversation is None else conversation
         """The conversation's id in the store."""
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
-        program = Program(name="agent", instructions=settings.prompt, capabilities=given_tools(tools), budgets=budgets)
+        capabilities = given_tools(tools, blocking=self._blocking)
+        program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
         self._chat = Chat(given_store(store), self.conversation, settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 

@@ -7,6 +7,7 @@ Nothing is opened or asked here; a value that comes back is one that the chat ca
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from minutebook.errors import InvalidOption
 from minutebook.model import codec
 from minutebook.model.bounds import check_count
+from minutebook.model.colours import check_plain, check_store_colour
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message
@@ -126,17 +128,24 @@ def kept_count(value: object) -> int:
     return value
 
 
-def given_tools(tools: Sequence[Callable[..., Any]]) -> list[Capability[..., Any]]:
+def given_tools(tools: Sequence[Callable[..., Any]], *, blocking: bool = False) -> list[Capability[..., Any]]:
     """
     Return functions as capabilities of a chat, which has no authority, memory or human beside it.
 
     Raises:
-        InvalidOption: a function that needs one of these, or whose parameters no JSON can fill.
+        InvalidOption: no list, a function that needs one of these, or one whose parameters no JSON can fill.
+        BlockingMismatch: a coroutine function where `blocking`.
     """
+    if isinstance(tools, (str, bytes, dict)) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(
+            f"tools is a list of typed functions, not a {type(tools).__name__}; write tools=[function]", option="tools"
+        )
     found: list[Capability[..., Any]] = [
-        cast("Capability[..., Any]", each) if isinstance(each, Capability) else capability(each) for each in tools
+        cast("Capability[..., Any]", each) if isinstance(each, Capability) else capability()(each) for each in tools
     ]
     for each in found:
+        if blocking:
+            check_plain(each.function, f"the tool {each.name!r}")
         if each.needs_approval or each.memory or each.agent is not None or each.needed:
             raise InvalidOption(
                 f"the tool {each.name!r} needs approval, authority, memory or another agent, which a chat has not; "
@@ -154,6 +163,7 @@ def given_store(store: object) -> JournalStore:
     if store is None:
         return MemoryStore("agents")
     if not isinstance(store, JournalStore):
+        check_store_colour(store, "store", blocking=False)
         raise InvalidOption(f"store is a store of minutebook, not a {type(store).__name__}", option="store")
     return store
 

@@ -20,7 +20,7 @@ from minutebook.errors import InvalidOption
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.context import ContextWindow
 from minutebook.model.decisions import Decision, DecisionRequest
-from minutebook.options import HistoryOptions
+from minutebook.options import HistoryOptions, check_history_colour
 from minutebook.policy.binding import check_reasoning
 from minutebook.providers.anthropic import ANTHROPIC, ANTHROPIC_SDK, DROP_BLOCK_BETA
 from minutebook.providers.endpoints import OFFICIAL
@@ -89,6 +89,7 @@ class ApiProvider:
         others |= {"count": count or None, "stream": stream or None, "context": context, "extra_body": extra_body}
         check_alone(generate, decision_interface, {name: given is not None for name, given in others.items()})
         generator = None if generate is None else Generator(generate, self._api, blocking=self._blocking)
+        check_history_colour(history, blocking=self._blocking)
         self._generates = generate is not None
         self._post = self._posting(client, base_url, api_key)
         if context is not None and self._api is CHAT and (not count or _is_official(self._post)):
@@ -193,7 +194,7 @@ class OpenAIDecisionProvider(ApiProvider):
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
-        BlockingMismatch: an `openai.OpenAI`, which would block the event loop.
+        BlockingMismatch: an `openai.OpenAI` or a store of `minutebook.sync`, which would block the event loop.
     """
 
     _api = RESPONSES
@@ -229,7 +230,7 @@ class AnthropicDecisionProvider(ApiProvider):
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
-        BlockingMismatch: an `anthropic.Anthropic`, which would block the event loop.
+        BlockingMismatch: an `anthropic.Anthropic` or a store of `minutebook.sync`, which would block the event loop.
     """
 
     _api = ANTHROPIC
@@ -301,7 +302,7 @@ class GeminiDecisionProvider(ApiProvider):
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
-        BlockingMismatch: an `httpx2.Client`, which would block the event loop.
+        BlockingMismatch: an `httpx2.Client` or a store of `minutebook.sync`, which would block the event loop.
     """
 
     _api = GEMINI

@@ -79,7 +79,10 @@ class Engine(Generic[Meta]):
 
     Raises:
         InvalidOption: a bound that is not positive, or a `respond` that cannot be called.
+        BlockingMismatch: the policy's store is one of `minutebook.sync`.
     """
+
+    _managing = HistoryManager
 
     def __init__(self, *, history: HistoryConfig[Meta], respond: Respond) -> None:
         if not isinstance(history, HistoryConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -89,7 +92,7 @@ class Engine(Generic[Meta]):
                 check_count(bound, name)
         if not callable(respond):
             raise InvalidOption("respond is a function of a turn", option="respond")
-        self.history = create_history_manager(history)
+        self.history = self._managing(history)
         self._respond = respond
 
     async def turn(

@@ -262,7 +262,11 @@ class ProviderError(MinutebookError):
 
 
 class AgentDecisionProviderUnavailable(ProviderError):
-    """Transport or provider failure: time-outs, refused redirects, every status but 2xx (SPEC D9)."""
+    """
+    Transport or provider failure: time-outs, refused redirects, every status but 2xx (SPEC D9).
+
+    Where a connection failed (`connection_failed`), `cause` is the name of the type of the exception that told so.
+    """
 
 
 class AgentDecisionProviderSchemaViolation(ProviderError):

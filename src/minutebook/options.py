@@ -13,6 +13,7 @@ import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_retained, ttl_ms
+from minutebook.model.colours import check_plain, check_store_colour
 from minutebook.model.events import check_observer
 from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
@@ -115,8 +116,7 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
         if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(
-                f"store is a store of minutebook, not a {type(self.store).__module__}.{type(self.store).__name__}; "
-                "one of minutebook.sync goes with the options and providers of minutebook.sync",
+                f"store is a store of minutebook, not a {type(self.store).__module__}.{type(self.store).__name__}",
                 option="store",
             )
         store = self.store if self.namespace is None else self.store.within(check_id(self.namespace, "namespace"))
@@ -134,6 +134,19 @@ def window_limits(options: HistoryOptions) -> WindowLimits:
     if options.low_water is None:  # pyright: ignore[reportUnnecessaryComparison] - nothing checks a caller's types
         raise InvalidOption("low_water must be a number above 0 and at most 1", option="low_water")
     return WindowLimits(max_messages=options.max_messages, max_bytes=options.max_bytes, low_water=options.low_water)
+
+
+def check_history_colour(history: object, *, blocking: bool) -> None:
+    """
+    Refuse options whose store or callback is not for the provider that they are given to.
+
+    Raises:
+        BlockingMismatch: a store of the other colour, or where `blocking` a `summarize` that is a coroutine function.
+    """
+    if isinstance(history, HistoryOptions):
+        check_store_colour(history.store, "history", blocking=blocking)
+        if blocking:
+            check_plain(history.summarize, "summarize")
 
 
 def given_options(history: object) -> HistoryOptions | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from minutebook import runtime
 from minutebook.errors import InvalidOption
+from minutebook.model.colours import check_store_colour
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.checkpoints import Storage
 from minutebook.runtime.loop import agents_of, one_by_one, shown_type
@@ -88,6 +89,7 @@ class Runtime(runtime.Runtime[T]):
 
     Raises:
         InvalidOption: `program` is none, or needs a store that is not there.
+        BlockingMismatch: a provider or a store of `minutebook.sync`.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ def _storage(store: object, option: str) -> Storage | None:
     if store is None:
         return None
     if not isinstance(store, JournalStore):
+        check_store_colour(store, option, blocking=False)
         raise InvalidOption(f"{option} is a store of minutebook, not {shown_type(store)}", option=option)
     return storage_of(store)
 

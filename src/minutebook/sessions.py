@@ -16,6 +16,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, InvalidOption
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
+from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import INPUT
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
@@ -82,6 +83,7 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_store_colour(self.store, "store", blocking=False)
             raise InvalidOption(
                 f"store is a store of minutebook, not {type(self.store).__name__}; for local work give "
                 "create_in_memory_store()",
@@ -127,8 +129,11 @@ class HistoryManager(Generic[Meta]):
     Used without an `Engine` it takes any bound; one that is not positive retains nothing (SPEC E5).
     """
 
+    _blocking = False
+
     def __init__(self, config: HistoryConfig[Meta]) -> None:
         """Keep the policy; nothing is read or written yet."""
+        check_store_colour(config.store, "history", blocking=self._blocking)
         self.config = config
         self._journal = config.store.journal
         self._written = Written(config.metadata)

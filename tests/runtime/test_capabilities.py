@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.runtime.programs import call, calls, finish, program, runtime
 
+import minutebook
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidOption, InvalidValue
 from minutebook.model.rules import NESTED, RULES, fault_in
 from minutebook.model.schemas import checked_schema
@@ -405,3 +407,35 @@ def test_recursive_types_have_a_schema_that_says_what_it_is() -> None:
         fault_in({"name": "a", "child": {"name": "b", "more": 1}}, schema)
         == "$.child: has a field that is not declared"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"type": "function"}, "a dict"),
+        (lambda order: order, "a lambda"),
+        (functools.partial(print, "x"), "a partial"),
+        ("look_up", "a str"),
+        (None, "a NoneType"),
+    ],
+    ids=["schema", "lambda", "partial", "name", "none"],
+)
+def test_a1_d28_what_is_no_function_with_a_name_is_told_what_one_is(given: Any, told: str) -> None:
+    """A1, D28: a schema, a lambda or a partial: the words say what to write, and not how a name is spelled."""
+    makers: list[Any] = [lambda: minutebook.Agent(name="A", goal="g", api_key="k", tools=[given])]
+    if given is not None:  # without a function the decorator waits for one
+        makers.append(lambda: capability(given))
+    for made in makers:
+        with pytest.raises(InvalidOption, match=f"typed function that has a name, not {told}"):
+            made()
+
+
+@pytest.mark.parametrize("given", [print, {"print": print}, "print", 5], ids=["function", "dict", "name", "number"])
+def test_a1_d28_what_is_no_list_of_functions_is_told_what_one_is(given: Any) -> None:
+    """A1, D28: one function in the place of a list of them is the usual slip."""
+    with pytest.raises(InvalidOption, match=r"tools is a list of typed functions.*tools=\[function\]") as caught:
+        minutebook.Agent(name="A", goal="g", api_key="k", tools=given)
+    assert caught.value.option == "tools"
+    with pytest.raises(InvalidOption, match=r"capabilities=\[function\]") as caught:
+        Program(name="p", instructions="i", capabilities=given)
+    assert caught.value.option == "capabilities"

@@ -7,6 +7,7 @@ import types
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import BlockingMismatch
+from minutebook.model.colours import refuse_loopless
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Generator
@@ -29,7 +30,8 @@ def drive(awaitable: Awaitable[Result]) -> Result:
     Run a coroutine that waits for nothing to its end, and return its result; a `pause` is gone through.
 
     Raises:
-        BlockingMismatch: it suspended, so something asynchronous was given where blocking code runs.
+        BlockingMismatch: it suspended, or found no event loop, so something asynchronous was given where blocking
+            code runs.
     """
     steps = awaitable.__await__()
     try:
@@ -38,10 +40,11 @@ def drive(awaitable: Awaitable[Result]) -> Result:
     except StopIteration as done:
         result: Result = done.value
         return result
-    except BaseException:
+    except BaseException as error:
         # An interrupt may have come between two steps. What is left at a pause has to end there: merely closed, an
         # async generator would count as running for ever.
         _end(steps)
+        refuse_loopless(error)
         raise
     _end(steps)
     raise BlockingMismatch(

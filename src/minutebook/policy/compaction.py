@@ -16,6 +16,7 @@ import msgspec
 from minutebook.errors import DecisionHistorySummaryInvalid, InvalidOption, MinutebookError, raised_at
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, reread
+from minutebook.model.colours import refuse_loopless
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Covered, Summary, checked_summary, covering, fenced
 from minutebook.policy.projection import unit_fragments
@@ -57,6 +58,7 @@ class Summarising(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             DecisionHistorySummaryInvalid: the callback raised, or gave no summary.
+            BlockingMismatch: it waits for an event loop, and none runs.
         """
         covered = covering(before.covered if before else Covered(), removed.units, removed.inputs)
         text = await self._asked(before.text if before else None, _turns(removed, wire))
@@ -69,6 +71,7 @@ class Summarising(msgspec.Struct, frozen=True, kw_only=True):
         except MinutebookError:
             raise
         except Exception as error:
+            refuse_loopless(error)
             failed = raised_at(error)
         # Without its cause: what a callback raises may quote the conversation (promise I-37).
         raise DecisionHistorySummaryInvalid(f"summarize raised {failed}; nothing was changed", problem="raised")

@@ -75,10 +75,14 @@ def refused(refusal: Refusal, field: str = "") -> ProviderContextCountUnavailabl
     )
 
 
-def count_failed(code: str, status: int | None = None) -> ProviderContextCountUnavailable:
-    """Return the error for a count that was asked for and not given, by enumerated code and HTTP status alone."""
+def count_failed(code: str, status: int | None = None, *, cause: str | None = None) -> ProviderContextCountUnavailable:
+    """Return the error for a count that was asked for and not given; its facts are those of `unavailable`."""
+    under = f" ({cause})" if cause else ""
     return ProviderContextCountUnavailable(
-        f"no token count could be had, so nothing was generated: {code}", provider_error_code=code, status=status
+        f"no token count could be had, so nothing was generated: {code}{under}",
+        provider_error_code=code,
+        status=status,
+        cause=cause,
     )
 
 

@@ -67,12 +67,28 @@ def violation(diagnosis: Diagnosis) -> AgentDecisionProviderSchemaViolation:
     )
 
 
-def unavailable(code: str, status: int | None = None) -> AgentDecisionProviderUnavailable:
-    """Return the error for a transport or provider failure, by enumerated code and HTTP status alone."""
-    told = "" if status is None else f", HTTP status {status}"
+def unavailable(
+    code: str, status: int | None = None, *, cause: str | None = None, advice: str = ""
+) -> AgentDecisionProviderUnavailable:
+    """
+    Return the error for a transport or provider failure, by enumerated code and HTTP status alone.
+
+    `cause` is the name of the type of the exception behind it, never its text; `advice` says what to do.
+    """
+    under = f" ({cause})" if cause else ""
+    at = "" if status is None else f", HTTP status {status}"
     return AgentDecisionProviderUnavailable(
-        f"the provider gave no response: {code}{told}", provider_error_code=code, status=status
+        f"the provider {_done(status)}: {code}{under}{at}{advice}", provider_error_code=code, status=status, cause=cause
     )
+
+
+def _done(status: int | None) -> str:
+    """Return what a provider did that left no response to use, as its HTTP status tells."""
+    if status is None:
+        return "gave no response"
+    if status >= 500:
+        return "failed"
+    return "refused the request" if status >= 400 else "gave no usable response"
 
 
 def reported(code: Code, error: JSON, otherwise: str) -> AgentDecisionProviderUnavailable:

@@ -18,7 +18,9 @@ from minutebook.providers.gemini import code_of
 from minutebook.providers.sdk_http import (
     MAX_REFUSAL_BYTES,
     MAX_RESPONSE_BYTES,
+    LoopOfUse,
     check_colour,
+    connection_failed,
     imported,
     is_timeout,
     read_body,
@@ -67,6 +69,7 @@ class Httpx2Post:
         self._blocking = blocking
         self._made = client is None
         self._client: Any = None if client is None else _checked(client, blocking=blocking)
+        self._loop = LoopOfUse("gemini")
 
     def connect(self) -> None:
         """
@@ -91,7 +94,18 @@ class Httpx2Post:
         """Close the client if it was made here; the host's own stays open. The next request makes another."""
         if self._made and self._client is not None:
             client, self._client = self._client, None
-            await result_of(client.close() if self._blocking else client.aclose())
+            if self._blocking:
+                client.close()
+            elif not self._loop.moved():  # else its connections ended with the event loop that they were opened under
+                await client.aclose()
+
+    def _ready(self) -> tuple[Any, bool]:
+        """Return a client for this request, and whether its connections are of another event loop; see `SdkPost`."""
+        moved = not self._blocking and self._loop.moved()
+        if moved and self._made:
+            self._client, moved = None, False
+        self.connect()
+        return self._client, moved
 
     async def __call__(self, path: str, body: bytes) -> bytes:
         """
@@ -101,20 +115,20 @@ class Httpx2Post:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
                 a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
-        self.connect()
+        client, moved = self._ready()
         key = self._own_key()
         headers = {"Content-Type": "application/json", **({"x-goog-api-key": key} if key else {})}
         failure: AgentDecisionProviderUnavailable
         try:
-            request = self._client.build_request("POST", self._base_url + path, content=body, headers=headers)
-            response = await result_of(self._client.send(request, stream=True, follow_redirects=False))
+            request = client.build_request("POST", self._base_url + path, content=body, headers=headers)
+            response = await result_of(client.send(request, stream=True, follow_redirects=False))
             status = int(response.status_code)
             bound = MAX_RESPONSE_BYTES if 200 <= status < 300 else MAX_REFUSAL_BYTES
             received = await read_body(response, bound, blocking=self._blocking)
         except MinutebookError:
             raise
         except Exception as error:  # the host's transport, proxy or hook may raise anything
-            failure = unavailable("timeout" if is_timeout(error) else "connection_failed")
+            failure = unavailable("timeout") if is_timeout(error) else connection_failed(error, moved=moved)
         else:
             if not 200 <= status < 300:
                 failure = unavailable(status_code(code_of, status, received or b""), status)

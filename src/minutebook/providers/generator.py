@@ -19,6 +19,7 @@ from minutebook.errors import (
     raised_at,
 )
 from minutebook.model import codec
+from minutebook.model.colours import refuse_loopless
 from minutebook.providers.decision import Diagnosis, violation
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Generator:
         except MinutebookError:
             raise
         except Exception as error:
+            refuse_loopless(error)
             failure = AgentDecisionProviderUnavailable(
                 f"generate raised {raised_at(error)}", provider_error_code="generator_failed", status=None
             )

@@ -152,8 +152,8 @@ class Guard:
             raise
         except httpx2_module().TimeoutException:
             failure = count_failed("timeout")
-        except Exception:  # whatever a transport of the host raises
-            failure = count_failed("connection_failed")
+        except Exception as error:  # whatever a transport of the host raises
+            failure = count_failed("connection_failed", cause=type(error).__name__)
         # Raised out here and without its cause: an HTTP error holds the request with its key and messages.
         raise failure
 

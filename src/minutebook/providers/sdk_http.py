@@ -27,6 +27,7 @@ from minutebook.providers.decision import unavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
+    from minutebook.errors import AgentDecisionProviderUnavailable
     from minutebook.model.codec import JSON
 
 MAX_RESPONSE_BYTES: Final = codec.MAX_PAYLOAD_BYTES
@@ -54,6 +55,31 @@ class Post(Protocol):
     async def __call__(self, path: str, body: bytes) -> bytes:
         """Post `body` once and return the body of a 2xx response."""
         ...
+
+
+class LoopOfUse:
+    """
+    The event loop that the connections of a client belong to: they end with it, and no other loop can use them.
+
+    It is asked by the library that the clients themselves ask; nothing of a loop is used but whether it is the same.
+    """
+
+    def __init__(self, extra: str) -> None:
+        """Begin with none; `extra` is what brings that library."""
+        self._extra = extra
+        self._loop: object = None
+
+    def moved(self) -> bool:
+        """Return whether another loop runs now than at the time before. Without a loop nothing moves."""
+        before, now = self._loop, self._running()
+        self._loop = before if now is None else now
+        return now is not None and before is not None and now != before
+
+    def _running(self) -> object:
+        try:
+            return imported("anyio.lowlevel", self._extra).current_token()
+        except RuntimeError:
+            return None
 
 
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +146,7 @@ class SdkPost:
         self._blocking = blocking
         self._made = client is None
         self._client: Any = None if client is None else _single(sdk, client, blocking=blocking)
+        self._loop = LoopOfUse(sdk.package)
 
     def host(self) -> str | None:
         """Return where requests go, by a client or URL that says so; `None` for wherever a client of our own goes."""
@@ -145,10 +172,27 @@ class SdkPost:
             self._client = _single(sdk, made, blocking=self._blocking)
 
     async def close(self) -> None:
-        """Close the client if it was made here; the host's own stays open. The next request makes another."""
+        """
+        Close the client if it was made here; the host's own stays open. The next request makes another.
+
+        What was opened under an event loop that is gone ended with it, and is let go.
+        """
         if self._made and self._client is not None:
             client, self._client = self._client, None
-            await result_of(client.close())
+            if self._blocking or not self._loop.moved():
+                await result_of(client.close())
+
+    def _ready(self) -> tuple[Any, bool]:
+        """
+        Return a client for this request, and whether its connections are of another event loop.
+
+        Such a client is left for a fresh one where it was made here: a program may call `asyncio.run` several times.
+        """
+        moved = not self._blocking and self._loop.moved()
+        if moved and self._made:
+            self._client, moved = None, False
+        self.connect()
+        return self._client, moved
 
     async def __call__(self, path: str, body: bytes, heard: Heard | None = None) -> bytes:
         """
@@ -158,13 +202,13 @@ class SdkPost:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
                 a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
-        self.connect()
+        client, moved = self._ready()
         package = self._sdk.package
         module, response_type = imported(package, package), imported("httpx2", package).Response
         failure: MinutebookError
         try:
-            options = {"headers": self._headers(), "follow_redirects": False}
-            posted = self._client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
+            options = {"headers": self._headers(client), "follow_redirects": False}
+            posted = client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
             response = await result_of(posted)
             received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, heard=heard)
             if received is not None:
@@ -175,13 +219,13 @@ class SdkPost:
         except module.APITimeoutError:
             failure = unavailable("timeout")
         except module.APIConnectionError as error:
-            failure = _own_error(error) or unavailable("connection_failed")
+            failure = _own_error(error) or connection_failed(error.__cause__ or error, moved=moved)
         except getattr(module, self._sdk.base_error):
             failure = unavailable("client_failed")
         except MinutebookError:
             raise
         except Exception as error:  # the host's transport, proxy or hook may raise anything
-            failure = unavailable("timeout" if is_timeout(error) else "connection_failed")
+            failure = unavailable("timeout") if is_timeout(error) else connection_failed(error, moved=moved)
         # Raised out here and without its cause: the SDK's errors hold the request with its key and messages, and
         # quote the provider, which quotes them in turn (promise I-37).
         raise failure
@@ -189,11 +233,11 @@ class SdkPost:
     def _status_code(self, status: int, body: bytes) -> str:
         return status_code(self._sdk.code, status, body)
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, client: Any) -> dict[str, str]:
         """Return the headers of a request. One with several values keeps those that the host's client sends."""
         headers = {"Content-Type": "application/json"}
         for name, value in self._sdk.headers.items():
-            given = self._client.default_headers.get(name)
+            given = client.default_headers.get(name)
             headers[name] = f"{given},{value}" if isinstance(given, str) and given else value
         return headers
 
@@ -256,6 +300,15 @@ async def _pieces(response: Any, *, blocking: bool) -> AsyncGenerator[bytes, Non
         async with contextlib.aclosing(coming):
             async for piece in coming:
                 yield piece
+
+
+def connection_failed(error: BaseException, *, moved: bool) -> AgentDecisionProviderUnavailable:
+    """Return the error for a connection that failed, by the type of what told so; its text may quote the request."""
+    advice = (
+        "; the client that was given was used under another event loop, and its connections ended with that one: give "
+        "each asyncio.run a client of its own, or leave client out"
+    )
+    return unavailable("connection_failed", cause=type(error).__name__, advice=advice if moved else "")
 
 
 def is_timeout(error: Exception) -> bool:

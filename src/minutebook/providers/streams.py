@@ -179,7 +179,8 @@ class Deltas:
         self._rest.append(piece)
         if b"\n" not in piece and b"\r" not in piece:
             return ""
-        body, texts, ended = b"".join(self._rest), [], 0
+        body, ended = b"".join(self._rest), 0
+        texts: list[str] = []
         for found in _LINE.finditer(body):
             if found.end() == found.end(1) or (found.end() == len(body) and body.endswith(b"\r")):
                 break  # no end yet, or the first half of one

@@ -175,7 +175,7 @@ def capability(
     """
 
     def decorate(function: Callable[..., Any]) -> Capability[..., Any]:
-        name = check_name(getattr(function, "__name__", None), "a capability's name")
+        name = _name_of(function)
         if name in RESERVED_NAMES:
             raise InvalidOption(f"the name {name!r} is reserved for providers; rename the capability", option="name")
         parameters, arguments, memory_parameter = _contract(function, name)
@@ -200,6 +200,19 @@ def capability(
         )
 
     return decorate if function is None else decorate(function)
+
+
+def _name_of(function: object) -> str:
+    """Return what a function was defined as, which is what a model will call it."""
+    name = getattr(function, "__name__", None)
+    if not callable(function) or name is None or name == "<lambda>":
+        told = "a lambda" if name == "<lambda>" else f"a {type(function).__name__}"
+        raise InvalidOption(
+            f"a capability or tool is a typed function that has a name, not {told}; define one: def look_up(order: "
+            "str) -> str, with an annotation for each parameter and a docstring that tells the model what it does",
+            option="function",
+        )
+    return check_name(name, "a capability's name")
 
 
 def check_name(value: object, what: str) -> str:

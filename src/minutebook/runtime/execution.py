@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minutebook.errors import InvalidValue
 from minutebook.model.codec import decode, encode
+from minutebook.model.colours import refuse_loopless
 from minutebook.model.shown import type_alone
 from minutebook.runtime import observations as observed
 from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
@@ -58,6 +59,7 @@ async def executed(call: ProposedCall, found: Capability[..., Any], arguments: d
 
     Raises:
         InvalidValue: the capability returned what JSON cannot hold: a fault of the program.
+        BlockingMismatch: it waits for an event loop, and none runs; what it did before that is done.
     """
     try:
         value = found.function(**arguments)
@@ -65,7 +67,8 @@ async def executed(call: ProposedCall, found: Capability[..., Any], arguments: d
             value = await value
     except CapabilityFailed as error:
         return observed.failed(call, "CapabilityFailed", _held(error.message, found))
-    except Exception as error:  # whatever it is, the model may react to it
+    except Exception as error:  # whatever else it is, the model may react to it
+        refuse_loopless(error)
         return observed.failed(call, type(error).__name__)
     return observed.executed(call, _held(value, found))
 

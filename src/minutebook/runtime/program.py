@@ -8,6 +8,7 @@ program serves any number of them at once.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
@@ -164,6 +165,12 @@ def _no_output(fault: str) -> AgentDecisionProviderSchemaViolation:
 
 
 def _by_name(capabilities: Sequence[object]) -> Mapping[str, Capability[..., Any]]:
+    if isinstance(capabilities, (str, bytes, dict)) or not isinstance(capabilities, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(
+            f"capabilities is a list of functions with @capability, not a {type(capabilities).__name__}; write "
+            "capabilities=[function]",
+            option="capabilities",
+        )
     found: dict[str, Capability[..., Any]] = {}
     for each in capabilities:
         if not isinstance(each, Capability):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.model.colours import Colour
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
@@ -54,6 +55,8 @@ class JournalStore:
             be left out here and given with the history's options instead; until then no conversation is reachable.
         clock: gives Unix milliseconds: the journal's.
     """
+
+    _colour: Colour | None = None  # whether its journal needs an event loop or blocks; what nobody says suits both
 
     def __init__(
         self, journal: Journal, *, namespace: str | None = None, clock: Callable[[], int] = system_clock

@@ -90,6 +90,8 @@ class SQLiteStore(JournalStore):
         StorageError: the file is not private, foreign, damaged, locked, or the disk failed.
     """
 
+    _colour = "asynchronous"
+
     def __init__(
         self,
         filename: str | os.PathLike[str] | None = None,
@@ -127,6 +129,8 @@ class HostStore(JournalStore):
         InvalidOption: `store` has no `transact`, or is a store of this library; a bound that is no positive number.
         InvalidId: a namespace that no store can hold.
     """
+
+    _colour = "asynchronous"
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from minutebook import conversation as asynchronous
 from minutebook import turn as turns
-from minutebook.model.colours import blocking_only
+from minutebook.model.colours import blocking_only, check_plain
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, drive, streaming
 from minutebook.sync.stores import JournalStore, core_of
@@ -37,6 +37,7 @@ class Conversation(Over[asynchronous.Conversation]):
         max_summary_bytes: int = SUMMARY_BYTES,
         reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
+        check_plain(summarize, "summarize")
         self.store = store
         self._core = asynchronous.Conversation(
             core_of(store),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from minutebook import decisions as asynchronous
-from minutebook.model.colours import blocking_only
+from minutebook.model.colours import blocking_only, check_plain
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, plain
 from minutebook.sync.stores import core_of, store_over
@@ -37,7 +37,8 @@ def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
     max_store_bytes: int | None = None,
     ttl: timedelta | float | None = None,
 ) -> asynchronous.HistoryOptions:
-    """Return a `minutebook.HistoryOptions` over a blocking store."""
+    """Return a `minutebook.HistoryOptions` over a blocking store; `summarize` is a plain function."""
+    check_plain(summarize, "summarize")
     return asynchronous.HistoryOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,

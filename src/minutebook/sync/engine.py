@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeAlias
 
 from minutebook import engine as asynchronous
+from minutebook.model.colours import check_plain
 from minutebook.model.turns import Meta
 from minutebook.sync.driving import Over, blocking, drive, iterate
 from minutebook.sync.stores import JournalStore, MemoryStore, core_of
@@ -35,7 +36,9 @@ def HistoryConfig(  # noqa: N802 - it stands for the class, and makes one
     keep_truncated: bool = False,
     metadata: type[Meta] | None = None,
 ) -> asynchronous.HistoryConfig[Meta]:
-    """Return a `minutebook.HistoryConfig` over a blocking store."""
+    """Return a `minutebook.HistoryConfig` over a blocking store; its functions are plain ones."""
+    check_plain(transform_entry, "transform_entry")
+    check_plain(derive_llm_context, "derive_llm_context")
     return asynchronous.HistoryConfig(
         store=core_of(store),
         max_entries=max_entries,
@@ -47,12 +50,24 @@ def HistoryConfig(  # noqa: N802 - it stands for the class, and makes one
     )
 
 
+class _Managing(asynchronous.HistoryManager[Meta]):
+    """The coroutines of a manager over a store that never suspends them."""
+
+    _blocking = True
+
+
+class _Engine(asynchronous.Engine[Meta]):
+    """The coroutines of an engine over such a manager."""
+
+    _managing = _Managing
+
+
 class HistoryManager(Generic[Meta]):
     """The entries of sessions, and the contexts made of them: see `minutebook.HistoryManager`."""
 
     def __init__(self, config: asynchronous.HistoryConfig[Meta]) -> None:
         """Keep the policy; nothing is read or written yet."""
-        self._core = asynchronous.HistoryManager(config)
+        self._core: asynchronous.HistoryManager[Meta] = _Managing(config)
         self.config = config
 
     def append(self, session: str, entry: HistoryEntry[Meta], *, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
@@ -123,7 +138,7 @@ class Engine(Generic[Meta]):
         def responds(turn: asynchronous.EngineTurn) -> TurnResponse | str:
             return respond(EngineTurn(turn))
 
-        self._core = asynchronous.Engine(history=history, respond=responds if callable(respond) else respond)
+        self._core = _Engine(history=history, respond=responds if callable(respond) else respond)
         self.history: HistoryManager[Meta] = _ManagerOfEngine(self._core.history)
 
     def turn(self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None) -> HistoryEntry[Meta]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from minutebook import programs as asynchronous
 from minutebook.errors import BlockingMismatch
+from minutebook.model.colours import check_plain
 from minutebook.runtime.approvals import APPROVAL_SECONDS
-from minutebook.runtime.loop import checked_providers
+from minutebook.runtime.loop import agents_of, checked_providers
 from minutebook.runtime.memory import MemoryAccess
 from minutebook.stores.clock import system_clock
 from minutebook.sync.driving import drive
@@ -102,6 +103,11 @@ class Runtime(Generic[T]):
             approval_ttl=approval_ttl,
             projection=projection,
         )
+        for each in (provider, *others.values()):
+            check_plain(getattr(each, "decide", None), "a provider's decide")
+        for agent in agents_of(program):
+            for capability in agent.capabilities.values():
+                check_plain(capability.function, f"the function of capability {capability.name!r}")
 
     def run(
         self,

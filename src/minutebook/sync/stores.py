@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import BlockingMismatch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Self
 
     from minutebook import ports
+    from minutebook.model.colours import Colour
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Record
 
@@ -38,9 +40,12 @@ Result = TypeVar("Result")
 class JournalStore(Over[asynchronous.JournalStore]):
     """What all blocking stores are: see `minutebook.stores.journal.JournalStore`."""
 
+    _colour: Colour = "blocking"
+
     def __init__(self, core: asynchronous.JournalStore) -> None:
         """Wrap a store whose journal never suspends."""
-        self._core = core
+        self._core = copy.copy(core)
+        self._core._colour = self._colour  # pyright: ignore[reportPrivateUsage]
 
     @property
     def namespace(self) -> str:
