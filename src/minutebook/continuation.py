@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from minutebook.ports import Wire
 
 _SPOKEN = frozenset({INPUT, INJECTION})
+_GIVEN = frozenset({"input", "args", "arguments"})
+"""Where a call has what it is given, in which a null is a value like any other."""
 
 
 class Continuation:
@@ -73,9 +75,9 @@ class Continuation:
     def _rest(self, step: _Step, entry: Entry) -> Draft:
         """Return what a response says beyond a recorded one: in a list of items two in a row look like one."""
         if step.draft.kind is entry.kind is RESPONSE and not entry.calls:
-            given, recorded = _members(_fragment(step.draft)), _members(entry.fragment)
-            if recorded and _canonical(given[: len(recorded)]) == _canonical(recorded):
-                return self._wire.response(given[len(recorded) :])
+            given, recorded = _answered(self._wire, _fragment(step.draft)), _answered(self._wire, entry.fragment)
+            if recorded and given[: len(recorded)] == recorded:
+                return self._wire.response(_members(_fragment(step.draft))[len(recorded) :])
         raise _conflict(f"entry {step.number} of the transcript is not what is recorded", entry)
 
     def _take_result(self, entry: Entry) -> None:
@@ -185,15 +187,31 @@ def _is_same(wire: Wire, draft: Draft, entry: Entry) -> bool:
         return True
     given, recorded = _fragment(draft), entry.fragment
     if draft.kind is RESPONSE:
-        if not given:
-            return not recorded
-        # The client may have it from the provider, or from a window.
-        given, recorded = wire.sendable(given), wire.sendable(recorded)
+        return _answered(wire, given) == _answered(wire, recorded)
     return bool(given) and _canonical(_members(given)) == _canonical(_members(recorded))
 
 
 def _fragment(draft: Draft) -> bytes:
     return draft.payload[draft.start : draft.stop]
+
+
+def _answered(wire: Wire, fragment: bytes) -> list[str]:
+    """
+    Return the messages or items of a response so that the same ones compare equal, wherever the client has them from.
+
+    It may have them from the provider or from a window; and an SDK writes out members that are null, or leaves them.
+    """
+    return [_canonical(_without_nulls(each)) for each in _members(wire.sendable(fragment))]
+
+
+def _without_nulls(value: JSON) -> JSON:
+    """Return a message or item without the members that are null; what a call is given is left as it is."""
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: each for name, each in value.items() if each is not None}
+    return {name: each if name in _GIVEN else _without_nulls(each) for name, each in kept.items()}
 
 
 def _members(fragment: bytes) -> list[JSON]:

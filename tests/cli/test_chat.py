@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -24,6 +25,7 @@ from minutebook.model.decisions import Observation
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.record import Header
 from minutebook.sync import SQLiteStore
+from minutebook.testing.fakes import Answer, Failure, ProviderFake
 
 pytestmark = on_the_model
 
@@ -303,6 +305,84 @@ def test_a_pipe_whose_line_has_no_answer_ends_with_the_providers_exit_code(tmp_p
         assert (listing.header.state.turns, listing.header.state.exchanges) == (1, 0)
         assert listing.header.state.unanswered
         assert not listing.header.token
+
+
+def through_a_pipe(database: Path, fake: ProviderFake, lines: str) -> subprocess.CompletedProcess[str]:
+    command = ("chat", "--store", f"sqlite:///{database}", "--base-url", fake.base_url, "--model", "m")
+    return run(*command, input=lines, stdin=None)
+
+
+def finishing(text: str) -> Answer:
+    return Answer(text=json.dumps({"decision": {"action": "finish", "text": text}}))
+
+
+def asked_in(fake: ProviderFake) -> list[str]:
+    """Return the user's words of the newest request."""
+    messages = json.loads(fake.requests[-1].body)["messages"]
+    return [message["content"] for message in messages if message["role"] == "user"]
+
+
+def test_d2_at_a_terminal_a_new_line_takes_the_place_of_a_question_that_the_model_fails_at(chats: Chats) -> None:
+    """The way out is told; the new line is asked, the old one is tried once in a run and stays in the record."""
+    refusal = Failure(status=400)
+    with ProviderFake("openai-chat", [refusal, refusal, refusal, finishing("Fine.")]) as fake:
+        arguments = ("--base-url", fake.base_url, "--model", "m")
+        first = chats(*arguments)
+        first.until(PROMPT)
+        first.say("hello")
+        assert "takes its place" in first.until(PROMPT)
+        assert first.leave() == 0
+        second = chats(*arguments)
+        assert "Going on with: hello" in second.until(PROMPT)
+        second.say("and this?")
+        assert "Going on with" not in second.until(PROMPT)
+        second.say("or that?")
+        told = second.until(PROMPT)
+        assert "Going on with" not in told
+        assert answer_in(told) == "Fine."
+        assert second.leave() == 0
+        assert len(fake.requests) == 4
+        assert asked_in(fake) == ["or that?"]
+    header, entries = chats.record()
+    assert [entry.kind for entry in entries if entry.kind is Kind.INPUT] == [Kind.INPUT] * 3
+    assert (header.token, header.state.open, header.state.unanswered) == ("", (), None)
+
+
+def test_d2_from_a_pipe_a_new_line_is_asked_though_the_old_one_fails_again(tmp_path: Path) -> None:
+    """It exited with 4 on every start; now so only where the newest line has no answer."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    script = [Failure(status=400), Failure(status=400), finishing("Fine."), finishing("Also.")]
+    with ProviderFake("openai-chat", script) as fake:
+        assert through_a_pipe(database, fake, "hello\n").returncode == 4
+        told = through_a_pipe(database, fake, "and this?\nand that?\n")
+        assert told.returncode == 0, told.stderr
+        assert re.findall("agent> (.*)", told.stdout) == ["Fine.", "Also."]
+        assert asked_in(fake) == ["and this?", "and that?"]
+
+
+def test_d2_from_a_pipe_without_a_line_the_old_question_tells_the_exit_code(tmp_path: Path) -> None:
+    """Nothing new was asked and the old question failed again: exit code 4; once it is answered, 0."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    with ProviderFake("openai-chat", [Failure(status=400), Failure(status=400), finishing("Fine.")]) as fake:
+        assert [through_a_pipe(database, fake, lines).returncode for lines in ("hello\n", "", "")] == [4, 4, 0]
+
+
+def test_o33_a_new_line_takes_the_place_of_a_question_whose_call_waits(tmp_path: Path) -> None:
+    """The model fails behind a call: what the call came to is recorded with the next line, which is a new turn."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    calling = Answer(text=json.dumps({"decision": {"action": "look_up_order", "order_number": ORDER}}))
+    with ProviderFake("openai-chat", [calling, Failure(status=400), Failure(status=400), finishing("Fine.")]) as fake:
+        assert through_a_pipe(database, fake, "hello\n").returncode == 4
+        told = through_a_pipe(database, fake, "and this?\n")
+        assert told.returncode == 0, told.stderr
+        assert re.findall("agent> (.*)", told.stdout) == ["Fine."]
+    with SQLiteStore(database, namespace="chat") as store:
+        (listing,) = store.list()
+        store.verify(listing.key)
+        assert (listing.header.state.turns, listing.header.state.open) == (2, ())
 
 
 def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> None:

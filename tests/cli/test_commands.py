@@ -17,10 +17,12 @@ from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, docu
 
 import minutebook
 import minutebook.sync
+from minutebook.cli import terminal
 from minutebook.cli.view import look
 from minutebook.model.bounds import WindowLimits
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.private_refusals import unsafe
 from minutebook.sync import Conversation, SQLiteStore
 
 PACKAGES = ("anthropic", "httpx2", "msgspec", "openai", "rich", "typer")
@@ -456,6 +458,13 @@ def test_d20_a_link_is_refused(database: Path) -> None:
     dangling = database.with_name("dangling.sqlite")
     dangling.symlink_to(database.with_name("nowhere"))
     assert asked(dangling, "list").returncode == 3
+
+
+def test_bad_input_90_a_network_file_system_is_told_without_an_option_that_no_command_has() -> None:
+    """No flag allows it, so none is named; a program's own word for it is the library's."""
+    refusal = unsafe("network_filesystem", "/mnt/shop.sqlite")
+    assert "allow_network_filesystem=True" in str(refusal)
+    assert terminal.told(refusal).endswith("use a local disk")
 
 
 def test_d20_doctor_tells_that_others_could_read_the_file(database: Path) -> None:

@@ -334,12 +334,22 @@ def _exchange_sent(name, exchange, told):
     results = [item for _, item in sorted(exchange.results, key=lambda pair: pair[0])]
     told["results in the order of their calls"] += results != [item for _, item in exchange.results]
     if name not in GROUPED:
-        out = [_encoded(item) for item in (*spoken, *results)]
+        sent = [_taken(name, item) for item in spoken]
+        told["members left out that say nothing"] += sum(item != left for item, left in zip(spoken, sent, strict=True))
+        out = [_encoded(item) for item in (*sent, *results)]
     else:
         for messages, wrap in zip((spoken, results), _WRAPS[name], strict=True):
             if messages:
                 out.append(_grouped_sent(name, messages, wrap, told))
     return out + [_encoded(item) for item in exchange.said]
+
+
+def _taken(name, item):
+    """Return an answer of Chat Completions without the members that say nothing and that OpenAI refuses."""
+    if name != "openai-chat":
+        return item
+    kept = {key: value for key, value in item.items() if value is not None or key in ("content", "refusal")}
+    return {key: value for key, value in kept.items() if (key, value) != ("tool_calls", [])}
 
 
 def _grouped_sent(name, messages, wrap, told):

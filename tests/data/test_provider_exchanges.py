@@ -75,6 +75,7 @@ EXCEPTIONS = {
     "a message's role written before its list": 683,  # the grouped formats send the list alone back, byte for byte
     "messages of one side joined": 6,  # of the model while a call waits, as the services join them
     "call ids told apart": 2,
+    "members left out that say nothing": 2,  # nulls, and no calls: others than OpenAI take them
 }
 """All that the window of a whole history changes, and at how many messages; every other byte is the recorded one."""
 REFUSED_ANSWERS = {

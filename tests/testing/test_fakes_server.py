@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import httpx2
@@ -238,6 +241,63 @@ def test_o35_a_stream_that_stops_is_left_open_until_somebody_ends_it() -> None:
         assert fake.wait_for(2)
         fake.close()
         assert isinstance(waiting.exception(10), httpx2.TransportError)
+
+
+def _handlers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def _connected(fake: ProviderFake, *header: str) -> socket.socket:
+    """Return a connection on which a request has been sent, and which is reset when it is closed."""
+    parts = urlsplit(fake.base_url)
+    connection = socket.create_connection((parts.hostname, parts.port), 5)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    body = json.dumps(BODIES["openai-chat"][1])
+    lines = [f"POST {parts.path}/chat/completions HTTP/1.1", "host: here", f"authorization: Bearer {KEY}", *header]
+    connection.sendall("\r\n".join([*lines, f"content-length: {len(body)}", "", body]).encode())
+    return connection
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+@pytest.mark.parametrize("line", [Answer, Cut, Stall], ids=["answer", "cut", "stall"])
+def test_o35_a_client_that_drops_its_connection_leaves_no_traceback(
+    line: Any, size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The answer finds nobody, or the next request never comes: both are what a cancelled call looks like."""
+    gone = threading.Event()
+    answer = Answer(text="x" * size)
+
+    def script(_: Any) -> Any:
+        assert gone.wait(10)
+        return answer if line is Answer else line(answer, size)
+
+    before = _handlers()
+    with ProviderFake("openai-chat", script) as fake:
+        connection = _connected(fake)
+        assert fake.wait_for(1)
+        connection.close()
+        gone.set()
+        kept = _connected(fake)
+        assert kept.recv(20).startswith(b"HTTP/1.1 200")
+        kept.close()
+        handlers = [thread for thread in _handlers() if thread not in before]
+    for thread in handlers:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert capfd.readouterr().err == ""
+
+
+def test_o35_any_other_failure_of_a_connection_is_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """Must be found: a length that is no number fails in the connection's thread, with its traceback."""
+    before = _handlers()
+    with ProviderFake("openai-chat", [Answer(text="x")]) as fake:
+        connection = _connected(fake, "content-length: many")
+        assert connection.recv(1) == b""
+        connection.close()
+        handlers = [thread for thread in _handlers() if thread not in before]
+    for thread in handlers:
+        thread.join(10)
+    assert "ValueError" in capfd.readouterr().err
 
 
 def test_a_closed_fake_answers_nobody_who_kept_a_connection() -> None:

@@ -3,7 +3,8 @@ The demo's agent for a person at a terminal; its conversation is kept between ru
 
 Ctrl-C in a turn stops the turn and comes back to the prompt; at the prompt it ends the chat. Nothing that was recorded
 is lost, and what was asked stays asked: the record tells which question has no answer yet and which call has no result,
-and the next turn begins with those. A call whose result was lost, as by a kill, is reported as interrupted to the
+and the next turn begins with those, once. Where the model fails at it, the next line is a new question and takes its
+place. A call whose result was lost, as by a kill, is reported as interrupted to the
 person and to the model; nothing is executed because a record says so (SPEC D2, D3).
 """
 
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minutebook.cli import agent
-from minutebook.cli.terminal import paragraph, say, shown
+from minutebook.cli.terminal import paragraph, say, shown, told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import DecisionHistoryBusy, MinutebookError
-from minutebook.model.decisions import CallReference, Observation, ProposedCall
+from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
 from minutebook.programs import Runtime
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.structured import StructuredWire
@@ -32,9 +33,13 @@ from minutebook.runtime import interrupted
 from minutebook.stores.opening import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from minutebook.model.decisions import Decision, DecisionRequest
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+    from minutebook.ports import DecisionProvider
     from minutebook.stores.journal import JournalStore
 
 NAMESPACE = "chat"
@@ -88,6 +93,10 @@ class Chat:
         self.session = session
         self.client: Any = agent.client(endpoint)
         self.provider: OpenAIChatDecisionProvider = agent.provider(endpoint, HistoryOptions(store=store), self.client)
+        self.failed = 0
+        """The `seq` of the question that the model has failed at in this run: it is not asked again by itself."""
+        self.failure: MinutebookError | None = None
+        """Why the newest question has no answer."""
         self.observed: dict[CallReference, Observation] = {}
         """What this process really did in a turn that is not finished: no record stands in for it."""
         self.key: ConversationKey = agent.conversation_key(self.provider, RUN_ID, session)
@@ -102,8 +111,24 @@ class Chat:
 
     async def say(self, task: str, observations: tuple[Observation, ...] = ()) -> str:
         """Return the agent's answer to a message, or to one that it was working on."""
+        return await self._run(self.provider, task, observations)
+
+    async def say_instead(self, task: str) -> str:
+        """Return the agent's answer to a message that takes the place of one without an answer, if there is one."""
+        unfinished = await self.unfinished()
+        if unfinished is None or not unfinished[1]:
+            return await self.say(task)
+        return await self._run(_Abandoning(self.provider, unfinished[1]), task)
+
+    async def note_failure(self, error: MinutebookError) -> None:
+        """Note that the question without an answer has been tried."""
+        header = await self.header()
+        self.failed = header.state.turn if header else 0
+        self.failure = error
+
+    async def _run(self, provider: DecisionProvider, task: str, observations: tuple[Observation, ...] = ()) -> str:
         # What was really done is kept here: the chat goes on with a turn only when the person does.
-        runtime = Runtime[agent.Answer](agent.chatting(self.endpoint), self.provider, checkpoints=False)
+        runtime = Runtime[agent.Answer](agent.chatting(self.endpoint), provider, checkpoints=False)
         outcome = await runtime.run(
             task,
             run_id=RUN_ID,
@@ -147,6 +172,18 @@ class Chat:
         await self.store.close()
 
 
+class _Abandoning:
+    """A provider whose first request says that the turn before was given up, and what its last calls came to."""
+
+    def __init__(self, provider: DecisionProvider, observations: tuple[Observation, ...]) -> None:
+        self._provider = provider
+        self._abandoned: Abandoned | None = Abandoned(observations=observations)
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        abandoned, self._abandoned = self._abandoned, None
+        return await self._provider.decide(msgspec.structs.replace(request, abandoned=abandoned))
+
+
 def _proposed(entry: Entry) -> list[ProposedCall]:
     """Return the calls of a recorded decision, as they were proposed."""
     return [
@@ -176,10 +213,15 @@ def _converse(runner: asyncio.Runner, chat: Chat) -> None:
         if header.token and not _freed(runner, chat, header):
             return
     _edit_lines()
+    asks_again = sys.stdin.isatty()
     _go_on(runner, chat)
     while (line := _ask("you> ")) is not None:
         if line.strip() and _go_on(runner, chat):
-            _turn(runner, chat, line.strip())
+            _turn(runner, chat, chat.say_instead(line.strip()))
+            if chat.failure and not asks_again:
+                break
+    if chat.failure and not asks_again:
+        raise chat.failure  # the exit code has to tell
 
 
 def _freed(runner: asyncio.Runner, chat: Chat, header: Header) -> bool:
@@ -201,35 +243,40 @@ def _freed(runner: asyncio.Runner, chat: Chat, header: Header) -> bool:
 
 
 def _go_on(runner: asyncio.Runner, chat: Chat) -> bool:
-    """Answer first what was asked before and has no answer; return whether the conversation can go on."""
-    unfinished = runner.run(chat.unfinished())
+    """
+    Try what was asked before and has no answer, but not again where the model failed at it in this run.
+
+    Return whether a new question can be asked: not where the person has just stopped the old one.
+    """
+    header = runner.run(chat.header())
+    unfinished = None if header is None or header.state.turn == chat.failed else runner.run(chat.unfinished())
     if unfinished is None:
         return True
     paragraph(f"Going on with: {unfinished[0]}")
     for each in unfinished[1]:
         if each.reference not in chat.observed:
             paragraph(f"{each.capability} was interrupted: whether it took effect is unknown, and it is not repeated.")
-    return _turn(runner, chat, *unfinished)
+    return _turn(runner, chat, chat.say(*unfinished))
 
 
-def _turn(runner: asyncio.Runner, chat: Chat, task: str, observations: tuple[Observation, ...] = ()) -> bool:
-    """
-    Take one turn and show its answer; return whether there was one.
-
-    Raises:
-        MinutebookError: there was none, and the lines come from a pipe.
-    """
+def _turn(runner: asyncio.Runner, chat: Chat, answering: Coroutine[Any, Any, str]) -> bool:
+    """Take one turn and show its answer, or why there is none; return whether it ended without the person."""
     try:
-        answer = runner.run(chat.say(task, observations))
+        answer = runner.run(answering)
     except KeyboardInterrupt:
         paragraph("Stopped. Your message is kept, and is answered first when you write again.")
         return False
     except MinutebookError as error:
-        if not sys.stdin.isatty():
-            raise  # nobody is there to ask again; the exit code has to tell
-        paragraph(f"{error.code}: {error}", style="red")
-        return False
-    paragraph(f"agent> {answer}")
+        runner.run(chat.note_failure(error))
+        if sys.stdin.isatty():
+            paragraph(f"{error.code}: {told(error)}", style="red")
+            paragraph(
+                "The message is kept without an answer. Write a new one, which takes its place; or leave with Ctrl-D: "
+                "the same command tries it once more."
+            )
+    else:
+        chat.failure = None
+        paragraph(f"agent> {answer}")
     return True
 
 

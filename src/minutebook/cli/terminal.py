@@ -63,6 +63,7 @@ _FLAGS = {
     "call store.recover(key, worker_stopped=True)": "run `minutebook recover` with --worker-stopped",
     "say worker_stopped=True": "say --worker-stopped",
     "pass force": "say --force",
+    "use a local disk, or pass allow_network_filesystem=True": "use a local disk",
 }
 """What the library's messages call by its own names, and what that is on the command line."""
 
@@ -179,12 +180,18 @@ def paragraph(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> 
     console.print(Text("\n".join(lines), style=style))
 
 
-def fail(error: MinutebookError, *, as_json: bool) -> NoReturn:
-    """Report an error of ours by its code and message, and end with the exit code of its kind."""
-    code = next((code for kind, code in _EXITS if isinstance(error, kind)), EXIT_FAILED)
+def told(error: MinutebookError) -> str:
+    """Return an error's message with the command line's words in the place of the library's."""
     message = str(error)
     for ours, flag in _FLAGS.items():
         message = message.replace(ours, flag)
+    return message
+
+
+def fail(error: MinutebookError, *, as_json: bool) -> NoReturn:
+    """Report an error of ours by its code and message, and end with the exit code of its kind."""
+    code = next((code for kind, code in _EXITS if isinstance(error, kind)), EXIT_FAILED)
+    message = told(error)
     if as_json:
         print_json({"error": error.code, "message": message, "exit": code})
     else:

@@ -188,7 +188,8 @@ class Growth:
             if not open_.parked:
                 raise PairingViolation(
                     f"{what} while {len(open_.waiting)} call(s) of the exchange before it wait for their results; "
-                    "give the results, or park the calls",
+                    "give the results, or park the calls; outside a turn `open_calls()` has them, and `complete` takes "
+                    "their results",
                     exchange=open_.exchange,
                     waiting=open_.waiting,
                 )

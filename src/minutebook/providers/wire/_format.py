@@ -8,7 +8,8 @@ the slice that is sent, and the size formula.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -20,7 +21,7 @@ from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from minutebook.model.codec import JSON
 
@@ -217,13 +218,8 @@ class Format(ABC):
             walk.take(piece)
         return walk.end()
 
-    def _opened(self, messages: Sequence[object]) -> Iterable[Piece]:
-        if isinstance(messages, (bytes, bytearray, memoryview)):
-            payload, value = _bodies.opened(messages)
-            if not isinstance(value, list):
-                raise InvalidMessage("a transcript is a JSON array of messages", path="$")
-            messages = _slices.items(payload)
-        for index, message in enumerate(messages):
+    def _opened(self, messages: object) -> Iterable[Piece]:
+        for index, message in enumerate(_listed(messages)):
             path = f"$[{index}]"
             payload, value = _bodies.opened(message, path)
             yield Piece(path, index, self.side(value, path), payload, value)
@@ -321,6 +317,21 @@ class Format(ABC):
         first = self._resulted(piece.payload, piece.value, positions[0])
         rest = [Draft(kind=Kind.RESULT, payload=_NOTHING, call=position) for position in positions[1:]]
         return [first, *rest]
+
+
+def _listed(messages: object) -> Sequence[object]:
+    """Return the messages of a transcript, those of a JSON array as the bytes of each."""
+    if isinstance(messages, (bytes, bytearray, memoryview)):
+        payload, value = _bodies.opened(cast("bytes", messages))
+        if not isinstance(value, list):
+            raise InvalidMessage("a transcript is a JSON array of messages", path="$")
+        return _slices.items(payload)
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InvalidMessage(
+            f"a list of messages is needed here, not a {type(messages).__name__}; put a single message in a list",
+            path="$",
+        )
+    return cast("Sequence[object]", messages)
 
 
 def _length(wrap: tuple[bytes, bytes]) -> int:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from minutebook.model import codec
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _BLANKS = b" \t\r\n"
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -32,6 +34,34 @@ def find(payload: bytes, *keys: str | int) -> tuple[int, int]:
 def items(array: bytes) -> list[bytes]:
     """Return the bytes of each item of a JSON array."""
     return [bytes(item) for item in _items(array)]
+
+
+def members(value: bytes) -> dict[str, bytes]:
+    """Return the bytes of each member of a JSON object."""
+    return {name: bytes(each).strip(_BLANKS) for name, each in _members(value).items()}
+
+
+def without(value: bytes, refused: Callable[[str, bytes], bool], within: frozenset[str], path: str = "") -> bytes:
+    """
+    Return an object, or a list of objects, without the members that `refused` names; all others byte for byte.
+
+    It is asked with a member's path, as in `tool_calls.function`, and its value. Looked into are the paths in `within`.
+    """
+    if value.startswith(b"["):
+        listed = [item.strip(_BLANKS) for item in items(value)]
+        left = [without(item, refused, within, path) for item in listed]
+        return value if left == listed else b"[%b]" % b",".join(left)
+    if not value.startswith(b"{"):
+        return value
+    given = members(value)
+    kept: dict[str, bytes] = {}
+    for name, each in given.items():
+        place = f"{path}.{name}" if path else name
+        if not refused(place, each):
+            kept[name] = without(each, refused, within, place) if place in within else each
+    if kept == given:
+        return value
+    return b"{%b}" % b",".join(b"%b:%b" % (codec.encode(name), each) for name, each in kept.items())
 
 
 def inside(payload: bytes, array: tuple[int, int], count: int) -> tuple[int, int]:

@@ -132,22 +132,37 @@ def unknown_role(value: dict[str, JSON], roles: str, path: str) -> InvalidMessag
 _FOREIGN = frozenset({"tool_use", "tool_result"})
 
 
-def check_content(message: dict[str, JSON], path: str) -> None:
+def check_content(message: dict[str, JSON], path: str, others: frozenset[str], format_: str) -> None:
     """
-    Refuse content that is neither a text nor a list of parts, and Anthropic's calls and results among the parts.
+    Refuse content that is neither a text nor a list of parts, and among the parts Anthropic's calls and results.
 
-    Parts of other unknown types pass (bad input 47). But a call that stands where nobody looks for one is never paired,
-    and OpenAI's APIs would refuse every request with it from then on (case O-12).
+    Refused are also parts of the types `others`, which only the format `format_` has. Parts of unknown types pass (bad
+    input 47). But a call that stands where nobody looks for one is never paired, and OpenAI's APIs would refuse every
+    request with it, or with a part of the other API, from then on (case O-12).
     """
     content = message.get("content")
     if not isinstance(content, (str, list)):
         raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
     for index, part in enumerate(content if isinstance(content, list) else ()):
-        if kind_of(part) in _FOREIGN:
-            raise InvalidMessage(
-                f"a {kind_of(part)} block is of the format anthropic; convert the message before it is recorded here",
-                path=f"{path}.content[{index}]",
-            )
+        kind, place = kind_of(part), f"{path}.content[{index}]"
+        if kind in _FOREIGN:
+            raise foreign(f"a {kind} block", "anthropic", place)
+        if kind in others:
+            raise foreign(f"a part of the type {kind}", format_, place)
+
+
+def refuse_foreign(message: dict[str, JSON], side: Side, names: frozenset[str], format_: str, path: str) -> None:
+    """Refuse the first member that only the format `format_` has; a null in what the model said is sent nowhere."""
+    for name in message:
+        if name in names and not (message[name] is None and side is Side.ASSISTANT):
+            raise foreign(f"a message with {name}", format_, f"{path}.{name}")
+
+
+def foreign(what: str, format_: str, path: str) -> InvalidMessage:
+    """Return the refusal of what only the format `format_` has."""
+    return InvalidMessage(
+        f"{what} is of the format {format_}; convert the message before it is recorded here", path=path
+    )
 
 
 def kind_of(value: JSON) -> str:

@@ -101,7 +101,13 @@ class Anthropic(BlockFormat):
         return kind_of(block) in _THINKING
 
     def sendable(self, fragment: bytes) -> bytes:
-        """Return a response's list without blank texts and thinking at its end, every other block byte for byte."""
+        """
+        Return a response's list without blank texts and thinking at its end, every other block byte for byte.
+
+        A null `caller`, which an SDK's dump has in every call, is none and no request's.
+        """
+        if b"null" in fragment:
+            fragment = _slices.without(fragment, _is_no_caller, frozenset())
         blocks = _blocks(fragment)
         kept = [place for place, block in enumerate(blocks) if not self.is_empty(block)]
         while kept and self.is_thought(blocks[kept[-1]]):
@@ -119,6 +125,10 @@ class Anthropic(BlockFormat):
     def _content(self, message: dict[str, JSON], path: str) -> list[JSON] | str:
         content = message.get("content")
         return content if isinstance(content, str) else array(content, f"{path}.content")
+
+
+def _is_no_caller(path: str, value: bytes) -> bool:
+    return path == "caller" and value == b"null"
 
 
 def _blocks(fragment: bytes) -> list[JSON]:

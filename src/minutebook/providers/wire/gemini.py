@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidMessage
 from minutebook.model.entries import Call
+from minutebook.providers.wire import _slices
 from minutebook.providers.wire._blocks import BlockFormat
 from minutebook.providers.wire._values import Answer, Names, Reply, Side, array, identifier, members, only, refuse_error
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from minutebook.model.codec import JSON
+
+
+_CALLS: Final = frozenset({"functionCall", "function_call"})
 
 
 class Gemini(BlockFormat):
@@ -79,17 +83,26 @@ class Gemini(BlockFormat):
     def rename_block(self, block: dict[str, JSON], names: Names) -> None:
         """Give the part's call id its new name, if it has a call or a result."""
         for key in ("functionCall", "function_call", "functionResponse", "function_response"):
-            if key in block:
+            if block.get(key) is not None:
                 names.replace(members(block[key], f"$.{key}"), "id")
 
     def is_empty(self, block: JSON) -> bool:
         """Return whether the part is a text without a character and nothing beside it."""
         return block in ({}, {"text": ""})
 
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return a response's parts without members that are null, as a dump of the SDK's has them for every kind."""
+        return _slices.without(fragment, _says_nothing, _CALLS) if b"null" in fragment else fragment
+
 
 def _member(block: dict[str, JSON], camel: str, snake: str, path: str) -> tuple[str, dict[str, JSON] | None]:
-    key = camel if camel in block else snake
-    return key, members(block[key], f"{path}.{key}") if key in block else None
+    """Return a member's spelling and the member; one that is null is none."""
+    key = camel if block.get(camel) is not None else snake
+    return key, None if block.get(key) is None else members(block[key], f"{path}.{key}")
+
+
+def _says_nothing(_: str, value: bytes) -> bool:
+    return value == b"null"
 
 
 WIRE: Final = Gemini()

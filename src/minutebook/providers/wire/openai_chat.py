@@ -1,12 +1,14 @@
 """
 OpenAI Chat Completions, the format that local servers speak too: one message a result, ids on both sides.
 
-Of a response the `choices[0].message` object is sent back, with every field the server put there. The older pair of
-`function_call` and role `function`, which has no ids, is read in transcripts.
+Of a response the `choices[0].message` object is sent back, with every field the server put there, but for what no
+request may hold: an SDK's `model_dump()` writes out every member that the type has, and null is one of the values that
+the API refuses there. The older pair of `function_call` and role `function`, which has no ids, is read in transcripts.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidMessage
@@ -23,11 +25,13 @@ from minutebook.providers.wire._values import (
     array,
     as_text,
     check_content,
+    foreign,
     identifier,
     kind_of,
     members,
     only,
     refuse_error,
+    refuse_foreign,
     unknown_role,
 )
 
@@ -47,6 +51,23 @@ _SIDES: Final = {
 _CONTENT: Final = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 """Any of these makes an assistant's message worth sending; the last two are local servers' own."""
 _PARTS: Final = frozenset({"text"})
+_REFUSED: Final = frozenset(
+    {
+        *("audio.data", "audio.expires_at", "audio.transcript"),  # a request names the audio by its id
+        *("parsed", "tool_calls.function.parsed_arguments"),  # what `parse()` of the SDK made of the answer
+    }
+)
+"""The members of an answer that no request holds, whatever their value."""
+_WITHIN: Final = frozenset({"audio", "tool_calls", "tool_calls.function"})
+_NULLABLE: Final = frozenset({"content", "refusal"})
+"""The members of an answer that say with null that there is none, and that the API writes and takes that way."""
+_SUSPECT: Final = re.compile(rb'null|\[[ \t\r\n]*\]|"audio"|"parsed')
+"""Without one of these a message holds nothing that is refused."""
+_ITEMS_OF_RESPONSES: Final = frozenset(
+    {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
+)
+_OF_RESPONSES: Final = frozenset({"call_id", "encrypted_content", "phase"})
+_PARTS_OF_RESPONSES: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "summary_text"})
 
 
 class OpenAIChat(Format):
@@ -65,11 +86,14 @@ class OpenAIChat(Format):
     def side(self, value: JSON, path: str) -> Side:
         """Return who speaks in the message."""
         message = members(value, path)
+        if kind_of(message) in _ITEMS_OF_RESPONSES:
+            raise foreign(f"an item of the type {kind_of(message)}", "openai-responses", f"{path}.type")
         side = _SIDES.get(str(message.get("role")))
         if side is None:
             raise unknown_role(message, ", ".join(_SIDES), path)
+        refuse_foreign(message, side, _OF_RESPONSES, "openai-responses", path)
         if side is not Side.ASSISTANT or isinstance(message.get("content"), list):
-            check_content(message, path)
+            check_content(message, path, _PARTS_OF_RESPONSES, "openai-responses")
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
@@ -115,8 +139,12 @@ class OpenAIChat(Format):
         """Return what a tool's message answers."""
         if not isinstance(output, dict) or _SIDES.get(str(output.get("role"))) is not Side.RESULTS:
             return None
-        check_content(output, "$")
+        check_content(output, "$", _PARTS_OF_RESPONSES, "openai-responses")
         return self.replies(output, "$")[0]
+
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return a response's message without the members that a request may not hold, the others byte for byte."""
+        return _slices.without(fragment, _is_refused, _WITHIN) if _SUSPECT.search(fragment) else fragment
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a message with its call ids replaced."""
@@ -129,6 +157,12 @@ class OpenAIChat(Format):
         for call in array(message.get("tool_calls") or [], "$.tool_calls"):
             left.replace(members(call, "$.tool_calls"), "id")
         return codec.encode(message)
+
+
+def _is_refused(path: str, value: bytes) -> bool:
+    if value == b"null" and "." not in path:
+        return path not in _NULLABLE
+    return path in _REFUSED or (path == "tool_calls" and not codec.reread(value))
 
 
 def _says_something(value: JSON) -> bool:

@@ -2,11 +2,13 @@
 OpenAI Responses: a flat list of items, of which one response gives several.
 
 The inside of `output` is sent back, items and separators as received. A reasoning item goes with the item that it led
-to; the provider refuses one that stands at the end without a follower, so the slice ends before it (case O-10).
+to; the provider refuses one that stands at the end without a follower, so the slice ends before it (case O-10). Sent
+are the items without the nulls that no request may hold, which an SDK's `model_dump()` writes out for every member.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,6 +32,7 @@ from minutebook.providers.wire._values import (
     kind_of,
     members,
     refuse_error,
+    refuse_foreign,
     unknown_role,
 )
 
@@ -56,6 +59,32 @@ _ARGUMENTS: Final = {
 """The calls that the client answers, and where each has its arguments; the provider answers every other kind."""
 _OUTPUTS: Final = frozenset(f"{call}_output" for call in _ARGUMENTS) | {"tool_search_output"}
 _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
+_OF_CHAT: Final = frozenset(
+    {"tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "name", "parsed"}
+)
+_PARTS_OF_CHAT: Final = frozenset({"text", "image_url", "file"})
+_NULLS: Final = {
+    "message": _OF_CHAT | {"status", "content.logprobs", "content.annotations"},
+    "reasoning": frozenset({"content", "status"}),
+    "mcp_call": frozenset({"status"}),
+    "computer_call": frozenset({"action", "actions"}),
+    "web_search_call": frozenset({"action.queries", "action.query", "action.sources"}),
+    "file_search_call": frozenset({"results.file_id", "results.filename", "results.score", "results.text"}),
+    "image_generation_call": frozenset({"error", "svg_usage", "error.moderation_details"}),
+    "shell_call_output": frozenset({"output.created_by"}),
+    "tool_search_output": frozenset(
+        f"{tools}.{name}"
+        for tools in ("tools", "tools.tools")
+        for name in ("async_", "defer_loading", "description", "format")
+    ),
+}
+"""By the type of an item the members that no request may hold with null; other nulls go back as they came."""
+_NULLS_OF_ALL: Final = frozenset({"id", "async_", "namespace", "created_by"})
+_PARSED: Final = frozenset({"parsed_arguments", "content.parsed"})
+"""What `parse()` of the SDK made of an answer: no request holds it, whatever its value."""
+_WITHIN: Final = frozenset({"content", "action", "results", "error", "output", "tools", "tools.tools"})
+_SUSPECT: Final = re.compile(rb'null|"parsed')
+"""Without one of these the items hold nothing that is refused."""
 
 
 class OpenAIResponses(Format):
@@ -82,7 +111,8 @@ class OpenAIResponses(Format):
         side = _SIDES.get(str(item.get("role")))
         if side is None:
             raise unknown_role(item, ", ".join(_SIDES), path)
-        check_content(item, path)
+        refuse_foreign(item, side, _OF_CHAT, "openai-chat", path)
+        check_content(item, path, _PARTS_OF_CHAT, "openai-chat")
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
@@ -141,6 +171,14 @@ class OpenAIResponses(Format):
             return self.replies(output, "$")[0]
         return None
 
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return a response's items without the members that a request may not hold, the others byte for byte."""
+        if not _SUSPECT.search(fragment):
+            return fragment
+        items = _slices.items(b"[%b]" % fragment)
+        left = [_sendable(item) for item in items]
+        return fragment if left == items else b",".join(left)
+
     def pieces(self, messages: Iterable[Piece]) -> Iterator[Piece]:
         """Return the steps of a transcript: the model's items in a row are one response."""
         run: list[Piece] = []
@@ -163,6 +201,16 @@ class OpenAIResponses(Format):
             if kind_of(item) in _ARGUMENTS or kind_of(item) in _OUTPUTS:
                 left.replace(members(item, "$"), "call_id")
         return codec.encode(items)[1:-1]
+
+
+def _sendable(item: bytes) -> bytes:
+    """Return an item as a request may hold it."""
+    nulls = _NULLS_OF_ALL | _NULLS.get(kind_of(codec.reread(item)) or "message", frozenset())
+
+    def refused(path: str, value: bytes) -> bool:
+        return path in _PARSED or (value == b"null" and path in nulls)
+
+    return _slices.without(item, refused, _WITHIN)
 
 
 def _answered(output: JSON, before: list[JSON]) -> bool:

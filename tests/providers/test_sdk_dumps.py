@@ -1,0 +1,313 @@
+"""
+Answers given as an SDK dumps them: every member that the type has, null or not, in the record; and what is sent.
+
+The clients are the real ones and the fakes hold every request to the SDK's own request types.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anthropic
+import openai
+import pytest
+from openai.types.chat import ParsedChatCompletion
+
+from minutebook.errors import DecisionHistoryConflict, InvalidMessage, PairingViolation
+from minutebook.model.entries import Kind
+from minutebook.providers.wire import wire_format
+from minutebook.sync import Conversation, MemoryStore
+from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake
+
+FORMS = {
+    "model_dump": lambda reply: reply.model_dump(),
+    "json dump": lambda reply: reply.model_dump(mode="json"),
+    "without none": lambda reply: reply.model_dump(exclude_none=True),
+    "to_dict": lambda reply: reply.to_dict(),
+    "object": lambda reply: reply,
+}
+CALLING = Answer(text="Let me look.", calls=(FunctionCall("look", {"place": None}),))
+SCRIPT = (CALLING, Answer(text="It is there."), Answer(text="Still there."))
+LOOK = {"name": "look", "input_schema": {"type": "object"}}
+QUESTION = {"role": "user", "content": "Where is it?"}
+
+
+class Chat:
+    """Chat Completions by the real client."""
+
+    name = "openai-chat"
+
+    def __init__(self, url: str) -> None:
+        self.client = openai.OpenAI(api_key="k", base_url=url, max_retries=0)
+
+    def ask(self, messages):
+        return self.client.chat.completions.create(model="m", messages=messages)
+
+    def said(self, reply, form):
+        return [form(reply.choices[0].message)]
+
+    def result(self, call):
+        return {"role": "tool", "tool_call_id": call, "content": "here"}
+
+
+class Responses(Chat):
+    """Responses by the real client."""
+
+    name = "openai-responses"
+
+    def ask(self, messages):
+        return self.client.responses.create(model="m", input=messages, store=False)
+
+    def said(self, reply, form):
+        return [form(item) for item in reply.output]
+
+    def result(self, call):
+        return {"type": "function_call_output", "call_id": call, "output": "here"}
+
+
+class Messages:
+    """Anthropic Messages by the real client."""
+
+    name = "anthropic"
+
+    def __init__(self, url: str) -> None:
+        self.client = anthropic.Anthropic(api_key="k", base_url=url, max_retries=0)
+
+    def ask(self, messages):
+        return self.client.messages.create(model="m", messages=messages, max_tokens=1024, tools=[LOOK])
+
+    def said(self, reply, form):
+        return [form(reply)]
+
+    def result(self, call):
+        block = {"type": "tool_result", "tool_use_id": call, "content": "here"}
+        return {"role": "user", "content": [block]}
+
+
+APIS = {api.name: api for api in (Chat, Responses, Messages)}
+each_api = pytest.mark.parametrize("name", APIS)
+each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def loop(api, conversation, form):
+    """Take a turn with a call, and one without; every request is a window."""
+    with conversation.turn(QUESTION) as turn:
+        calls = turn.respond(form(api.ask(turn.window().messages)))
+        while calls:
+            for call in calls:
+                turn.result(call, "here")
+            calls = turn.respond(form(api.ask(turn.window().messages)))
+    with conversation.turn("And now?") as turn:
+        turn.respond(form(api.ask(turn.window().messages)))
+
+
+@each_form
+@each_api
+def test_c2_an_answer_in_any_form_that_an_sdk_gives_it_goes_back_in_a_form_that_is_taken(name, form):
+    """The request behind a recorded dump, and the one of the next turn, break no rule; the record keeps every null."""
+    with ProviderFake(name, SCRIPT) as fake:
+        conversation = Conversation(MemoryStore(), "c", format=name)
+        loop(APIS[name](fake.base_url), conversation, form)
+        assert not fake.refused
+        assert len(fake.requests) == 3
+        answers = [entry.payload for entry in conversation.entries() if entry.kind is Kind.RESPONSE]
+        assert len(answers) == 3
+        assert form is not FORMS["model_dump"] or all(b":null" in answer for answer in answers)
+
+
+@each_form
+@each_api
+def test_c4_a_migrated_list_of_dumps_can_be_gone_on_with(name, form):
+    """`append([user, message.model_dump(), result, message.model_dump()])`, then a turn: no request is refused."""
+    with ProviderFake(name, SCRIPT) as fake:
+        api = APIS[name](fake.base_url)
+        listed = transcript(api, form)
+        conversation = Conversation(MemoryStore(), "c", format=name)
+        conversation.append(listed)
+        with conversation.turn("And now?") as turn:
+            turn.respond(api.ask(turn.window().messages))
+        assert not fake.refused
+
+
+def transcript(api, form, forms=None):
+    """Return the list that a client keeps of two answers and a result; in `forms`, if given, the same in each."""
+    first = api.ask([QUESTION])
+    sent = [QUESTION, *api.said(first, FORMS["to_dict"])]
+    (call,) = wire_format(api.name).response(first).calls
+    second = api.ask([*(clean(api, sent)), api.result(call.id)])
+    made = [
+        [QUESTION, *api.said(first, each), api.result(call.id), *api.said(second, each)] for each in forms or (form,)
+    ]
+    return made if forms else made[0]
+
+
+def clean(api, sent):
+    """Return a first request's messages as the fake takes them from a client without any history."""
+    if api.name != "anthropic":
+        return sent
+    return [{"role": each["role"], "content": each["content"]} for each in sent]
+
+
+@each_api
+def test_o18_a_clients_list_is_found_in_the_record_whatever_form_its_answers_have(name):
+    """Recorded from one form, sent again in another: nothing is added, and a new message alone is."""
+    with ProviderFake(name, SCRIPT[:2]) as fake:
+        listed = dict(zip(FORMS, transcript(APIS[name](fake.base_url), None, list(FORMS.values())), strict=True))
+    for recorded in FORMS:
+        for sent in FORMS:
+            conversation = Conversation(MemoryStore(), "c", format=name)
+            conversation.append(listed[recorded])
+            assert conversation.append(listed[sent], whole=True) is None, (recorded, sent)
+            assert conversation.append([*listed[sent], QUESTION], whole=True) is not None
+            altered = json.dumps(listed["to_dict"]).replace("It is there.", "It is gone.")
+            with pytest.raises(DecisionHistoryConflict):
+                conversation.append(json.loads(altered), whole=True)
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])
+def test_c2_the_same_dump_sent_as_it_is_is_refused(name):
+    """Must fail: without a history in between, the fake refuses what `model_dump()` gives."""
+    with ProviderFake(name, SCRIPT if name == "openai-responses" else SCRIPT[1:]) as fake:
+        api = APIS[name](fake.base_url)
+        reply = api.ask([QUESTION])
+        results = [api.result(call.id) for call in wire_format(name).response(reply).calls]
+        with pytest.raises(openai.BadRequestError, match=r"async_|tool_calls"):
+            api.ask([QUESTION, *api.said(reply, FORMS["model_dump"]), *results, QUESTION])
+
+
+MESSAGE = {"role": "assistant", "content": "hi", "refusal": None}
+
+
+@pytest.mark.parametrize(
+    ("members", "sent"),
+    [
+        ({"tool_calls": None}, {}),
+        ({"tool_calls": []}, {}),
+        ({"function_call": None, "audio": None, "annotations": None, "name": None}, {}),
+        ({"parsed": {"a": [None]}}, {}),
+        ({"audio": {"id": "a1", "data": "AA==", "expires_at": 1, "transcript": "t"}}, {"audio": {"id": "a1"}}),
+        ({"annotations": []}, {"annotations": []}),
+        ({"reasoning_content": "null [] audio"}, {"reasoning_content": "null [] audio"}),
+    ],
+)
+def test_c2_chat_leaves_out_what_no_request_holds_and_no_other_member(members, sent):
+    """Nulls but for content and refusal, calls that are none, an audio's data; the rest byte for byte."""
+    wire = wire_format("openai-chat")
+    payload = json.dumps({**MESSAGE, **members}, indent=1).encode()
+    draft = wire.response(payload)
+    left = wire.sendable(payload[draft.start : draft.stop])
+    assert json.loads(left) == {**MESSAGE, **sent}
+    assert draft.payload == payload
+    assert draft.size == len(left)
+    assert wire.sendable(left) == left
+
+
+def test_c2_a_fragment_without_a_null_is_not_read_again():
+    """What holds neither null nor an empty list is the same object: nothing was decoded."""
+    for name, fragment in (
+        ("openai-chat", b'{"role":"assistant","content":"hi"} not JSON'),
+        ("openai-responses", b'{"type":"message","content":[]} not JSON'),
+        ("gemini", b'[{"text":"hi"}] not JSON'),
+    ):
+        assert wire_format(name).sendable(fragment) is fragment
+
+
+def test_c2_what_parse_adds_to_an_answer_is_not_sent():
+    """`chat.completions.parse` gives `parsed` and `parsed_arguments` beside what the model said."""
+    function = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
+    message = {**MESSAGE, "parsed": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    parsed = ParsedChatCompletion.model_validate(
+        {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    )
+    wire = wire_format("openai-chat")
+    for form in FORMS.values():
+        draft = wire.response(form(parsed))
+        assert b"parsed" not in wire.sendable(draft.payload[draft.start : draft.stop])
+
+
+NULLS = {"function_call": None, "function_response": None, "inline_data": None, "thought": None}
+
+
+def test_c2_a_dump_of_geminis_parts_is_read_and_sent_without_its_nulls():
+    """`model_dump(mode="json")` names every kind of part in each; a call's own null stays."""
+    call = {"id": "1", "args": {"a": None}, "name": "f", "partial_args": None}
+    parts = [{**NULLS, "text": "hi"}, {**NULLS, "text": None, "function_call": call, "thought_signature": "c2ln"}]
+    wire = wire_format("gemini")
+    draft = wire.response({"role": "model", "parts": parts})
+    assert [(made.id, made.name) for made in draft.calls] == [("1", "f")]
+    sent = json.loads(wire.sendable(draft.payload[draft.start : draft.stop]))
+    call.pop("partial_args")
+    assert sent == [{"text": "hi"}, {"function_call": call, "thought_signature": "c2ln"}]
+
+
+def test_c2_the_nulls_of_an_item_that_its_type_takes_stay():
+    """Nulls that a service writes itself and takes back are sent as they came."""
+    items = [
+        {"type": "mcp_call", "id": "m", "error": None, "output": None, "status": None, "arguments": "{}", "name": "n"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "null", "status": None, "id": None},
+        {"type": "code_interpreter_call", "id": "i", "code": None, "outputs": None},
+    ]
+    wire = wire_format("openai-responses")
+    draft = wire.response(items)
+    left = json.loads(b"[%b]" % wire.sendable(draft.payload[draft.start : draft.stop]))
+    assert left[0] == {"type": "mcp_call", "id": "m", "error": None, "output": None, "arguments": "{}", "name": "n"}
+    assert left[1] == {"type": "function_call", "call_id": "c", "name": "f", "arguments": "null", "status": None}
+    assert left[2] == items[2]
+
+
+CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "path"),
+    [
+        ("openai-responses", {"role": "assistant", "content": "hi", "tool_calls": CALLS}, "$[1].tool_calls"),
+        ("openai-responses", {"role": "assistant", "content": "hi", "annotations": []}, "$[1].annotations"),
+        ("openai-responses", {"role": "user", "content": "hi", "tool_calls": None}, "$[1].tool_calls"),
+        ("openai-responses", {"role": "user", "content": [{"type": "text", "text": "hi"}]}, "$[1].content[0]"),
+        ("openai-chat", {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, "$[1].type"),
+        ("openai-chat", {"type": "function_call_output", "call_id": "c", "output": "o"}, "$[1].type"),
+        ("openai-chat", {"type": "message", "role": "assistant", "content": "hi"}, "$[1].type"),
+        ("openai-chat", {"role": "assistant", "content": "hi", "phase": "final_answer"}, "$[1].phase"),
+        ("openai-chat", {"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}, "$[1].content[0]"),
+        ("openai-chat", {"role": "user", "content": [{"type": "input_text", "text": "a"}]}, "$[1].content[0]"),
+    ],
+)
+def test_o12_members_of_openais_other_api_are_refused_by_name(name, message, path):
+    """A message of the other API would have every later request refused; nothing of it is recorded."""
+    conversation = Conversation(MemoryStore(), "c", format=name)
+    other = "openai-chat" if name == "openai-responses" else "openai-responses"
+    with pytest.raises(InvalidMessage, match=f"of the format {other}") as refusal:
+        conversation.append([QUESTION, message])
+    assert refusal.value.facts["path"] == path
+    assert list(conversation.entries()) == []
+
+
+def test_bad_input_47_unknown_members_of_the_same_api_pass():
+    """What nobody knows is a newer field, or a local server's own."""
+    for name in ("openai-chat", "openai-responses"):
+        conversation = Conversation(MemoryStore(), "c", format=name)
+        conversation.append([QUESTION, {"role": "assistant", "content": "hi", "reasoning_content": "so", "new": 1}])
+        assert b'"new":1' in conversation.window().json
+
+
+@pytest.mark.parametrize("given", [QUESTION, "Where is it?", 7], ids=["message", "text", "number"])
+def test_bad_input_a_single_message_where_a_list_is_needed_is_told_so(given):
+    """One dict is no list of its keys."""
+    for name in (*APIS, "gemini"):
+        with pytest.raises(InvalidMessage, match="a list of messages is needed"):
+            Conversation(MemoryStore(), "c", format=name).append(given)
+
+
+def test_o12_a_turn_after_a_list_that_ends_in_an_open_call_names_the_way_out():
+    """Outside a turn the words are `open_calls()` and `complete`."""
+    conversation = Conversation(MemoryStore(), "c", format="openai-chat")
+    conversation.append([QUESTION, {"role": "assistant", "content": None, "tool_calls": CALLS}])
+    with pytest.raises(PairingViolation, match=r"`open_calls\(\)`.*`complete`"), conversation.turn("And now?"):
+        pass
+    (call,) = conversation.open_calls()
+    conversation.complete(call, "here")
+    with conversation.turn("And now?") as turn:
+        assert len(turn.window().messages) == 4
+        turn.respond(MESSAGE)
