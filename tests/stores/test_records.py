@@ -446,7 +446,7 @@ def test_bad_input_69_closing_while_in_use(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bad_input_70_turn_that_is_never_finished_is_visible(kind: str, tmp_path: Path) -> None:
-    """A generator that is dropped in its turn leaves a reservation that totals and listings show (70)."""
+    """A turn that nobody goes on with holds a reservation that totals and listings show, and can be recovered (70)."""
     journal = open_journal(kind, tmp_path)
     conversation = chat(journal)
 
@@ -458,9 +458,10 @@ def test_bad_input_70_turn_that_is_never_finished_is_visible(kind: str, tmp_path
     dropped.send(None)
     assert drive(conversation.store.totals()).reserved == 1
     assert drive(conversation.store.list())[0].header.token
-    dropped.close()
     drive(conversation.store.recover(conversation.key, worker_stopped=True))
     assert drive(conversation.store.totals()).reserved == 0
+    dropped.close()
+    drive(conversation.store.verify(conversation.key))
 
 
 # --- the hosted journal's document -----------------------------------------------------------------------------------
