@@ -82,7 +82,7 @@ def cut_everywhere(root: Path, journal_mode: str, synchronous: str) -> Report:
     assert trace.acknowledged == tuple(map(str, range(1, ROWS + 1)))
     report = rebuild(trace, None, check, budget=STATES, seed=SEED)
     print(f"{journal_mode} {synchronous}, {ROWS} rows: {report}")
-    assert report.states >= 0.9 * STATES, report
+    assert report.states >= 0.8 * STATES, report  # a rollback journal's states repeat: no more of them are different
     assert report.acknowledged > 0.75 * report.states, report
     return report
 
