@@ -22,6 +22,7 @@ from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
 from minutebook.model.turns import (
+    FORMAT,
     Derive,
     HistoryEntry,
     LLMContextMessage,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from minutebook.model.record import Header
     from minutebook.ports import Journal
 
-FORMAT = "engine/1"
 KNOWN_SESSIONS = 1024
 """Of how many sessions a manager remembers what their entries cost, the most recently written to."""
 

@@ -49,9 +49,10 @@ from minutebook import (
     create_in_memory_store,
 )
 from minutebook.model import proof
-from minutebook.model.entries import Kind, pack_entries, recompute_digest, unpack_entries
+from minutebook.model.entries import Draft, Kind, pack_entries, recompute_digest, unpack_entries
 from minutebook.model.record import State
 from minutebook.policy.retention import Retained, Retention
+from minutebook.providers.derivation import derived_entries
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
@@ -1413,3 +1414,28 @@ def test_i39_control_without_the_header_a_forged_newest_entry_is_shown(
     drive(streamed(kept, seen))
     assert seen[-1] == context(kept)[-2][2:] == "QUESTION 10"
     drive(kept.config.store.close())
+
+
+@pytest.mark.parametrize("cap", [None, 3])
+def test_e8_a_session_is_exported_and_imported_as_other_conversations_are(tmp_path: Path, cap: int | None) -> None:
+    """A session comes back whole in another store, also one whose oldest turns have left; an altered one does not."""
+    tmp_path.chmod(0o700)
+    store = create_in_memory_store()
+    kept = create_history_manager(HistoryConfig(store=store, max_entries=cap))
+    for number in range(6):
+        drive(kept.append("s", turn(f"question {number}")))
+    key = store.key("s")
+    drive(store.export(key, tmp_path / "s.jsonl"))
+    other = create_in_memory_store()
+    drive(other.import_(key, tmp_path / "s.jsonl", check=derived_entries))
+    there = create_history_manager(HistoryConfig(store=other, max_entries=cap))
+    assert drive(there.get_llm_context("s")) == drive(kept.get_llm_context("s"))
+    drafts = [Draft(kind=entry.kind, payload=entry.payload) for entry in drive(_all_entries(store, key))]
+    assert derived_entries("engine/1", drafts) == len(drafts)
+    for payload in (b"{}", b"[]", drafts[1].payload + b" ", drafts[1].payload.replace(b'"turn"', b'"tern"')):
+        altered = [drafts[0], Draft(kind=drafts[1].kind, payload=payload), *drafts[2:]]
+        assert derived_entries("engine/1", altered) == 1
+
+
+async def _all_entries(store: Any, key: Any) -> list[Any]:
+    return [entry async for entry in store.entries(key)]

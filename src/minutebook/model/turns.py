@@ -29,6 +29,9 @@ else:
     Meta = TypeVar("Meta")
 Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
 
+FORMAT: Final = "engine/1"
+"""What a session's record says that its entries are."""
+
 USER_INTENT: Final = "user_intent"
 """The kind of a reason that is what the user wants: the default projection shows these alone."""
 
@@ -189,6 +192,28 @@ def checked_projection(messages: object) -> list[LLMContextMessage]:
     return checked
 
 
+def _read(payload: bytes) -> HistoryEntry[Any]:
+    """Return the entry of a payload, its metadata as plain JSON. Whatever is wrong with it is raised as it comes."""
+    value: Any = decode(payload)
+    response: Any = value["response"]
+    return HistoryEntry(
+        kind=value["kind"],
+        reasons=tuple([TurnReason(kind=kind, text=text, details=more) for kind, text, more in value["reasons"]]),
+        response=response and TurnResponse(user_message=response[0], details=response[1]),
+        message=value["message"],
+        details=value["details"],
+        meta=value["meta"],
+    )
+
+
+def is_written(draft: Draft) -> bool:
+    """Return whether a draft, its time left out, is what an engine records of the turn or injection in its payload."""
+    try:
+        return Written(None).draft(_read(draft.payload)) == msgspec.structs.replace(draft, wall=0)
+    except (InvalidValue, InvalidMessage, LookupError, TypeError, ValueError):
+        return False
+
+
 class Written(Generic[Meta]):
     """How entries with metadata of one type are written and read; without a type it is plain JSON."""
 
@@ -245,18 +270,7 @@ class Written(Generic[Meta]):
             InvalidOption: its metadata is not of the type that is asked for now.
         """
         try:
-            value: Any = decode(stored.payload)
-            response: Any = value["response"]
-            entry: HistoryEntry[Any] = HistoryEntry(
-                kind=value["kind"],
-                reasons=tuple(
-                    [TurnReason(kind=kind, text=text, details=more) for kind, text, more in value["reasons"]]
-                ),
-                response=response and TurnResponse(user_message=response[0], details=response[1]),
-                message=value["message"],
-                details=value["details"],
-                meta=value["meta"],
-            )
+            entry = _read(stored.payload)
         except (InvalidValue, InvalidMessage, LookupError, TypeError, ValueError):
             raise damaged(stored.seq, "is no turn or injection") from None
         if self._decoder is None or entry.meta is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
+from minutebook.model import turns
 from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, SUMMARY, Call, Draft
 from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.providers.anthropic import ANTHROPIC
@@ -37,9 +38,13 @@ def derived_entries(format: str, drafts: Sequence[Draft]) -> int | None:  # noqa
     """
     Return how many drafts, from the first one on, are what `format` makes of their payloads; linear in the payloads.
 
-    `format` is a wire format, or the identity of a decision provider's conversation: `API/model/interface`. `None` for
-    any other. The drafts are those of a lawful record from its first entry on.
+    `format` is a wire format, that of an engine's sessions, or the identity of a decision provider's conversation:
+    `API/model/interface`. `None` for any other. The drafts are those of a lawful record from its first entry on.
     """
+    if format == turns.FORMAT:
+        marks = (draft.kind is ABANDONED for draft in drafts)
+        right = (mark or turns.is_written(draft) for mark, draft in zip(marks, drafts, strict=True))
+        return next((position for position, is_right in enumerate(right) if not is_right), len(drafts))
     wire = _wire_of(format)
     return None if wire is None else _Derivation(wire, drafts).count()
 
