@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minutebook.chat_options import SUMMARY_BYTES
-from minutebook.errors import DecisionHistorySummaryInvalid, ProviderError
+from minutebook.chat_requests import fitted_request
+from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid, ProviderError
 from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.chat_events import (
@@ -44,6 +45,7 @@ from minutebook.policy.shortening import (
     Backward,
     Said,
     end_of,
+    fitting,
     instruction_places,
     parted,
     said_in,
@@ -54,23 +56,28 @@ from minutebook.programs import Runtime
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
 from minutebook.record_reader import RecordReader
-from minutebook.talk import REQUEST_LIMITS, Server, Talk, unfinished
+from minutebook.talk import Server, Talk, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minutebook.chat_options import Settings
     from minutebook.history import Hold
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Program
     from minutebook.stores.journal import JournalStore
+    from minutebook.windows import Window
 
 KEEP_RECENT: Final = 10
 """How many messages stay whole when the others are summarised (SPEC A6)."""
 
-_NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid)
+_NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded)
 """Why there may be no summary; then plain trimming takes its place (SPEC A6)."""
+
+_SUMMARY_FRAME: Final = 64
+"""Bytes of a request's messages around what a summary is made of: more than the array and the message itself."""
 
 _SUMMARISE: Final = (
     "You write the summary of a conversation that stands in its place. Keep names, numbers, decisions, wishes and what "
@@ -132,7 +139,6 @@ class Chat(Reading):
         self._server = Server(settings, post)
         self._program = program
         self._known = View()
-        room = min(4 * settings.max_history_messages + 64, REQUEST_LIMITS.max_messages)
         self.history = History(
             store.journal,
             store.tails,
@@ -141,7 +147,7 @@ class Chat(Reading):
             self.key,
             wire=CHAT_WIRE,
             identity=CHAT_IDENTITY,
-            limits=msgspec.structs.replace(REQUEST_LIMITS, max_messages=room),
+            limits=settings.request_limits,
             low_water=1.0,
         )
 
@@ -189,10 +195,24 @@ class Chat(Reading):
                 found[seq] = kept
         return shortened([found[seq] for seq in sorted(found)], limit)
 
-    def estimated(self, view: View) -> int:
-        """Return how many tokens a history takes, its summary included; see `Server.estimated`."""
+    async def estimated(self) -> int:
+        """
+        Return how many tokens the history takes as the next request would hold it; see `Server.estimated`.
+
+        Raises:
+            DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
+        """
+        view = await self.view()
+        if any(each.role == "user" for each in view.said):
+
+            async def windowed(limits: WindowLimits, floor: int) -> Window:
+                return await self.history.window(limits, floor=floor)
+
+            fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
+            return self._server.estimated(fitted.json)
         summary: list[JSON] = [{"role": "user", "content": view.mark.told}] if view.mark and view.mark.told else []
-        return self._server.estimated(codec.encode([*summary, *view.messages]))
+        instructions = [message_in(each.role, each.entry) for each in view.said if each.instructs]
+        return self._server.estimated(codec.encode([*summary, *instructions]))
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
@@ -299,7 +319,8 @@ class Chat(Reading):
         Return the history once a summary stands for all but the newest `keep` messages; `None` if nothing is older.
 
         Raises:
-            ProviderError, DecisionHistorySummaryInvalid: none could be made; nothing was changed.
+            ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded: none could be made; nothing was
+                changed.
         """
         parting = parted(view.said, keep)
         if not parting.leaving:
@@ -319,11 +340,28 @@ class Chat(Reading):
         return Renewed(said=parting.staying, mark=mark, event=event)
 
     async def _asked_summary(self, before: str | None, untold: list[Said]) -> str:
-        """Return the summary that a model writes of the one before and of what came since."""
-        told: dict[str, JSON] = {"messages": [message_in(each.role, each.entry) for each in untold]}
-        if before is not None:
-            told = {"summary_so_far": before, **told}
-        return checked_summary(await self._server.written(_SUMMARISE, told), SUMMARY_BYTES)
+        """
+        Return the summary that a model writes of the one before and of what came since, oldest first.
+
+        What one request has no room for is told in the next one, which builds on the summary that came.
+
+        Raises:
+            DecisionHistoryLimitExceeded: one message alone is larger than a request may be; it was not sent.
+        """
+        most = self.settings.request_limits.max_bytes
+        left: list[JSON] = [message_in(each.role, each.entry) for each in untold]
+        text = before or ""
+        while left:
+            told: dict[str, JSON] = {"messages": []} if not text else {"summary_so_far": text, "messages": []}
+            count = fitting([_quoted(each) for each in left], most - _quoted(told) - _SUMMARY_FRAME)
+            if not count:
+                raise DecisionHistoryLimitExceeded(
+                    f"a message is too large for a summary's request of {most:,} bytes; raise max_bytes in limits=",
+                    max_bytes=most,
+                )
+            told["messages"] = left[:count]
+            text, left = checked_summary(await self._server.written(_SUMMARISE, told), SUMMARY_BYTES), left[count:]
+        return text
 
     # --- saying something --------------------------------------------------------------------------------------------
 
@@ -349,7 +387,7 @@ class Chat(Reading):
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
-                renewed = await self._renewed_if_long(view)
+                renewed = await self._renewed_if_long(hold, view, Said("user", entry))
             except _NO_SUMMARY as error:
                 failed = error.code
             said = renewed.said if renewed else view.said
@@ -389,9 +427,18 @@ class Chat(Reading):
             return newest[0]
         return await self._entry(hold.header, turn)
 
-    async def _renewed_if_long(self, view: View) -> Renewed | None:
+    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
+        """Return the history with a summary once it is estimated too long, or no request holds it whole any more."""
         settings = self.settings
-        if not settings.enable_summarization or self.estimated(view) <= settings.summarization_threshold:
+        if not settings.enable_summarization:
+            return None
+
+        async def windowed(limits: WindowLimits, floor: int) -> Window:
+            return await hold.window(limits, floor=floor)
+
+        fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
+        tokens = self._server.estimated(fitted.json, leaving_out=1)
+        if fitted.whole and tokens <= settings.summarization_threshold:
             return None
         return await self._renewed(view, KEEP_RECENT)
 
@@ -400,6 +447,11 @@ class Chat(Reading):
         if outcome.kind == "finished":
             return talk.answer
         raise unfinished(outcome)
+
+
+def _quoted(value: JSON) -> int:
+    """Return the bytes of a value's JSON as a text within JSON."""
+    return len(codec.encode(codec.encode(value).decode()))
 
 
 def _next_seq(header: Header) -> int:

@@ -29,6 +29,7 @@ FACES = {
     "agent",
     "chat",
     "chat_options",
+    "chat_requests",
     "talk",
     "conversation",
     "continuation",
