@@ -13,7 +13,7 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded
 from minutebook.model.shown import type_alone
-from minutebook.policy.shortening import before_window, first_input, opening_input
+from minutebook.policy.shortening import before_window, first_input, left_out, opening_input
 from minutebook.providers.chat import behind, with_context
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def fitted_request(
     while True:
         window = await _window(limits, count, size, windowed, first - 1)
         opening = opening_input(said, window.sent.first)
-        head = [each.entry.fragment for each in before_window(said, opening)]
+        head = [each.entry.fragment for each in left_out(said, opening, window.sent.first)]
         messages = behind(head, window.json if context is None else with_context(window.json, context))
         if len(head) + len(window) <= limits.max_messages and len(messages) <= limits.max_bytes:
             return FittedRequest(json=messages, whole=opening == first)
@@ -75,9 +75,9 @@ async def _window(limits: WindowLimits, count: int, size: int, windowed: Windowe
             least = (error.messages, error.bytes)
     messages, needed = least[0] + count, least[1] + size
     raise DecisionHistoryLimitExceeded(
-        f"what a request must hold, the newest message and the exchange before it, needs {messages:,} messages and "
-        f"{needed:,} bytes, of which {count:,} and {size:,} are instructions and context; limits are "
-        f"{limits.max_messages:,} and {limits.max_bytes:,}. Say less, have tools return less, give larger limits=, or "
+        f"the newest message and the exchange before it must be sent and need {messages:,} messages and "
+        f"{needed:,} bytes, of which {count:,} and {size:,} are instructions and context, beside any summary; limits "
+        f"are {limits.max_messages:,} and {limits.max_bytes:,}. Say less, have tools return less, raise limits=, or "
         "have summarize_history(keep_recent_count=0) take the history's place",
         messages=messages,
         bytes=needed,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+import random
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.faces.test_agent import (
     told,
     user,
 )
+from tests.faces.test_agent_law import INSTRUCTING, PROVE, ROLES, Kept, Server, spoken
+from tests.faces.test_agent_law import look as law_look
 
 from minutebook import Agent, Conversation, MemoryStore, SQLiteStore, WindowLimits, sync
 from minutebook.errors import (
@@ -33,9 +36,11 @@ from minutebook.errors import (
     InvalidOption,
 )
 from minutebook.model.entries import Kind
+from minutebook.policy.shortening import before_window
 from minutebook.testing import Answer, ProviderFake
 from minutebook.testing.fakes import Line, Received, Reply
 
+DECODER = json.JSONDecoder()
 DEFAULT = WindowLimits()
 SMALL = WindowLimits(max_messages=24, max_bytes=20_000)
 
@@ -59,9 +64,12 @@ def giving(size: int) -> Any:
 
 
 def measured(request: Received) -> tuple[int, int]:
-    """Return how many messages a request has, the prompt left out, and the bytes of their JSON."""
-    found = request.json["messages"][1:]
-    return len(found), len(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
+    """Return how many messages a request has, the prompt left out, and the bytes of their JSON as they were sent."""
+    body = request.body.decode()
+    start = body.index('"messages":[') + len('"messages":')
+    found, end = DECODER.raw_decode(body, start)
+    _, after_prompt = DECODER.raw_decode(body, start + 1)
+    return len(found) - 1, len(body[after_prompt:end].encode()) + (len(found) == 1)
 
 
 def beyond(requests: Iterable[Received], limits: WindowLimits) -> list[tuple[int, int]]:
@@ -252,6 +260,94 @@ def test_b11_the_blocking_twin_has_the_same_limits() -> None:
             each.chat(f"q{n}")
         assert beyond(fake.requests, SMALL) == []
         assert max(size for _, size in map(measured, fake.requests)) > 0.8 * SMALL.max_bytes
+
+
+def tell_story(seed: int, fake: ProviderFake, server: Server) -> tuple[int, int]:
+    """Go through one random story under changing limits; return how many chats were cut, and how many were refused."""
+    chance = random.Random(seed)
+    kept, store = Kept(14), sync.MemoryStore()
+    http = httpx2.Client(verify=False, timeout=20)
+    client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
+    cut = refused = 0
+    for number in range(25):
+        limits = WindowLimits(max_messages=chance.randrange(4, 30), max_bytes=chance.randrange(500, 4000))
+        each = sync.Agent(
+            name="Assistant", goal="Help users", client=client, store=store, conversation="c",
+            max_history_messages=14, tools=[law_look], limits=limits,
+        )  # fmt: skip
+        place = f"story {seed}, step {number}"
+        for _ in range(chance.randrange(3)):
+            message = {"role": chance.choice(ROLES), "content": f"m{number}" * chance.randrange(1, 60)}
+            each.add_to_history(message)
+            kept.add(message)
+        if chance.random() < 0.1:
+            kept.summary = f"about {number}"
+            each.set_conversation_summary(kept.summary)
+        asked, before = user(f"u{number}"), len(fake.requests)
+        whole = kept.request(asked)
+        server.calls = chance.random() < 0.5
+        try:
+            answer = each.chat(asked["content"])
+        except DecisionHistoryLimitExceeded:
+            refused += 1
+        else:
+            kept.held.append(asked)
+            kept.add(said(answer))
+            cut += follows(spoken(fake.requests[-1]), whole, kept.summary, place)
+        assert beyond(fake.requests[before:], limits) == [], place
+        assert each.get_history() == kept.held, place
+    store.verify(each.key)
+    return cut, refused
+
+
+def follows(request: list[Any], whole: list[Any], summary: str | None, place: str) -> bool:
+    """Hold a request to the one that nothing bounds, and return whether older messages left it."""
+
+    def speech(messages: list[Any]) -> list[Any]:
+        return [
+            [role, text if isinstance(text, str) else text[-1]] for role, text in messages if role not in INSTRUCTING
+        ]
+
+    assert [each for each in request if each[0] in INSTRUCTING] == [each for each in whole if each[0] in INSTRUCTING], (
+        place
+    )
+    shown, full = speech(request), speech(whole)
+    assert shown[0][0] == "user", place
+    assert set(map(tuple, shown)) <= set(map(tuple, full)), place
+    assert shown[-1] == full[-1], place
+    told = [text[0] for _, text in request if not isinstance(text, str)]
+    assert told == ([] if summary is None else [f"[Previous conversation summary: {summary}]"]), place
+    return len(shown) < len(full)
+
+
+@pytest.mark.timeout(300)
+def test_a5_d7_random_stories_stay_within_random_limits(figure: Callable[[str], None]) -> None:
+    """A5, D7, D8: each request is within its limits, keeps every instruction and the newest message, or is refused."""
+    server = Server()
+    with ProviderFake("openai-chat", server) as fake:
+        counts = [tell_story(seed, fake, server) for seed in range(200 if PROVE else 20)]
+        assert not fake.refused
+    cut, refused = map(sum, zip(*counts, strict=True))
+    figure(f"{len(counts)} stories, {cut:,} requests cut, {refused:,} refused, 0 beyond their limits")
+    assert min(cut, refused) > len(counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("left_out", lambda *_: []),
+        ("left_out", lambda said, opening, _: before_window(said, opening)),
+        ("opening_input", lambda said, _: said[0].seq),
+    ],
+)
+def test_a5_control_stories_within_limits_find_a_planted_fault(
+    name: str, planted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stories that miss instructions which left with the turns around them would prove nothing."""
+    monkeypatch.setattr(f"minutebook.chat_requests.{name}", planted)
+    server = Server()
+    with ProviderFake("openai-chat", server) as fake, pytest.raises(AssertionError, match="story"):
+        _ = [tell_story(seed, fake, server) for seed in range(20)]
 
 
 # --- what starts a summary, and what it takes away -------------------------------------------------------------------

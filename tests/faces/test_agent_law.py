@@ -206,7 +206,7 @@ def test_a3_to_a9_random_stories_follow_a_list(figure: Callable[[str], None]) ->
     [
         ("minutebook.chat.shortened", lambda said, limit: tuple(said[-limit:])),
         ("minutebook.chat_requests.first_input", lambda _: 1),
-        ("minutebook.chat_requests.before_window", lambda *_: []),
+        ("minutebook.chat_requests.left_out", lambda *_: []),
         ("minutebook.chat.instruction_places", lambda _: ()),
     ],
 )

@@ -140,6 +140,15 @@ def before_window(said: Iterable[Said], first: int) -> list[Said]:
     return [each for each in said if each.seq < first and each.instructs]
 
 
+def left_out(said: Iterable[Said], opening: int, start: int) -> list[Said]:
+    """
+    Return the instructions that are in no window which opens at `opening` with the exchange at `start`.
+
+    An instruction goes with the exchange that it was said behind, so that of a turn some may leave.
+    """
+    return [each for each in said if each.instructs and (each.seq < opening or 0 < each.entry.exchange < start)]
+
+
 def fitting(sizes: Sequence[int], room: int) -> int:
     """Return how many of the first of so many bytes have room together, each with a byte between it and the next."""
     sums = accumulate(size + 1 for size in sizes)
