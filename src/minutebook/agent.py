@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage, ConversationState
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -72,6 +73,9 @@ class Agent:
         conversation: its id in the store, to come back to it; a fresh one if left out.
         max_output_tokens: the server's bound on what it generates.
         extra_body: further fields of each request, such as `temperature`.
+        limits: what one request holds of the conversation, calls and results included: 128 messages (or as many as
+            `max_history_messages`) and 262,144 bytes if left out. What does not fit leaves the request, oldest exchange
+            first and whole, and stays in the history. The prompt and the tools' schemas are not counted.
 
     Raises:
         InvalidOption: an option out of its range, or two that exclude each other.
@@ -101,6 +105,7 @@ class Agent:
         conversation: str | None = None,
         max_output_tokens: int | None = None,
         extra_body: Mapping[str, JSON] | None = None,
+        limits: WindowLimits | None = None,
     ) -> None:
         settings = Settings(
             name=name,
@@ -113,6 +118,7 @@ class Agent:
             summarization_model=summarization_model,
             max_output_tokens=max_output_tokens,
             extra_body=extra_body,
+            limits=limits,
         )
         self.name, self.goal = name, goal
         self.conversation = fresh_uuid() if conversation is None else conversation
@@ -133,7 +139,9 @@ class Agent:
             name: who says it, where several do.
 
         Raises:
-            AgentDecisionProviderUnavailable: the server gave no answer.
+            DecisionHistoryLimitExceeded: what must be sent exceeds `limits`; nothing was sent.
+            AgentDecisionProviderUnavailable: the server gave no answer. Nothing shortens a request that was too large
+                for the model (`provider_error_code` is `context_length_exceeded`): the message says what to do.
             AgentDecisionProviderSchemaViolation: what it gave is none.
             AgentBudgetExhausted: the tools' loop came to no answer within its budgets.
             DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
@@ -240,13 +248,19 @@ class Agent:
 
     async def estimate_history_tokens(self) -> int:
         """
-        Return how many tokens the history takes, its summary included.
+        Return how many tokens the history takes as the next request would hold it.
+
+        That includes its summary, and the calls and results of its turns; not what `limits` leave out, nor the prompt
+        and the tools' schemas.
 
         With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
         of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed
         last corrects both.
+
+        Raises:
+            DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.
         """
-        return self._chat.estimated(await self._chat.view())
+        return await self._chat.estimated()
 
     @property
     def agent_id(self) -> str:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from minutebook.chat_requests import fitted_request
 from minutebook.chat_view import KEEP_RECENT, NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.history import History
 from minutebook.model import codec
@@ -45,21 +44,22 @@ from minutebook.policy.shortening import (
 )
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE
+from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
 from minutebook.record_reader import RecordReader
-from minutebook.talk import REQUEST_LIMITS, Server, Talk, unfinished
+from minutebook.talk import Server, Talk, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minutebook.chat_options import Settings
     from minutebook.history import Hold
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage
-    from minutebook.model.codec import JSON
     from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Program
     from minutebook.stores.journal import JournalStore
+    from minutebook.windows import Window
 
 
 class Chat(Reading):
@@ -80,7 +80,6 @@ class Chat(Reading):
         self._server = Server(settings, post)
         self._program = program
         self._known = View()
-        room = min(4 * settings.max_history_messages + 64, REQUEST_LIMITS.max_messages)
         self.history = History(
             store.journal,
             store.tails,
@@ -89,7 +88,7 @@ class Chat(Reading):
             self.key,
             wire=CHAT_WIRE,
             identity=CHAT_IDENTITY,
-            limits=msgspec.structs.replace(REQUEST_LIMITS, max_messages=room),
+            limits=settings.request_limits,
             low_water=1.0,
         )
 
@@ -137,12 +136,25 @@ class Chat(Reading):
                 found[seq] = kept
         return shortened([found[seq] for seq in sorted(found)], limit)
 
-    def estimated(self, view: View) -> int:
-        """Return how many tokens a history takes, its summary included; see `Server.estimated`."""
-        summary: list[JSON] = (
-            [{"role": "user", "content": view.opening.told}] if view.opening and view.opening.told else []
-        )
-        return self._server.estimated(codec.encode([*summary, *view.messages]))
+    async def estimated(self) -> int:
+        """
+        Return how many tokens the history takes as the next request would hold it; see `Server.estimated`.
+
+        Raises:
+            DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
+        """
+        view = await self.view()
+        if any(each.role == "user" for each in view.said):
+
+            async def windowed(limits: WindowLimits, floor: int) -> Window:
+                return await self.history.window(limits, floor=floor)
+
+            fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
+            return self._server.estimated(fitted.json)
+        messages = [message_in(each.role, each.entry) for each in view.said if each.instructs]
+        if view.opening and view.opening.told:
+            messages = [{"role": "user", "content": view.opening.told}, *messages]
+        return self._server.estimated(codec.encode(messages))
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
@@ -248,7 +260,7 @@ class Chat(Reading):
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
-                renewed = await self._renewed_if_long(view)
+                renewed = await self._renewed_if_long(hold, view, Said("user", entry))
             except NO_SUMMARY as error:
                 failed = error.code
             said = renewed.said if renewed else view.said
@@ -288,9 +300,18 @@ class Chat(Reading):
             return newest[0]
         return await self._entry(hold.header, turn)
 
-    async def _renewed_if_long(self, view: View) -> Renewed | None:
+    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
+        """Return the history with a summary once it is estimated too long, or no request holds it whole any more."""
         settings = self.settings
-        if not settings.enable_summarization or self.estimated(view) <= settings.summarization_threshold:
+        if not settings.enable_summarization:
+            return None
+
+        async def windowed(limits: WindowLimits, floor: int) -> Window:
+            return await hold.window(limits, floor=floor)
+
+        fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
+        tokens = self._server.estimated(fitted.json, leaving_out=1)
+        if fitted.whole and tokens <= settings.summarization_threshold:
             return None
         return await renewed_view(self._server, view, KEEP_RECENT)
 

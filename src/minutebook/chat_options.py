@@ -21,10 +21,12 @@ from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_chat import CHAT
 from minutebook.runtime.capabilities import Capability, capability, checked_flag
+from minutebook.turn import checked_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -49,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     summarization_model: str | None
     max_output_tokens: int | None
     extra_body: Mapping[str, JSON] | None
+    limits: WindowLimits | None = None
 
     __repr__ = type_alone
 
@@ -63,12 +66,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 check_count(value, option)
         checked_flag(self.auto_manage_history, "auto_manage_history")
         checked_flag(self.enable_summarization, "enable_summarization")
+        checked_limits(self.limits)
         _ = self.extra
 
     @property
     def prompt(self) -> str:
         """What each request opens with; it is no part of the history."""
         return f"You are {self.name}.\nYour goal: {self.goal}"
+
+    @property
+    def request_limits(self) -> WindowLimits:
+        """
+        What the messages of one request may be: as given, else the core's limits.
+
+        Those have room for as many messages as the history was told to have.
+        """
+        limits = checked_limits(self.limits)
+        if self.limits is not None:
+            return limits
+        return msgspec.structs.replace(limits, max_messages=max(limits.max_messages, self.max_history_messages))
 
     @property
     def extra(self) -> dict[str, bytes]:

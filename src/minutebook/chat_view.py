@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minutebook.chat_options import SUMMARY_BYTES
-from minutebook.errors import DecisionHistorySummaryInvalid, ProviderError
+from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid, ProviderError
+from minutebook.model import codec
 from minutebook.model.chat_events import ChatEvent, HistorySummarized
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Covered, Summary, chat_opening, checked_summary, covering
 from minutebook.model.units import Unit
-from minutebook.policy.shortening import Said, instruction_places, parted
+from minutebook.policy.shortening import Said, fitting, instruction_places, parted
 from minutebook.providers.chat import message_in
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 KEEP_RECENT: Final = 10
 """How many messages stay whole when the others are summarised (SPEC A6)."""
 
-NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid)
+NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded)
 """Why there may be no summary; then plain trimming takes its place (SPEC A6)."""
+
+_SUMMARY_FRAME: Final = 64
+"""Bytes of a request's messages around what a summary is made of: more than the array and the message itself."""
 
 _SUMMARISE: Final = (
     "You write the summary of a conversation that stands in its place. Keep names, numbers, decisions, wishes and what "
@@ -77,7 +81,8 @@ async def renewed_view(server: Server, view: View, keep: int) -> Renewed | None:
     Return the history once a summary stands for all but the newest `keep` messages; `None` if nothing is older.
 
     Raises:
-        ProviderError, DecisionHistorySummaryInvalid: none could be made; nothing was changed.
+        ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded: none could be made; nothing was
+            changed.
     """
     parting = parted(view.said, keep)
     if not parting.leaving:
@@ -98,8 +103,30 @@ async def renewed_view(server: Server, view: View, keep: int) -> Renewed | None:
 
 
 async def _asked_summary(server: Server, before: str | None, untold: list[Said]) -> str:
-    """Return the summary that a model writes of the one before and of what came since."""
-    told: dict[str, object] = {"messages": [message_in(each.role, each.entry) for each in untold]}
-    if before is not None:
-        told = {"summary_so_far": before, **told}
-    return checked_summary(await server.written(_SUMMARISE, told), SUMMARY_BYTES)
+    """
+    Return the summary that a model writes of the one before and of what came since, oldest first.
+
+    What one request has no room for is told in the next one, which builds on the summary that came.
+
+    Raises:
+        DecisionHistoryLimitExceeded: one message alone is larger than a request may be; it was not sent.
+    """
+    most = server.settings.request_limits.max_bytes
+    left = [message_in(each.role, each.entry) for each in untold]
+    text = before or ""
+    while left:
+        told: dict[str, object] = {"summary_so_far": text, "messages": []} if text else {"messages": []}
+        count = fitting([_quoted(each) for each in left], most - _quoted(told) - _SUMMARY_FRAME)
+        if not count:
+            raise DecisionHistoryLimitExceeded(
+                f"a message is too large for a summary's request of {most:,} bytes; raise max_bytes in limits=",
+                max_bytes=most,
+            )
+        told["messages"] = left[:count]
+        text, left = checked_summary(await server.written(_SUMMARISE, told), SUMMARY_BYTES), left[count:]
+    return text
+
+
+def _quoted(value: object) -> int:
+    """Return the bytes of a value's JSON as a text within JSON."""
+    return len(codec.encode(codec.encode(value).decode()))

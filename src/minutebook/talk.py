@@ -8,22 +8,26 @@ being answered and where its window begins, and nothing of histories and summari
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.errors import AgentBudgetExhausted, AgentDecisionProviderSchemaViolation, ProviderError
+from minutebook.chat_requests import fitted_request
+from minutebook.errors import (
+    AgentBudgetExhausted,
+    AgentDecisionProviderSchemaViolation,
+    AgentDecisionProviderUnavailable,
+    ProviderError,
+)
 from minutebook.model import codec
-from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
 from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header
 from minutebook.policy.estimates import Estimates
-from minutebook.policy.shortening import before_window, first_input
-from minutebook.providers.chat import CHAT_WIRE, behind, exact_counter, read_answer, weighed, with_context
-from minutebook.providers.decision import Ask, joined
+from minutebook.providers.chat import CHAT_WIRE, exact_counter, read_answer, weighed
+from minutebook.providers.decision import Ask, Diagnosis, joined
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import answers, merged, opened
@@ -34,12 +38,11 @@ if TYPE_CHECKING:
 
     from minutebook.chat_options import Settings
     from minutebook.history import History, Hold
+    from minutebook.model.bounds import WindowLimits
     from minutebook.policy.shortening import Said
     from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Outcome
-
-REQUEST_LIMITS: Final = WindowLimits(max_messages=1_000_000, max_bytes=codec.MAX_PAYLOAD_BYTES, low_water=1.0)
-"""A request holds the history whole, with all its turns' calls and results; what is too large the server refuses."""
+    from minutebook.windows import Window
 
 
 class Server:
@@ -108,14 +111,17 @@ class Server:
             fields = CHAT.fields(ask)
             self._billed = (fields["messages"], fields.get("tools", b""), billed)
 
-    def estimated(self, messages: bytes) -> int:
-        """Return how many tokens messages take: by a tokenizer or a rule, corrected by the newest bill."""
+    def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
+        """
+        Return how many tokens messages take, the newest ones left out: by a tokenizer or a rule, corrected by the bill.
+        """
         estimates = self._estimates or _estimates(self.settings.model)
         if self._billed is not None:
             (sent, tools, billed), self._billed = self._billed, None
             estimates = estimates.learned(estimates.expected(weighed(sent, tools)), billed)
         self._estimates = estimates
-        return estimates.corrected(estimates.expected(weighed(messages)))
+        found = weighed(messages)
+        return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
 
 
 class Talk:
@@ -137,13 +143,11 @@ class Talk:
         hold: Hold | None = None,
         streamed: bool = False,
     ) -> None:
-        first = first_input(said)
         self._server = server
         self._history = history
         self._header = header
         self._hold = hold
-        self._floor = first - 1
-        self._head = [each.entry.fragment for each in before_window(said, first)]
+        self._said = said
         self._context = context
         self._streamed = streamed
         self._interface = Native(CHAT_WIRE, CHAT)
@@ -156,12 +160,15 @@ class Talk:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
         results = answers(self._record().state.open, request.observations, self._interface)
         self.staged = (*self.staged, *results)
-        window = await self._window()
-        messages = behind(self._head, window if self._context is None else with_context(window, self._context))
-        ask = self._server.ask(messages, request)
+        limits = self._server.settings.request_limits
+        fitted = await fitted_request(self._said, limits, self._window, self._context)
+        ask = self._server.ask(fitted.json, request)
         if self._hold is not None:
             self._hold.generated = True
-        payload = await self._server.answer(ask, streamed=self._streamed)
+        try:
+            payload = await self._server.answer(ask, streamed=self._streamed)
+        except AgentDecisionProviderUnavailable as error:
+            raise _advised(error, fitted.json) from None
         try:
             draft, said, billed = read_answer(payload)
             decision = self._interface.read(request, draft) if draft.calls else None
@@ -198,18 +205,29 @@ class Talk:
             return self._hold.header
         return extend(self._header, Delta(drafts=self.staged, idempotency=""), self._header.touched).header
 
-    async def _window(self) -> bytes:
+    async def _window(self, limits: WindowLimits, floor: int) -> Window:
         if self._hold is not None:
-            window = await self._hold.window(REQUEST_LIMITS, self.staged, floor=self._floor)
-        else:
-            window = await self._history.window(REQUEST_LIMITS, staged=self.staged, floor=self._floor)
-        return window.json
+            return await self._hold.window(limits, self.staged, floor=floor)
+        return await self._history.window(limits, staged=self.staged, floor=floor)
 
 
 def _estimates(model: str) -> Estimates:
     """Return how texts are counted for a model; a tokenizer is loaded by the first estimate alone."""
     counter = exact_counter(model)
     return Estimates() if counter is None else Estimates(count=counter)
+
+
+def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentDecisionProviderUnavailable:
+    """Return the error, with what to do where the request was too large for the model: nothing shortens by itself."""
+    if error.provider_error_code != Diagnosis.CONTEXT_LENGTH:
+        return error
+    return AgentDecisionProviderUnavailable(
+        f"{error}: a request with {len(messages):,} bytes of messages is more than the model takes, and the history is "
+        "as it was. Call summarize_history() with a small keep_recent_count, or make the agent with smaller limits, "
+        "such as limits=WindowLimits(max_bytes=...)",
+        **error.facts,
+        bytes=len(messages),
+    )
 
 
 def unfinished(outcome: Outcome[str]) -> Exception:

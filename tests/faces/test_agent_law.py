@@ -205,8 +205,8 @@ def test_a3_to_a9_random_stories_follow_a_list(figure: Callable[[str], None]) ->
     [
         ("minutebook.chat.shortened", lambda said, limit: tuple(said[-limit:])),
         ("minutebook.chat.asked_with", lambda said, asked, limit: (*said, asked)),
-        ("minutebook.talk.first_input", lambda _: 1),
-        ("minutebook.talk.before_window", lambda *_: []),
+        ("minutebook.chat_requests.first_input", lambda _: 1),
+        ("minutebook.chat_requests.left_out", lambda *_: []),
         ("minutebook.chat.instruction_places", lambda _: ()),
     ],
 )

@@ -8,6 +8,7 @@ places of instructions, in the summary's entry: the rest is a pure function of t
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -133,9 +134,29 @@ def first_input(said: Iterable[Said]) -> int:
     return next((each.seq for each in said if each.role == "user"), 0)
 
 
+def opening_input(said: Iterable[Said], start: int) -> int:
+    """Return the `seq` of the user's message that opens a window from the exchange at `start` on; 0 for none."""
+    return max((each.seq for each in said if each.role == "user" and each.seq <= start), default=0)
+
+
 def before_window(said: Iterable[Said], first: int) -> list[Said]:
     """Return the instructions that stand before the window which begins at `first`: answers there are not sent."""
     return [each for each in said if each.seq < first and each.instructs]
+
+
+def left_out(said: Iterable[Said], opening: int, start: int) -> list[Said]:
+    """
+    Return the instructions that are in no window which opens at `opening` with the exchange at `start`.
+
+    An instruction goes with the exchange that it was said behind, so that of a turn some may leave.
+    """
+    return [each for each in said if each.instructs and (each.seq < opening or 0 < each.entry.exchange < start)]
+
+
+def fitting(sizes: Sequence[int], room: int) -> int:
+    """Return how many of the first of so many bytes have room together, each with a byte between it and the next."""
+    sums = accumulate(size + 1 for size in sizes)
+    return sum(total <= room for total in sums)
 
 
 class Parting(msgspec.Struct, frozen=True, kw_only=True):

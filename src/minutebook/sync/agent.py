@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
     from minutebook.runtime import Budgets
@@ -49,6 +50,7 @@ class Agent(Over[asynchronous.Agent]):
         conversation: str | None = None,
         max_output_tokens: int | None = None,
         extra_body: Mapping[str, JSON] | None = None,
+        limits: WindowLimits | None = None,
     ) -> None:
         self._core = _Agent(
             name=name,
@@ -68,6 +70,7 @@ class Agent(Over[asynchronous.Agent]):
             conversation=conversation,
             max_output_tokens=max_output_tokens,
             extra_body=extra_body,
+            limits=limits,
         )
         self.name = self._core.name
         self.goal = self._core.goal
