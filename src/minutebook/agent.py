@@ -14,6 +14,7 @@ from minutebook.chat_options import (
     Settings,
     asked,
     fresh_uuid,
+    given_messages,
     given_state,
     given_store,
     given_summary,
@@ -189,8 +190,7 @@ class Agent:
 
     async def set_history(self, messages: Sequence[ConversationMessage]) -> None:
         """Begin a new history with these messages, without a summary; all of them or nothing. Refuses as adding one."""
-        checked = [checked_message(message, f"$[{place}]") for place, message in enumerate(messages)]
-        await self._handlers.tell((await self._chat.begin_anew(checked, None))[1])
+        await self._handlers.tell((await self._chat.begin_anew(given_messages(messages), None))[1])
 
     async def export_conversation_state(self) -> ConversationState:
         """Return the history and its summary as plain JSON, with who it is of and the store's time in Unix ms."""

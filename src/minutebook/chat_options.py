@@ -7,12 +7,12 @@ Nothing is opened or asked here; a value that comes back is one that the chat ca
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from minutebook.errors import InvalidOption
+from minutebook.errors import InvalidMessage, InvalidOption
 from minutebook.model import codec
 from minutebook.model.bounds import check_count
 from minutebook.model.colours import check_plain, check_store_colour
@@ -24,7 +24,7 @@ from minutebook.runtime.capabilities import Capability, capability, checked_flag
 from minutebook.turn import checked_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage
@@ -89,7 +89,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extra(self) -> dict[str, bytes]:
         """Further fields of each request, of which none may be one that an agent sets."""
-        extra = self.extra_body or {}
+        given = cast("object", {} if self.extra_body is None else self.extra_body)
+        if not isinstance(given, Mapping):
+            raise InvalidOption(f"extra_body is a mapping of fields, not {type(given).__name__}", option="extra_body")
+        extra = cast("Mapping[str, JSON]", given)
         for name in extra:
             if name in CHAT.own:
                 raise InvalidOption(f"the field {name!r} is set by the agent", option=name)
@@ -182,6 +185,14 @@ def given_store(store: object) -> JournalStore:
         check_store_colour(store, "store", blocking=False)
         raise InvalidOption(f"store is a store of minutebook, not a {type(store).__name__}", option="store")
     return store
+
+
+def given_messages(messages: object) -> list[ConversationMessage]:
+    """Return a list of messages, each of them checked."""
+    if not isinstance(messages, (list, tuple)):
+        raise InvalidMessage(f"a history is a list of messages, not {type(messages).__name__}", path="$")
+    given = cast("Sequence[object]", messages)
+    return [checked_message(message, f"$[{place}]") for place, message in enumerate(given)]
 
 
 def given_state(state: object) -> tuple[list[ConversationMessage], str | None]:

@@ -223,6 +223,9 @@ def test_a1_a_limit_beyond_all_records_is_one(fake: ProviderFake) -> None:
         ("enable_summarization", "yes"),
         ("max_output_tokens", 0),
         ("store", object()),
+        ("extra_body", [1]),
+        ("extra_body", "abc"),
+        ("extra_body", 0),
     ],
 )
 def test_a1_an_option_that_cannot_be_is_refused_by_name(fake: ProviderFake, option: str, value: object) -> None:
@@ -531,6 +534,20 @@ def test_a4_anything_else_is_refused_with_the_field_named(fake: ProviderFake, me
         with pytest.raises(InvalidMessage):
             await each.set_history([user("a"), message])
         assert await each.get_history() == []
+
+    told(story())
+
+
+@pytest.mark.parametrize("given", [None, 5, "text", {"role": "user", "content": "hi"}])
+def test_a4_what_is_no_list_of_messages_is_refused_and_changes_nothing(fake: ProviderFake, given: Any) -> None:
+    """A4: the history stays as it was."""
+
+    async def story() -> None:
+        each = agent(fake)
+        await each.chat("hi")
+        with pytest.raises(InvalidMessage, match="list of messages"):
+            await each.set_history(given)
+        assert await each.get_history_length() == 2
 
     told(story())
 
