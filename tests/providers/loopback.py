@@ -81,13 +81,11 @@ class Server:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         self.requests.append((handler.path, body))
         self.headers.append(handler.headers)
-        self.arrived.set()
         fault = self._fault(handler.path, handler.headers, json.loads(body))
         if fault:
             self.refused.append(fault)
-            self.send(handler, self._refusal)
-            return
-        reply = self._reply(handler.path)
+        reply = self._refusal if fault else self._reply(handler.path)
+        self.arrived.set()  # the reply is this request's by now: whoever waited may send the next one
         if isinstance(reply, Answering):
             self.send(handler, reply.reply(json.loads(body)))
         elif callable(reply):
