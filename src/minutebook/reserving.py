@@ -23,7 +23,6 @@ from minutebook.errors import (
     MinutebookError,
     StorageError,
 )
-from minutebook.model.pause import go_as_far
 
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
@@ -154,16 +153,14 @@ class Reservation:
         """
         Give the reservation back with `delta` after an `error` that goes on; return whether it did.
 
-        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then this
-        goes as far as it can, which is to the end over a journal that never waits, and to the writer's queue over one
-        that does. What is not given back even so is found as an orphan.
+        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then the
+        reservation is left to be found as an orphan.
         """
         if not self.held:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                go_as_far(self.give_back(delta))
-                return not self.held
+                return False
             await self.give_back(delta)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt

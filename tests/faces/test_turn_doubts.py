@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.stores.labs import KINDS, chat, open_journal, said
 
 import minutebook.sync
 from minutebook import turn as turn_module
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryStorageFailed
+from minutebook.errors import DecisionHistoryStorageFailed
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
 
 
@@ -151,62 +150,3 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: A
             assert len(turn.window()) == 5
             turn.respond(said("answers"))
         assert len(conversation.window()) == 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_i18_a_closed_generator_leaves_no_half_turn(kind: str, tmp_path: Any) -> None:
-    """A streaming handler whose client went away is closed: the turn is abandoned, and anybody may go on."""
-    journal = open_journal(kind, tmp_path)
-    conversation = chat(journal)
-
-    async def answer() -> Any:
-        async with conversation.turn("asks") as turn:
-            await turn.window()
-            yield "On "
-            await turn.respond(said("On Tuesday."))
-
-    stream = answer()
-    assert drive(anext(stream)) == "On "
-    drive(stream.aclose())
-    assert contents(conversation) == []
-    assert drive(journal.header(conversation.key)).token == ""
-    stranger = chat(journal)
-
-    async def again() -> None:
-        async with stranger.turn("asks") as turn:
-            await turn.respond(said("On Tuesday."))
-
-    drive(again())
-    assert contents(stranger) == ["asks", "On Tuesday."]
-
-
-def test_i18_an_asynchronous_generator_that_is_closed_frees_its_conversation(tmp_path: Any) -> None:
-    """Under asyncio over SQLite: closed, or left to the garbage collector, it gives its reservation back."""
-    tmp_path.chmod(0o700)
-
-    async def run(close: bool) -> bool:
-        async with minutebook.SQLiteStore(tmp_path / f"{close}.sqlite", namespace="n") as store:
-            conversation = minutebook.Conversation(store, "c", format="openai-chat")
-
-            async def answer() -> Any:
-                async with conversation.turn("asks") as turn:
-                    await turn.window()
-                    yield "On "
-                    await turn.respond(said("On Tuesday."))
-
-            stream = answer()
-            assert await anext(stream) == "On "
-            if close:
-                await stream.aclose()
-            else:
-                del stream
-                await asyncio.sleep(0)  # the loop makes a task of what is left to close
-                await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
-            with contextlib.suppress(DecisionHistoryAbsent):
-                await store.delete(store.key("nobody"))  # whatever was handed to the writer has been done by then
-            header = await store.header(conversation.key)
-            return header is not None and header.token == ""
-
-    for close in (True, False):
-        assert asyncio.run(run(close)), close
-    assert os.listdir(tmp_path)

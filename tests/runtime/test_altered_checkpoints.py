@@ -210,8 +210,8 @@ def records_altered(entry: Entry) -> Iterator[tuple[str, Entry]]:
 def alterations(left: Left, seed: str, share: int) -> Iterator[tuple[str, ConversationKey, Header, list[Entry]]]:
     random = Random(seed)
     for key, (header, entries) in left.logs.items():
-        for what, other, altered in changes(header, entries):
-            if not random.randrange(share):
+        for what, other, altered in changes(key, header, entries):
+            if other.entries < 2**32 and not random.randrange(share):  # RAM would make a place for each
                 yield f"{key.id}, {what}", key, other, altered
         for at, entry in enumerate(entries):
             for what, changed in records_altered(entry):

@@ -10,7 +10,7 @@ from minutebook.errors import BlockingMismatch
 from minutebook.model.colours import refuse_loopless
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Generator
+    from collections.abc import Awaitable, Generator
 
 Result = TypeVar("Result")
 
@@ -51,21 +51,6 @@ def drive(awaitable: Awaitable[Result]) -> Result:
         "this call waits for an event loop: give minutebook.sync a store of minutebook.sync and a blocking client, or "
         "use the names of minutebook with await"
     )
-
-
-def go_as_far(coroutine: Coroutine[object, None, object]) -> None:
-    """
-    Run a coroutine as far as it comes without waiting, and close it there; what it raises goes on.
-
-    It is for whoever may not wait, such as a coroutine that is being closed. What it has handed to somebody else by
-    then, as a commit to a writer of its own, is done all the same.
-    """
-    try:
-        while coroutine.send(None) is None:
-            pass
-    except StopIteration:
-        return
-    coroutine.close()
 
 
 def _end(steps: Generator[object, None, object]) -> None:

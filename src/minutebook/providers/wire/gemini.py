@@ -101,8 +101,21 @@ def _member(block: dict[str, JSON], camel: str, snake: str, path: str) -> tuple[
     return key, None if block.get(key) is None else members(block[key], f"{path}.{key}")
 
 
-def _says_nothing(_: str, value: bytes) -> bool:
-    return value == b"null"
+_KNOWN: Final = frozenset(
+    {"text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult"}
+    | {"thought", "thoughtSignature", "videoMetadata", "partMetadata", "mediaResolution", "toolCall", "toolResponse"}
+    | {"id", "args", "name", "partialArgs", "willContinue"}
+)
+"""Members that a dump of the SDK writes as null; what else a provider says stays as it came."""
+
+
+def _says_nothing(name: str, value: bytes) -> bool:
+    return value == b"null" and _camel(name.rpartition(".")[2]) in _KNOWN
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 WIRE: Final = Gemini()
