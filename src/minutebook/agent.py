@@ -26,7 +26,7 @@ from minutebook.chat_options import (
 from minutebook.chat_view import KEEP_RECENT
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
-from minutebook.model.colours import asynchronous_only
+from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
@@ -36,8 +36,6 @@ from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage, ConversationState
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from minutebook.stores.journal import JournalStore
 
 
-class Agent:
+class Agent(AsyncClosing):
     """
     One agent and one conversation with it, over a server that speaks OpenAI's Chat Completions.
 
@@ -305,14 +303,3 @@ class Agent:
     async def close(self) -> None:
         """Close the client that this agent made for itself; one that was given, and a store, stay open."""
         await self._post.close()
-
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = asynchronous_only
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

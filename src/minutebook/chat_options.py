@@ -14,13 +14,13 @@ import msgspec
 
 from minutebook.errors import InvalidMessage, InvalidOption
 from minutebook.model import codec
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.colours import check_plain, check_store_colour
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_chat import CHAT
-from minutebook.runtime.capabilities import Capability, capability, checked_flag
+from minutebook.runtime.capabilities import Capability, capability
 from minutebook.turn import checked_limits
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, option)
             if value is not None or option != "max_output_tokens":
                 check_count(value, option)
-        checked_flag(self.auto_manage_history, "auto_manage_history")
-        checked_flag(self.enable_summarization, "enable_summarization")
+        check_flag(self.auto_manage_history, "auto_manage_history")
+        check_flag(self.enable_summarization, "enable_summarization")
         checked_limits(self.limits)
         _ = self.extra
 

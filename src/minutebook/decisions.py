@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from minutebook.errors import InvalidOption
-from minutebook.model.colours import asynchronous_only
+from minutebook.model.colours import AsyncClosing
 from minutebook.model.context import ContextWindow
 from minutebook.model.decisions import Decision, DecisionRequest
 from minutebook.options import HistoryOptions, check_history_colour
@@ -35,8 +35,6 @@ from minutebook.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
 
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -61,7 +59,7 @@ def _is_official(post: Post) -> bool:
     return host is None or host.rstrip(".") in OFFICIAL["openai"].hosts
 
 
-class ApiProvider:
+class ApiProvider(AsyncClosing):
     """What every provider of an API is, under an event loop and in `minutebook.sync` without one."""
 
     _api: Api
@@ -152,17 +150,6 @@ class ApiProvider:
         Nothing more need follow, but a later decision makes another client.
         """
         await self._post.close()
-
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = asynchronous_only
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class OpenAIDecisionProvider(ApiProvider):

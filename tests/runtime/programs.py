@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from minutebook.model.decisions import CallReference, Decision, Finish, ProposedCall
 from minutebook.programs import storage_of
-from minutebook.runtime import Program, Runtime
-from minutebook.testing import ScriptedProvider
+from minutebook.runtime import Program, Runtime, capability
+from minutebook.testing import ScriptedProvider, checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from minutebook.stores.journal import JournalStore
+
+
+DONE: list[Any] = []
+"""What capabilities did that cannot be undone; empty before each test."""
+
+
+@capability
+async def act(number: int) -> int:
+    """Do something that cannot be undone."""
+    DONE.append(number)
+    await checkpoint()
+    return 2 * number
 
 
 def call(name: str, /, **arguments: Any) -> ProposedCall:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
-from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
+from tests.runtime.programs import DONE, IDS, act, call, calls, finish, kept, program, runtime
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions
@@ -24,22 +24,7 @@ from minutebook.runtime import Budgets, Program, capability, delegate
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import MemoryStore
-from minutebook.testing import Cut, Fault, FaultyJournal, ScriptedProvider, cancel_at, checkpoint, drive
-
-DONE: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_done() -> None:
-    DONE.clear()
-
-
-@capability
-async def act(number: int) -> int:
-    """Do something that cannot be undone."""
-    DONE.append(number)
-    await checkpoint()
-    return 2 * number
+from minutebook.testing import Cut, Fault, FaultyJournal, ScriptedProvider, cancel_at, drive
 
 
 @capability(needs_approval=True)

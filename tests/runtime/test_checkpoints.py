@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
-from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
+from tests.runtime.programs import DONE, IDS, act, call, calls, finish, kept, program, runtime
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
@@ -37,22 +37,7 @@ from minutebook.steps import Steps
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.opening import MemoryStore, SQLiteStore
-from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
-
-DONE: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_done() -> None:
-    DONE.clear()
-
-
-@capability
-async def act(number: int) -> int:
-    """Do something that cannot be undone."""
-    DONE.append(number)
-    await checkpoint()
-    return 2 * number
+from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
 
 
 @capability(needs_approval=True)

@@ -8,9 +8,13 @@ not; a type checker is not told, so it goes on to refuse the line.
 from __future__ import annotations
 
 import inspect
-from typing import Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeAlias
 
 from minutebook.errors import BlockingMismatch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
 
 Colour: TypeAlias = Literal["asynchronous", "blocking"]
 
@@ -42,6 +46,44 @@ def blocking_only(self: object, *_: object) -> NoReturn:
         f"this {type(self).__name__} is one of minutebook.sync: enter it with a plain `with` and await nothing, or "
         "take it from minutebook"
     )
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+class _ClosesAtOnce(Protocol):
+    def close(self) -> None: ...
+
+
+class AsyncClosing:
+    """What an `async with` block closes at its end, whatever it ends with; a plain `with` is told so."""
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = asynchronous_only
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self: _Closes, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Closing:
+    """What a `with` block closes at its end, whatever it ends with; an `async with` is told so."""
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = blocking_only
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self: _ClosesAtOnce, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def check_store_colour(store: object, option: str, *, blocking: bool) -> None:

@@ -78,6 +78,18 @@ def followed(header: Header, entries: Sequence[Entry]) -> Sequence[Entry]:
     return entries
 
 
+def check_end(key: ConversationKey, header: Header, entries: Sequence[Entry]) -> None:
+    """
+    See that entries in a row, oldest first, are what was written, up to the last one that the record has.
+
+    Raises:
+        DecisionHistoryCorrupt: one does not follow from the one before it, or the last is not the header's.
+    """
+    check_links(key, entries)
+    if (entries[-1].seq, entries[-1].digest) != (header.entries, header.digest) if entries else header.entries:
+        raise damaged(header.entries, "is not the last one by the header")
+
+
 def _check_last(header: Header, last: Entry) -> None:
     if last.seq >= header.entries and last.digest != header.digest:
         raise damaged(last.seq, "is not the last one by the header")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Union, overl
 import msgspec
 
 from minutebook.errors import InvalidOption
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.codec import JSON, encode, text
 from minutebook.model.decisions import CapabilitySpec
 from minutebook.model.rules import fault_in
@@ -193,7 +193,7 @@ def capability(
             authority=None if authority is None else check_grant(authority),
             max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
             arguments=arguments,
-            needs_approval=checked_flag(needs_approval, "needs_approval"),
+            needs_approval=check_flag(needs_approval, "needs_approval"),
             version=text(version, "version"),
             memory=resources,
             memory_parameter=memory_parameter,
@@ -229,18 +229,6 @@ def check_name(value: object, what: str) -> str:
 
 def _first_line(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").partition("\n")[0]
-
-
-def checked_flag(value: object, name: str) -> bool:
-    """
-    Return `value` if it is a bool, else refuse it.
-
-    Raises:
-        InvalidOption: it is none; what merely counts as true would be read as permission.
-    """
-    if type(value) is not bool:
-        raise InvalidOption(f"{name} is True or False", option=name)
-    return value
 
 
 def _contract(

@@ -19,7 +19,7 @@ from minutebook.errors import (
 from minutebook.model.codec import encode
 from minutebook.model.entries import Kind, damaged, first_digest
 from minutebook.model.keys import ConversationKey
-from minutebook.model.proof import check_links
+from minutebook.model.proof import check_end
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
 from minutebook.reserving import Reservation
@@ -109,7 +109,7 @@ class Log:
         while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
             entries += page
             after = page[-1].seq
-        _check_chain(self._key, entries, header)
+        check_end(self._key, header, entries)
         task = [entry for entry in entries if entry.seq >= first]
         if [entry.seq for entry in task if entry.kind is Kind.INPUT] != ([first] if first else []):
             raise damaged(first, "does not begin the newest task")
@@ -144,15 +144,3 @@ class Log:
     def _delta(self) -> Delta:
         self._batch = self._batch or self._storage.fresh_id()
         return Delta(drafts=tuple(self._noted), idempotency=self._batch)
-
-
-def _check_chain(key: ConversationKey, entries: list[Entry], header: Header) -> None:
-    """
-    See that records are what was written, before anything is executed on their word.
-
-    Raises:
-        DecisionHistoryCorrupt: one does not follow from the one before it, or the last is not the header's.
-    """
-    check_links(key, entries)
-    if (entries[-1].seq, entries[-1].digest) != (header.entries, header.digest) if entries else header.entries:
-        raise damaged(header.entries, "is not the last one by the header")

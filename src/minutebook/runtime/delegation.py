@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.codec import JSON, text
 from minutebook.runtime.authority import check_grant, checked_grants
-from minutebook.runtime.capabilities import RESERVED_NAMES, Capability, check_name, checked_flag, contract_of
+from minutebook.runtime.capabilities import RESERVED_NAMES, Capability, check_name, contract_of
 from minutebook.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def delegate(
         authority=None if authority is None else check_grant(authority),
         max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
         arguments=arguments,
-        needs_approval=checked_flag(needs_approval, "needs_approval"),
+        needs_approval=check_flag(needs_approval, "needs_approval"),
         agent=agent,
         grants=handed,
     )

@@ -19,7 +19,7 @@ from minutebook.errors import DecisionHistoryBusy, DecisionHistoryConflict, Inva
 from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, decode, encode
 from minutebook.model.entries import Draft, Entry, Kind, damaged
-from minutebook.model.proof import check_links
+from minutebook.model.proof import check_end
 from minutebook.model.record import Delta, State
 from minutebook.ports import Page
 
@@ -177,9 +177,7 @@ class Resources:
         entry = newest[0]
         # The version before proves this one: what was altered where it is stored is no value of the program's.
         before = await self.storage.journal.newest(key, entry.seq, _NEWEST) if entry.seq > 1 else ()
-        check_links(key, (*before, entry))
-        if (entry.seq, entry.digest) != (header.entries, header.digest):
-            raise damaged(header.entries, "is not the newest value by the header")
+        check_end(key, header, (*before, entry))
         return MemoryValue(_held(entry), entry.seq)
 
     async def _append(self, key: ConversationKey, payload: bytes, version: int) -> bool:

@@ -17,7 +17,7 @@ from minutebook.errors import (
     InvalidOption,
 )
 from minutebook.model.bounds import check_count, check_place
-from minutebook.model.colours import asynchronous_only
+from minutebook.model.colours import AsyncClosing
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
@@ -32,7 +32,6 @@ from minutebook.stores.streams import stream_entries, stream_pages, stream_recei
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from os import PathLike
-    from types import TracebackType
     from typing import Self
 
     from minutebook.model.colours import Colour
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class JournalStore:
+class JournalStore(AsyncClosing):
     """
     A store over one journal.
 
@@ -373,17 +372,6 @@ class JournalStore:
     async def close(self) -> None:
         """Close what the store itself opened; a second call does nothing."""
         await self.journal.close()
-
-    if not TYPE_CHECKING:
-        __enter__ = __exit__ = asynchronous_only
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _own(self, key: ConversationKey) -> ConversationKey:
         if type(key) is not ConversationKey:

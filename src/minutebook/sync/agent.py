@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minutebook import agent as asynchronous
-from minutebook.model.colours import blocking_only
+from minutebook.model.colours import Closing
 from minutebook.runtime.budgets import DEFAULT_BUDGETS
 from minutebook.sync.driving import Over, blocking, plain, streaming
 from minutebook.sync.stores import JournalStore, core_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
@@ -27,7 +25,7 @@ class _Agent(asynchronous.Agent):
     _blocking = True
 
 
-class Agent(Over[asynchronous.Agent]):
+class Agent(Closing, Over[asynchronous.Agent]):
     """One agent and one conversation with it, with an `openai.OpenAI` client: see `minutebook.Agent`."""
 
     def __init__(
@@ -110,14 +108,3 @@ class Agent(Over[asynchronous.Agent]):
     recover = blocking(asynchronous.Agent.recover)
     on = plain(asynchronous.Agent.on)
     close = blocking(asynchronous.Agent.close)
-
-    if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = blocking_only
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from minutebook import decisions as asynchronous
-from minutebook.model.colours import blocking_only, check_plain
+from minutebook.model.colours import Closing, check_plain
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, plain
 from minutebook.sync.stores import core_of, store_over
@@ -13,8 +13,6 @@ from minutebook.sync.stores import core_of, store_over
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
-    from types import TracebackType
-    from typing import Self
 
     from minutebook.model.codec import JSON
     from minutebook.model.context import ContextWindow
@@ -79,7 +77,7 @@ class _Gemini(asynchronous.GeminiDecisionProvider):
     _blocking = True
 
 
-class _ApiProvider(Over[asynchronous.ApiProvider]):
+class _ApiProvider(Closing, Over[asynchronous.ApiProvider]):
     """What every provider is for blocking callers; `_made` is the asynchronous one that each drives."""
 
     _made: ClassVar[type[asynchronous.ApiProvider]]
@@ -123,17 +121,6 @@ class _ApiProvider(Over[asynchronous.ApiProvider]):
     key = plain(asynchronous.ApiProvider.key)
     decide = blocking(asynchronous.ApiProvider.decide)
     close = blocking(asynchronous.ApiProvider.close)
-
-    if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = blocking_only
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class OpenAIDecisionProvider(_ApiProvider):

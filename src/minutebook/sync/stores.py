@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import BlockingMismatch
-from minutebook.model.colours import blocking_only
+from minutebook.model.colours import Closing
 from minutebook.stores import journal as asynchronous
 from minutebook.stores.clock import system_clock
 from minutebook.stores.opening import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
     from datetime import timedelta
-    from types import TracebackType
     from typing import NoReturn, Self
 
     from minutebook import ports
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class JournalStore(Over[asynchronous.JournalStore]):
+class JournalStore(Closing, Over[asynchronous.JournalStore]):
     """What all blocking stores are: see `minutebook.stores.journal.JournalStore`."""
 
     _colour: Colour = "blocking"
@@ -101,17 +100,6 @@ class JournalStore(Over[asynchronous.JournalStore]):
             "a store of minutebook.sync was given to an asynchronous object; take both from minutebook or both from "
             "minutebook.sync"
         )
-
-    if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = blocking_only
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class MemoryStore(JournalStore):
