@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from minutebook.fitting import Fitted
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.events import Event
@@ -142,38 +141,22 @@ class History:
         It is read from `journal`, where one is given: that watches over the record, which may be deleted meanwhile.
         With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
         """
-        journal = journal or self.journal
-        header = self.checked(await journal.header(self.key))
+        header = self.checked(await (journal or self.journal).header(self.key))
         if header is None and not staged:
             return Window(b"[]")
         if header is None:
             header = new_header(self.key, self.identity, 0)
-            return (await self.fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
+            return (await self.reader().fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        reader = self._reader(journal)
+        reader = self.reader(journal)
         _, window, read = await reader.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
         self.tails.put(self.key, header, read)
         return window
 
-    async def fit(
-        self,
-        header: Header,
-        tail: Tail,
-        limits: WindowLimits,
-        staged: Sequence[Draft] = (),
-        guard: TokenGuard | None = None,
-        *,
-        summarising: Summarising | None = None,
-        prelude: str = "",
-        floor: int | None = None,
-    ) -> tuple[Fitted, Window, Tail]:
-        """See `WindowReader.fit`."""
-        return await self._reader(self.journal).fit(
-            header, tail, limits, staged, guard, summarising=summarising, prelude=prelude, floor=floor
-        )
-
-    def _reader(self, journal: Journal) -> WindowReader:
+    def reader(self, journal: Journal | None = None) -> WindowReader:
+        """Return what makes this conversation's windows of a journal: of its own, unless one is given."""
+        journal = journal or self.journal
         return WindowReader(journal, self.key, self.wire, self.limits, self.low_water, self.reasoning, self.emit)
 
     async def entry(self, seq: int) -> Entry:
@@ -308,7 +291,7 @@ class Hold:
         pending = () if self._summary is None else (self._summary,)
         header = self.header
         self.tail = self.tail.upto(header.entries)
-        fitted, window, tail = await history.fit(
+        fitted, window, tail = await history.reader().fit(
             header,
             self.tail,
             limits or history.limits,

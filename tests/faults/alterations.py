@@ -12,6 +12,7 @@ import contextlib
 import copy
 import shutil
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -49,27 +50,28 @@ class Counting(JournalStore):
         return f"id-{next(self.ids)}"
 
 
-class Shelf:
+class Shelf(ABC):
     """A journal whose logs can be put back as they were, or otherwise."""
 
     def __init__(self) -> None:
         self.opened: list[Any] = []
         self.ids = count(1)
 
+    @abstractmethod
     def journal(self) -> Any:
-        raise NotImplementedError
+        """Return the journal as a new process would open it."""
 
+    @abstractmethod
     def keep(self) -> None:
         """Take what is there now for what is right."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self) -> None:
         """Put back what was kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, key: ConversationKey, header: Header, entries: Sequence[Entry]) -> None:
         """Store these in the place of what is there."""
-        raise NotImplementedError
 
     def store(self) -> JournalStore:
         """Return a store as a new process would have it: nothing is remembered."""

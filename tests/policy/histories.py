@@ -609,7 +609,7 @@ def real_window(both, max_messages, max_bytes, *, rows=1000, low=1.0, tail=0):
     limits = WindowLimits(max_messages=max_messages, max_bytes=max_bytes, low_water=low)
     known = tuple(reversed(both.entries[len(both.entries) - tail :])) if tail else ()
     try:
-        fitted, window, _ = drive(history.fit(both.header, Tail(known), limits))
+        fitted, window, _ = drive(history.reader().fit(both.header, Tail(known), limits))
     except DecisionHistoryLimitExceeded:
         return REFUSED
     return fitted.plan, window
@@ -630,7 +630,7 @@ class Remembering:
         self.tail = self.tail.grown(tuple(self.both.entries[self.seen :])) if self.seen else Tail()
         self.seen = len(self.both.entries)
         try:
-            fitted, window, tail = drive(self.history.fit(self.both.header, self.tail, limits or self.limits))
+            fitted, window, tail = drive(self.history.reader().fit(self.both.header, self.tail, limits or self.limits))
         except DecisionHistoryLimitExceeded:
             return REFUSED
         self.tail = tail

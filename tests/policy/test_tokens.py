@@ -298,7 +298,7 @@ def guarded_window(both: Both, weigh: Any, limit: int, max_messages: int, told: 
     history = history_over(both.entries, both.wire, limits=limits)
     history._observer = told.append
     try:
-        fitted, window, _ = drive(history.fit(both.header, Tail(), limits, (), guard))
+        fitted, window, _ = drive(history.reader().fit(both.header, Tail(), limits, (), guard))
         plan = fitted.plan
     except (ProviderContextWindowExceeded, DecisionHistoryLimitExceeded):
         return None, asked

