@@ -5,11 +5,12 @@ A test whose promise has a number says what it reached: `figure("1,989 states, 0
 end of a run, and `make prove` writes them, with the tests that gave them, to docs/reliability.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.faces.places import PLACES, Place
+from tests.http_clients import close_clients
 
 FIGURES = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -23,6 +24,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where a conversation is kept: RAM, and a SQLite file in a private folder."""
     tmp_path.chmod(0o700)
     return Place(request.param, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients() -> Iterator[None]:
+    """Close the HTTP clients a test opened."""
+    yield
+    close_clients()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.http_clients import http_client
 
 import minutebook
 from minutebook import Agent, AgentEvent, Budgets, MemoryStore, SQLiteStore, sync
@@ -266,7 +267,7 @@ def test_a1_each_colour_takes_its_own_client(fake: ProviderFake) -> None:
 def test_a1_b11_the_blocking_twin_does_the_same(fake: ProviderFake, tmp_path: Path) -> None:
     """A1, B11: the same story without an event loop, its stream and its handlers included."""
     tmp_path.chmod(0o700)
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     blocking = openai.OpenAI(base_url=fake.base_url, api_key=KEY, http_client=http)
     with sync.SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
         each = sync.Agent(name="Assistant", goal="Help users", client=blocking, store=store, conversation="c")
@@ -1153,7 +1154,7 @@ def test_a8_b11_a_blocking_agents_handler_that_cancels_harms_nothing(fake: Provi
     async def cancels_at_once(_: Any) -> None:
         raise asyncio.CancelledError
 
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     each = sync.Agent(
         name="A", goal="g", client=openai.OpenAI(base_url=fake.base_url, api_key=KEY, http_client=http)
     )  # fmt: skip
@@ -1193,7 +1194,7 @@ def test_a8_a_stop_of_the_program_passes_through_a_handler(fake: ProviderFake, s
     def stops(_: Any) -> None:
         raise stop
 
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     each = sync.Agent(
         name="A", goal="g", client=openai.OpenAI(base_url=fake.base_url, api_key=KEY, http_client=http)
     )  # fmt: skip

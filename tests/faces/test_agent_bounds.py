@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from tests.faces.test_agent import (
@@ -27,6 +26,7 @@ from tests.faces.test_agent import (
 )
 from tests.faces.test_agent_law import INSTRUCTING, PROVE, ROLES, Kept, Server, spoken
 from tests.faces.test_agent_law import look as law_look
+from tests.http_clients import http_client
 
 from minutebook import Agent, Conversation, MemoryStore, SQLiteStore, WindowLimits, sync
 from minutebook.errors import (
@@ -253,7 +253,7 @@ def test_a1_limits_that_are_none_are_refused_by_name(given: Any) -> None:
 def test_b11_the_blocking_twin_has_the_same_limits() -> None:
     """B11: the same requests without an event loop."""
     with ProviderFake("openai-chat", looking) as fake:
-        http = httpx2.Client(verify=False, timeout=20)
+        http = http_client(verify=False, timeout=20)
         client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
         each = sync.Agent(name="A", goal="g", client=client, tools=[giving(3500)], limits=SMALL)
         for n in range(15):
@@ -266,7 +266,7 @@ def tell_story(seed: int, fake: ProviderFake, server: Server) -> tuple[int, int]
     """Go through one random story under changing limits; return how many chats were cut, and how many were refused."""
     chance = random.Random(seed)
     kept, store = Kept(14), sync.MemoryStore()
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
     cut = refused = 0
     for number in range(25):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from tests.faces.test_agent import agent, asking, echo, look, messages, said, sent, summarising, system, user
+from tests.http_clients import http_client
 
 from minutebook import Agent, SQLiteStore, sync
 from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
@@ -98,7 +98,7 @@ class _Blocking(Agent):
 
 
 def blocking(fake: ProviderFake, **options: Any) -> Agent:
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
     return _Blocking(name="Assistant", goal="Help users", client=client, **options)
 

@@ -13,10 +13,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from tests.faces.test_agent import PROMPT, echo, sent, summarising
+from tests.http_clients import http_client
 
 from minutebook import sync
 from minutebook.errors import AgentDecisionProviderUnavailable
@@ -124,7 +124,7 @@ def tell_story(seed: int, fake: ProviderFake, server: Server) -> int:
     limit = chance.choice([1, 2, 3, 4, 6, 9, 14])
     kept = Kept(limit)
     store = sync.MemoryStore()
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     client = openai.OpenAI(base_url=fake.base_url, api_key="k", http_client=http)
     compared = 0
 

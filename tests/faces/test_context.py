@@ -19,6 +19,7 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.http_clients import http_client
 from tests.providers.counting_server import CountingServer, chat, counting_server, responses
 
 from minutebook import ContextWindow, HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider, sync
@@ -83,7 +84,7 @@ def options_of(api: str, **options: Any) -> dict[str, Any]:
 
 def provider_of(server: CountingServer, api: str, interface: str = "native", **options: Any) -> Any:
     # Retries and redirects of the SDK stay on; without certificates, since loading them takes longer than a test.
-    http = httpx2.Client(verify=False, follow_redirects=True, timeout=20)
+    http = http_client(verify=False, follow_redirects=True, timeout=20)
     client = openai.OpenAI(base_url=server.url + "/v1", api_key=KEY, http_client=http)
     return BLOCKING[api](decision_interface=interface, **options_of(api, client=client, **options))  # type: ignore[arg-type]
 
@@ -514,7 +515,7 @@ def test_d10_d15_what_could_not_be_counted_is_refused_at_construction(
     server: CountingServer, api: str, options: dict[str, Any], named: str | None
 ) -> None:
     """D10, D15: no output ceiling, no qualified server for Chat, and fields of state at the server."""
-    http = httpx2.Client(verify=False)
+    http = http_client(verify=False)
     client = openai.OpenAI(base_url=server.url + "/v1", api_key=KEY, http_client=http)
     chosen = options_of(api, client=client) | options
     if named is None:

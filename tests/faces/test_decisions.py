@@ -26,6 +26,7 @@ from jsonschema import Draft202012Validator
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
+from tests.http_clients import http_client
 from tests.providers import loopback
 from tests.providers.loopback import KEY, LOOK, REQUEST, SECRET, TASK, Reply, asking, closed, ok, seen
 
@@ -179,7 +180,7 @@ def item(name: str, arguments: str) -> dict[str, Any]:
 def client_of(server: Server, **options: Any) -> openai.OpenAI:
     # The SDK's own retries and redirects stay on: that none happens is for the provider to see to. Without
     # certificates, since loading them takes longer than a test.
-    http = httpx2.Client(verify=False, follow_redirects=True, timeout=20)
+    http = http_client(verify=False, follow_redirects=True, timeout=20)
     return openai.OpenAI(base_url=server.base_url, api_key=KEY, http_client=http, **options)
 
 
@@ -615,7 +616,7 @@ class Broken(httpx2.BaseTransport):
 def test_d09_what_a_transport_of_the_host_raises_is_unavailable(server: Server, raised: Exception) -> None:
     """D9: whatever its class is; the conversation is marked, and the step can be asked again."""
     broken = openai.OpenAI(
-        base_url=server.base_url, api_key=KEY, http_client=httpx2.Client(transport=Broken(raised), verify=False)
+        base_url=server.base_url, api_key=KEY, http_client=http_client(transport=Broken(raised), verify=False)
     )
     provider = provider_of(server, "chat", client=broken)
     caught = refusal(provider)
@@ -629,7 +630,7 @@ def test_d09_what_a_transport_of_the_host_raises_is_unavailable(server: Server, 
 def test_d09_our_own_errors_and_interrupts_pass_a_transport_unchanged(server: Server, raised: BaseException) -> None:
     """D9: a local refusal from inside a transport keeps its code."""
     broken = openai.OpenAI(
-        base_url=server.base_url, api_key=KEY, http_client=httpx2.Client(transport=Broken(raised), verify=False)
+        base_url=server.base_url, api_key=KEY, http_client=http_client(transport=Broken(raised), verify=False)
     )
     with pytest.raises(type(raised)) as caught:
         drive(provider_of(server, "chat", client=broken).decide(REQUEST))

@@ -490,7 +490,7 @@ async def unawaited(*_: object) -> Any:
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e4_a_projection_of_no_messages_is_refused(wrong: Any, path: str) -> None:
     """Before anything is recorded where it is costed, and when it is read where it is not; with the place of it."""
     policy: dict[str, Any] = {"derive_llm_context": unawaited if wrong is unawaited else lambda entry, defaults: wrong}
@@ -793,7 +793,7 @@ def test_e7_transform_runs_before_anything_is_recorded(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e7_a_transform_that_fails_records_nothing(store: JournalStore) -> None:
     """What it raises goes on as it is; what it returns that is no entry is refused."""
 
@@ -1026,7 +1026,7 @@ def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> Non
 
 
 @pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=str)
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e8_a_response_that_is_none_is_refused(given: Any) -> None:
     """By its type's name alone, and nothing is recorded of the turn; plain, awaited, or a coroutine in a coroutine."""
 

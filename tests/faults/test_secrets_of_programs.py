@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx2
 import msgspec
 import openai
 import pytest
 from tests.faces.strict import KINDS, REQUEST, THINKING
 from tests.faults.test_secrets import Leaked, Watch, watching
+from tests.http_clients import http_client
 
 from minutebook import ContextWindow, sync
 from minutebook.errors import MinutebookError
@@ -40,7 +40,7 @@ class Scene:
     def __init__(self, name: str, watch: Watch, path: Path, script: list[Any], counts: list[Any] | None = None) -> None:
         self.name, self.watch, self.marker = name, watch, watch.marker
         self.fake = ProviderFake(name, script, counts=counts or [])
-        self.http = httpx2.Client(verify=False, timeout=20)
+        self.http = http_client(verify=False, timeout=20)
         self.store = sync.SQLiteStore(path, namespace=f"tenant {watch.marker}")
         self.memory: list[Any] = []
 

@@ -20,6 +20,7 @@ from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
+from tests.http_clients import http_client
 from tests.providers.loopback import KEY, SECRET, Reply, Server, acting, closed, ok
 
 from minutebook import sync
@@ -139,7 +140,7 @@ class Claude:
 
     def client(self, server: Server, **options: Any) -> Any:
         # The SDK's own retries and redirects stay on: that none happens is for the provider to see to.
-        http = httpx2.Client(verify=False, follow_redirects=True, timeout=20)
+        http = http_client(verify=False, follow_redirects=True, timeout=20)
         return anthropic.Anthropic(base_url=server.url, api_key=KEY, http_client=http, **options)
 
     def async_client(self, server: Server) -> Any:
@@ -240,7 +241,7 @@ class Google:
         return ok({"totalTokens": tokens})
 
     def client(self, server: Server, **options: Any) -> Any:
-        return httpx2.Client(verify=False, follow_redirects=True, **{"timeout": 20, **options})
+        return http_client(verify=False, follow_redirects=True, **{"timeout": 20, **options})
 
     def async_client(self, server: Server) -> Any:
         return httpx2.AsyncClient(timeout=20)

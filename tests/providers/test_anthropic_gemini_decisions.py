@@ -24,6 +24,7 @@ import anthropic
 import httpx2
 import msgspec
 import pytest
+from tests.http_clients import http_client
 from tests.providers.dialects import CLAUDE, GOOGLE, Dialect, calls, finishes, provider_of, serving
 from tests.providers.loopback import KEY, REQUEST, SECRET, TASK, Reply, Server, acting, asking, ok, seen
 
@@ -505,7 +506,7 @@ class Broken(httpx2.BaseTransport):
 
 
 def broken(dialect: Dialect, server: Server, raised: BaseException) -> Any:
-    http = httpx2.Client(transport=Broken(raised), verify=False)
+    http = http_client(transport=Broken(raised), verify=False)
     client = anthropic.Anthropic(base_url=server.url, api_key=KEY, http_client=http) if dialect is CLAUDE else http
     return provider_of(dialect, server, client=client)
 

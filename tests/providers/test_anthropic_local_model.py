@@ -15,6 +15,7 @@ import anthropic
 import httpx2
 import msgspec
 import pytest
+from tests.http_clients import http_client
 from tests.local_model import needs_model
 from tests.providers.loopback import REQUEST, seen
 
@@ -40,7 +41,7 @@ class Told:
 
     def __init__(self, model: LocalModel) -> None:
         self.answers: list[tuple[str, dict[str, Any]]] = []
-        http = httpx2.Client(verify=False, timeout=120, event_hooks={"response": [self._keep]})
+        http = http_client(verify=False, timeout=120, event_hooks={"response": [self._keep]})
         url = model.base_url.removesuffix("/v1")
         self.client = anthropic.Anthropic(base_url=url, api_key="none", http_client=http)
         self.model = model

@@ -20,6 +20,7 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.http_clients import http_client
 from tests.providers.counting_server import ANTHROPIC, GEMINI, CountingServer, counting_server
 from tests.providers.test_openai_requests import variants
 
@@ -193,7 +194,7 @@ def test_d16_an_observer_that_raises_changes_nothing(server: CountingServer) -> 
 
 def blocking_call(server: CountingServer, api: str, **options: Any) -> Any:
     guard = guard_of(server, api)
-    http = httpx2.Client(transport=guard)
+    http = http_client(transport=guard)
     if options.pop("surface", False):
         options["middleware"] = [guard.surface]
     if api == "anthropic":
@@ -323,7 +324,7 @@ def test_d14_the_middleware_without_the_transport_is_found_out(
 def test_d14_the_middleware_leaves_other_errors_alone(server: CountingServer) -> None:
     """D14: what the provider answers is the SDK's to tell."""
     guard = guard_of(server, "anthropic")
-    http = httpx2.Client(transport=guard)
+    http = http_client(transport=guard)
     client = anthropic.Anthropic(
         base_url=server.url, api_key=KEY, http_client=http, middleware=[guard.surface], max_retries=0
     )
@@ -331,7 +332,7 @@ def test_d14_the_middleware_leaves_other_errors_alone(server: CountingServer) ->
     with pytest.raises(anthropic.BadRequestError):
         client.messages.create(**BODIES["anthropic"])
     with counting_server() as gone:
-        http = httpx2.Client(transport=guard_of(gone, "anthropic"))
+        http = http_client(transport=guard_of(gone, "anthropic"))
     with pytest.raises(anthropic.APIConnectionError):
         client.with_options(base_url=gone.url, http_client=http).models.list()
 
@@ -1044,7 +1045,7 @@ def test_d14_the_sdks_base_url_changes_nothing(base_url: str) -> None:
     client = anthropic.Anthropic(
         base_url=base_url,
         api_key=KEY,
-        http_client=httpx2.Client(transport=guard),
+        http_client=http_client(transport=guard),
         middleware=[guard.surface],
         max_retries=0,
     )
@@ -1215,7 +1216,7 @@ def test_b11_a_transport_of_the_other_colour_is_named() -> None:
 
 def test_d14_without_a_transport_it_has_its_own_and_closes_it() -> None:
     """D14: the default reaches the network; closing the client closes it."""
-    client = httpx2.Client(transport=sync.ContextGuardTransport(provider="google", context=WINDOW))
+    client = http_client(transport=sync.ContextGuardTransport(provider="google", context=WINDOW))
     with client, pytest.raises(ProviderContextCountUnavailable):
         client.post("https://evil.example/v1beta/models/m:generateContent", json=BODIES["google"])
     assert client.is_closed

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.http_clients import http_client
 from tests.local_model import needs_model
 
 from minutebook import ContextWindow, sync
@@ -22,7 +23,6 @@ from minutebook.providers.wire import wire_format
 
 openai = pytest.importorskip("openai", reason="the providers post through the official client: install `openai`")
 
-import httpx2  # noqa: E402
 
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider  # noqa: E402
 
@@ -176,7 +176,7 @@ def test_d14_a_real_server_is_guarded_under_the_anthropic_client(model: LocalMod
         qualified=[server],
         on_event=told.append,
     )
-    http = httpx2.Client(transport=guard)
+    http = http_client(transport=guard)
     client = anthropic.Anthropic(base_url=server, api_key="none", http_client=http, middleware=[guard.surface])
     with client:
         said = client.messages.create(model="m", max_tokens=8, messages=[{"role": "user", "content": "Name a colour."}])

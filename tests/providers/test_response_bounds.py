@@ -17,6 +17,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
+from tests.http_clients import http_client
 
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
 from minutebook.providers.anthropic import ANTHROPIC_SDK
@@ -116,7 +117,7 @@ def anthropic_post(flood: Flood, *, blocking: bool) -> Any:
 
 
 def gemini_post(flood: Flood, *, blocking: bool) -> Any:
-    client = httpx2.Client(verify=False) if blocking else httpx2.AsyncClient(verify=False)
+    client = http_client(verify=False) if blocking else httpx2.AsyncClient(verify=False)
     return Httpx2Post(client, flood.base_url, "k", blocking=blocking)("/models/m:generateContent", b"{}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
+from tests.http_clients import http_client
 
 from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake, Seal
 from minutebook.testing.fakes import anthropic as rules
@@ -28,7 +29,7 @@ BINDING = {"anthropic-beta": rules.BINDING_BETA}
 def client_of(fake: ProviderFake) -> anthropic.Anthropic:
     # Without certificates, since loading them takes longer than a test.
     return anthropic.Anthropic(
-        base_url=fake.base_url, api_key="sk-any", max_retries=0, http_client=httpx2.Client(verify=False, timeout=20)
+        base_url=fake.base_url, api_key="sk-any", max_retries=0, http_client=http_client(verify=False, timeout=20)
     )
 
 

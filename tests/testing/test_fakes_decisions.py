@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
-import httpx2
 import msgspec
 import pytest
+from tests.http_clients import http_client
 
 from minutebook import DecisionHistoryLimitExceeded, sync
 from minutebook.decisions import HistoryOptions
@@ -51,7 +51,7 @@ def decisions(interface: str, thinking: str) -> Iterator[Answer]:
 
 def provider_of(fake: ProviderFake, name: str, interface: str, **options: Any) -> Any:
     given: dict[str, Any] = {"model": "m", "decision_interface": interface, "max_output_tokens": 500, **options}
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     if name == "gemini":
         return sync.GeminiDecisionProvider(client=http, base_url=f"{fake.base_url}/v1", api_key="any", **given)
     client = anthropic.Anthropic(base_url=fake.base_url, api_key="any", http_client=http)

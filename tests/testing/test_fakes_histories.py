@@ -19,6 +19,7 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.http_clients import http_client
 
 from minutebook import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, WindowLimits, sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
@@ -92,7 +93,7 @@ def test_d01_d08_e_a_whole_program_breaks_no_rule(
     }
     with ProviderFake(provider, script, exact=True) as fake:
         if colour == "blocking":
-            http = httpx2.Client(verify=False, timeout=20)
+            http = http_client(verify=False, timeout=20)
             client = openai.OpenAI(base_url=fake.base_url, api_key="sk-any", http_client=http)
             outcome = sync.Runtime(program, PROVIDERS[provider][1](client=client, **options)).run("Look into a.")
         else:
@@ -128,7 +129,7 @@ def test_d09_e_a_failed_step_is_asked_again_as_it_was(provider: str) -> None:
     script = [Failure(status=429), Answer(text=value)]
     program = Program(name="agent", instructions="You decide.", capabilities=[look], output=Result)
     with ProviderFake(provider, script) as fake:
-        http = httpx2.Client(verify=False, timeout=20)
+        http = http_client(verify=False, timeout=20)
         client = openai.OpenAI(base_url=fake.base_url, api_key="sk-any", http_client=http)
         deciding = PROVIDERS[provider][1](client=client, model="m")
         running = sync.Runtime(program, deciding)

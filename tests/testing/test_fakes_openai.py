@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from tests.http_clients import http_client
 
 from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake, Seal, openai_chat, openai_responses
 
@@ -34,7 +35,7 @@ SCRIPT = (
 def client_of(fake: ProviderFake) -> openai.OpenAI:
     # Without certificates, since loading them takes longer than a test.
     return openai.OpenAI(
-        base_url=fake.base_url, api_key="sk-any", max_retries=0, http_client=httpx2.Client(verify=False, timeout=20)
+        base_url=fake.base_url, api_key="sk-any", max_retries=0, http_client=http_client(verify=False, timeout=20)
     )
 
 

@@ -21,6 +21,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from tests.http_clients import http_client
 
 from minutebook.errors import InvalidOption
 from minutebook.testing.fakes import (
@@ -72,12 +73,12 @@ def ask(fake: ProviderFake, provider: str, **options: Any) -> httpx2.Response:
 
 
 def openai_client(fake: ProviderFake, **options: Any) -> openai.OpenAI:
-    http = httpx2.Client(verify=False, follow_redirects=True, timeout=options.pop("timeout", 20))
+    http = http_client(verify=False, follow_redirects=True, timeout=options.pop("timeout", 20))
     return openai.OpenAI(base_url=fake.base_url, api_key=KEY, max_retries=0, http_client=http, **options)
 
 
 def anthropic_client(fake: ProviderFake) -> anthropic.Anthropic:
-    http = httpx2.Client(verify=False, timeout=20)
+    http = http_client(verify=False, timeout=20)
     return anthropic.Anthropic(base_url=fake.base_url, api_key=KEY, max_retries=0, http_client=http)
 
 
