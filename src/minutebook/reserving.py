@@ -99,7 +99,9 @@ class Reservation:
     async def _look(self, error: BaseException) -> None:
         """See whether a cancelled call reserved it all the same. A refused one took nothing."""
         try:
-            if not isinstance(error, (Exception, GeneratorExit)):
+            if isinstance(error, GeneratorExit):
+                self._tokens.aside(self._free())
+            elif not isinstance(error, Exception):
                 header = await self._journal.header(self._key)
                 if header is not None and header.token == self._token:
                     self.header, self.held = header, True
@@ -108,6 +110,12 @@ class Reservation:
         finally:
             if not self.held:
                 self.end()
+
+    async def _free(self) -> None:
+        """Free the conversation where a call reserved it whose caller was closed."""
+        header = await self._journal.header(self._key)
+        if header is not None and header.token == self._token:
+            await self._journal.recover(self._key, header.epoch)
 
     async def commit(self, delta: Delta, *, release: bool = False) -> Committed:
         """Record `delta` under the reservation; see `Journal.commit`."""
@@ -153,14 +161,14 @@ class Reservation:
         """
         Give the reservation back with `delta` after an `error` that goes on; return whether it did.
 
-        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: then the
-        reservation is left to be found as an orphan.
+        What fails here is only added to the error. A coroutine that is being closed cannot wait any more: under an
+        event loop it is given back a little later, and counts as not given back here.
         """
         if not self.held:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return False
+                return self._tokens.aside(self.give_back(delta))
             await self.give_back(delta)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt

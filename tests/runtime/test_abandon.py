@@ -120,9 +120,9 @@ def test_i42_a_call_of_an_abandoned_task_is_never_executed() -> None:
 
 def test_i44_a_call_that_was_under_way_is_observed_as_interrupted() -> None:
     """I-44, D22: after a crash the worker is declared stopped; its call is reported and not repeated."""
-    store = MemoryStore()
+    store = JournalStore(FaultyJournal(MemoryJournal()), namespace="t")
     made, _ = kept(CLERK, store, calls(call("act", number=1), call("act", number=2), exchange=2))
-    drive(cancel_at(lambda: made.run("go", **IDS), 1, Cut.CLOSED))
+    drive(cancel_at(lambda: made.run("go", **IDS), 1, Cut.KILLED))
     other = JournalStore(store.journal, namespace=store.namespace)
     with pytest.raises(DecisionHistoryBusy):
         drive(kept(CLERK, other)[0].abandon("r", "i"))

@@ -257,7 +257,7 @@ def stop_everywhere(cut: Cut, *, same_process: bool) -> list[str]:
     raise AssertionError("the run never ended")
 
 
-@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.INTERRUPTED, Cut.CLOSED])
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.INTERRUPTED, Cut.CLOSED, Cut.KILLED])
 @pytest.mark.parametrize("same_process", [True, False])
 def test_i44_stopped_at_any_await_nothing_is_done_twice_and_nothing_is_lost(cut: Cut, same_process: bool) -> None:
     """I-44, O-33: each effect happens once; one that was under way is told as of unknown outcome, and only that one."""
@@ -328,13 +328,14 @@ def sweep(*, lost: bool) -> int:
             return [JournalStore(each, namespace="t") for each in (history, runs_in)]
 
         if lost:
-            drive(cancel_at(lambda: modelled(model, *stores()).run("go", **IDS), 1, Cut.CLOSED))  # noqa: B023
+            gone = stores(FaultyJournal(history), FaultyJournal(runs_in))
+            drive(cancel_at(lambda: modelled(model, *gone).run("go", **IDS), 1, Cut.KILLED))  # noqa: B023
             history = MemoryJournal()
             assert DONE == [1]
             drive(modelled(model, *stores(runs_in=runs_in)).recover("r", "i", worker_stopped=True))
         slow = [SuspendingJournal(each) for each in (history, runs_in)]
         runtime = modelled(model, *stores(*slow))
-        ended = drive(cancel_at(lambda: recovered(runtime), step, Cut.CLOSED))  # noqa: B023
+        ended = drive(cancel_at(lambda: recovered(runtime), step, Cut.KILLED))  # noqa: B023
         if ended.struck:
             ended_by = drive(recovered(modelled(model, *stores(history))))
         elif ended.error is None:
@@ -781,9 +782,9 @@ def test_i37_a_checkpoint_shows_nothing_of_what_it_holds() -> None:
 
 def test_d22_who_is_busy_is_told_what_frees_a_run() -> None:
     """D22: a run is freed by the runtime, which knows its key; the store's own advice would be for another one."""
-    store = MemoryStore()
+    store = JournalStore(FaultyJournal(MemoryJournal()), namespace="t")
     made, _ = kept(program(act), store, calls(call("act", number=1), exchange=2))
-    drive(cancel_at(lambda: made.run("go", **IDS), 1, Cut.CLOSED))
+    drive(cancel_at(lambda: made.run("go", **IDS), 1, Cut.KILLED))
     other = JournalStore(store.journal, namespace=store.namespace)
     for again in (kept(program(act), other)[0].resume("r", "i"), kept(program(act), other)[0].run("go", **IDS)):
         with pytest.raises(DecisionHistoryBusy, match=r"runtime\.recover\(run_id, invocation_id, ") as refused:

@@ -281,7 +281,7 @@ def test_i44_branches_stopped_at_any_await_do_nothing_twice() -> None:
         FOUND.clear()
         journal = MemoryJournal()
         store = JournalStore(SuspendingJournal(journal), namespace="t")
-        ended = drive(cancel_at(lambda store=store: branching(store).run("go", **IDS), step, Cut.CLOSED))
+        ended = drive(cancel_at(lambda store=store: branching(store).run("go", **IDS), step, Cut.KILLED))
         if not ended.struck:
             assert step > 40
             return
@@ -442,14 +442,14 @@ class Tree:
 
     def play(self) -> str:
         """Run, crash and go on until there is an outcome; see after each part that nothing was overspent."""
-        drive(cancel_at(lambda: self.runtime().run("go", **IDS), self.draws(1, 120), Cut.CLOSED))
+        drive(cancel_at(lambda: self.runtime().run("go", **IDS), self.draws(1, 120), Cut.KILLED))
         for _ in range(6):
             assert min(self.left()) >= 0, self.left()
             header = drive(self.store.header(self.store.key('["checkpoint","r","i","clerk"]')))
             if header is None or not header.entries:
                 return "nothing"
             step = self.draws(1, 120)
-            drive(cancel_at(lambda: self.runtime().resume("r", "i"), step, Cut.CLOSED))
+            drive(cancel_at(lambda: self.runtime().resume("r", "i"), step, Cut.KILLED))
         outcome = drive(self.runtime().resume("r", "i"))
         assert min(self.left()) >= 0, self.left()
         return str(outcome.kind)

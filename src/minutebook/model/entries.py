@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -131,7 +131,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.payload if self.stop - self.start == len(self.payload) else self.payload[self.start : self.stop]
 
 
+Place: TypeAlias = tuple[int, Kind, int, int, int, int, int, int, int, int]
+"""An entry's fields from `seq` to `wall`, in their order."""
+
 _PLACE = struct.Struct(">QBQQQQQQQQI")
+_sha256 = hashlib.sha256
 _encode_calls = msgspec.json.Encoder().encode
 _pack_into = msgspec.msgpack.Encoder().encode_into
 _unpack = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
@@ -139,7 +143,7 @@ _unpack = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
 
 def first_digest(key: ConversationKey) -> bytes:
     """Return the digest that a conversation's chain starts from; it binds every later digest to the key."""
-    chain = hashlib.sha256(b"minutebook chain 1\n")
+    chain = _sha256(b"minutebook chain 1\n")
     for part in (key.namespace.encode(), key.id.encode()):
         chain.update(len(part).to_bytes(4, "big") + part)
     return chain.digest()
@@ -184,25 +188,10 @@ def damaged(seq: int, what: str) -> DecisionHistoryCorrupt:
 
 def payload_digest(payload: bytes) -> bytes:
     """Return SHA-256 of an entry's bytes: what the chain covers, and what tells a repeated input."""
-    return hashlib.sha256(payload).digest()
+    return _sha256(payload).digest()
 
 
-def chain_digest(
-    before: bytes,
-    content: bytes,
-    calls: bytes,
-    *,
-    seq: int,
-    kind: Kind,
-    turn: int,
-    exchange: int,
-    call: int,
-    messages: int,
-    size: int,
-    start: int,
-    stop: int,
-    wall: int,
-) -> bytes:
+def chain_digest(before: bytes, content: bytes, place: Place, calls: tuple[Call, ...]) -> bytes:
     """
     Return the digest of one entry: SHA-256 over the digest before it, its place, its calls and the digest of its bytes.
 
@@ -210,24 +199,26 @@ def chain_digest(
     (promise I-39, SPEC B8). Every field is of fixed width or prefixed by its length, so no two different entries feed
     the hash the same bytes.
     """
-    place = _PLACE.pack(seq, kind, turn, exchange, call, messages, size, start, stop, wall, len(calls))
-    return hashlib.sha256(b"".join((before, content, place, calls))).digest()
+    told = encode_calls(calls)
+    return _sha256(b"".join((before, content, _PLACE.pack(*place, len(told)), told))).digest()
 
 
 def recompute_digest(before: bytes, entry: Entry) -> bytes:
     """Return the digest that `entry` must carry after an entry whose digest is `before`."""
-    return chain_digest(
-        before,
-        payload_digest(entry.payload),
-        encode_calls(entry.calls),
-        seq=entry.seq,
-        kind=entry.kind,
-        turn=entry.turn,
-        exchange=entry.exchange,
-        call=entry.call,
-        messages=entry.messages,
-        size=entry.size,
-        start=entry.start,
-        stop=entry.stop,
-        wall=entry.wall,
+    return chain_digest(before, _sha256(entry.payload).digest(), place_of(entry), entry.calls)
+
+
+def place_of(entry: Entry) -> Place:
+    """Return where an entry stands and how much it counts: all that the chain covers of it but its calls and bytes."""
+    return (
+        entry.seq,
+        entry.kind,
+        entry.turn,
+        entry.exchange,
+        entry.call,
+        entry.messages,
+        entry.size,
+        entry.start,
+        entry.stop,
+        entry.wall,
     )

@@ -25,7 +25,6 @@ from minutebook.model.entries import (
     Entry,
     chain_digest,
     damaged,
-    encode_calls,
     payload_digest,
 )
 from minutebook.model.record import UNCUT, Attempt, Delta, Header, OpenExchange, Unanswered
@@ -287,36 +286,17 @@ class Growth:
         call = draft.call if call is None else call
         if draft.kind is not ABANDONED:  # a mark must always find room, or a refusal could not be told
             self.bytes += len(draft.payload)
-        wall = self._wall(draft)
-        self.digest = chain_digest(
-            self.digest,
-            content,
-            encode_calls(draft.calls),
-            seq=self.seq,
-            kind=draft.kind,
-            turn=self.state.turn,
-            exchange=exchange,
-            call=call,
-            messages=draft.messages,
-            size=draft.size,
-            start=draft.start,
-            stop=draft.stop,
-            wall=wall,
+        place = (
+            self.seq,
+            draft.kind,
+            self.state.turn,
+            exchange,
+            call,
+            draft.messages,
+            draft.size,
+            draft.start,
+            draft.stop,
+            self._wall(draft),
         )
-        self.added.append(
-            Entry(
-                seq=self.seq,
-                kind=draft.kind,
-                turn=self.state.turn,
-                exchange=exchange,
-                call=call,
-                messages=draft.messages,
-                size=draft.size,
-                start=draft.start,
-                stop=draft.stop,
-                wall=wall,
-                calls=draft.calls,
-                digest=self.digest,
-                payload=draft.payload,
-            )
-        )
+        self.digest = chain_digest(self.digest, content, place, draft.calls)
+        self.added.append(Entry(*place, draft.calls, self.digest, draft.payload))

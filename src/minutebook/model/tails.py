@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from minutebook.model.entries import Entry, recompute_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from minutebook.model.keys import ConversationKey
@@ -122,8 +123,13 @@ class Tokens:
     docs/architecture.md.
     """
 
-    def __init__(self, prefix: str) -> None:
-        """Take the unguessable prefix that marks this object's tokens."""
+    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object]], bool]) -> None:
+        """
+        Take the unguessable prefix that marks this object's tokens, and who does what a closed holder has left to do.
+
+        `aside` returns whether it is done by now; it knows of the event loop, if there is one.
+        """
+        self.aside = aside
         self._prefix = prefix
         self._count = itertools.count(1)
         self._live: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()

@@ -26,6 +26,7 @@ from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import Page
 from minutebook.reserving import Reservation
+from minutebook.stores.aside import aside
 from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
@@ -68,7 +69,7 @@ class JournalStore(AsyncClosing):
         self.clock = clock
         """Gives Unix milliseconds, unchecked: see `read_clock`."""
         self.tails = Tails(threading.Lock())
-        self.tokens = Tokens(os.urandom(16).hex())
+        self.tokens = Tokens(os.urandom(16).hex(), aside)
 
     @property
     def namespace(self) -> str:

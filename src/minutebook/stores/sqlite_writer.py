@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from minutebook.errors import DecisionHistoryStorageFailed, StorageError
 from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.aside import leave
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
@@ -132,7 +133,12 @@ class Writer:
             loop.call_soon(self._flush, loop)
         else:
             gathered.append(job)
-        return cast("T", await outcome)
+        try:
+            return cast("T", await outcome)
+        except GeneratorExit:
+            if not outcome.cancel():
+                leave(outcome)
+            raise
 
     def attempt(self, work: Work[None]) -> bool:
         """Run one job in this thread unless anybody else is writing; see `Database`."""

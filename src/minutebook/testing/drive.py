@@ -9,6 +9,7 @@ alike; a journal that never suspends is given its awaits by `SuspendingJournal`.
 from __future__ import annotations
 
 import enum
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Cut", "Ended", "cancel_at", "checkpoint", "drive"]
 
 Result = TypeVar("Result")
+KILLED: ContextVar[bool] = ContextVar("killed", default=False)
+"""Whether what runs stands for a process that was killed, and only does so because Python cleans up."""
 
 
 class Cut(enum.Enum):
@@ -35,6 +38,11 @@ class Cut(enum.Enum):
     """By `close`, as an abandoned generator is: a `GeneratorExit`, after which it cannot wait any more."""
     INTERRUPTED = "interrupted"
     """By a `KeyboardInterrupt`, as if the user pressed Ctrl-C during that await."""
+    KILLED = "killed"
+    """As if its process was killed there: what Python then cleans up reaches no journal of `testing`."""
+
+
+_CLOSING = (Cut.CLOSED, Cut.KILLED)
 
 
 class Ended(msgspec.Struct, Generic[Result], frozen=True, kw_only=True):
@@ -77,7 +85,7 @@ async def cancel_at(
             result = await strike
     except BaseException as error:
         return Ended(struck=strike.struck, error=error)
-    if strike.struck and cut is Cut.CLOSED:
+    if strike.struck and cut in _CLOSING:
         return Ended(struck=True, error=GeneratorExit())
     return Ended(struck=strike.struck, result=result)
 
@@ -108,8 +116,8 @@ class _Strike(Generic[Result]):
             thrown, step = None, step + 1
             if step == self._step:
                 self.struck = True
-                if self._cut is Cut.CLOSED:
-                    self._coroutine.close()
+                if self._cut in _CLOSING:
+                    self._close()
                     return None
                 thrown = self._blow()
                 if thrown is not None:
@@ -118,6 +126,13 @@ class _Strike(Generic[Result]):
                 yield waits_for
             except BaseException as error:
                 thrown = error
+
+    def _close(self) -> None:
+        before = KILLED.set(self._cut is Cut.KILLED)
+        try:
+            self._coroutine.close()
+        finally:
+            KILLED.reset(before)
 
     def _blow(self) -> BaseException | None:
         """Return what to throw in, or arrange for the event loop to do it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from minutebook.errors import DecisionHistoryStorageFailed
-from minutebook.testing.drive import checkpoint
+from minutebook.testing.drive import KILLED, checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -48,7 +48,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Journal(ABC):
-    """A journal around another one; what is done around each call is told by `_around`."""
+    """
+    A journal around another one; what is done around each call is told by `_around`.
+
+    Whoever was cut by `Cut.KILLED` reaches it no more.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -56,6 +60,11 @@ class _Journal(ABC):
     @abstractmethod
     async def _around(self, method: str, call: Callable[[], Awaitable[Result]]) -> Result:
         """Call the method of this name, or not, and return what the caller is to see."""
+
+    async def _called(self, method: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        if KILLED.get():
+            raise DecisionHistoryStorageFailed("the process that calls was killed")
+        return await self._around(method, call)
 
     async def reserve(
         self,
@@ -69,7 +78,7 @@ class _Journal(ABC):
         known: int = -1,
     ) -> Reserved:
         """See `Journal.reserve`."""
-        return await self._around(
+        return await self._called(
             "reserve",
             lambda: self.journal.reserve(
                 key, token, format=format, opening=opening, release=release, tail=tail, known=known
@@ -80,43 +89,43 @@ class _Journal(ABC):
         self, key: ConversationKey, token: str, epoch: int, delta: Delta, *, release: bool = False
     ) -> Committed:
         """See `Journal.commit`."""
-        return await self._around("commit", lambda: self.journal.commit(key, token, epoch, delta, release=release))
+        return await self._called("commit", lambda: self.journal.commit(key, token, epoch, delta, release=release))
 
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
-        return await self._around("header", lambda: self.journal.header(key))
+        return await self._called("header", lambda: self.journal.header(key))
 
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`."""
-        return await self._around("newest", lambda: self.journal.newest(key, before, page))
+        return await self._called("newest", lambda: self.journal.newest(key, before, page))
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
-        return await self._around("oldest", lambda: self.journal.oldest(key, after, page))
+        return await self._called("oldest", lambda: self.journal.oldest(key, after, page))
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
-        return await self._around("receipts", lambda: self.journal.receipts(key, after, rows))
+        return await self._called("receipts", lambda: self.journal.receipts(key, after, rows))
 
     async def receipt(self, key: ConversationKey, idempotency: str) -> Receipt | None:
         """See `Journal.receipt`."""
-        return await self._around("receipt", lambda: self.journal.receipt(key, idempotency))
+        return await self._called("receipt", lambda: self.journal.receipt(key, idempotency))
 
     async def delete(self, key: ConversationKey) -> bool:
         """See `Journal.delete`."""
-        return await self._around("delete", lambda: self.journal.delete(key))
+        return await self._called("delete", lambda: self.journal.delete(key))
 
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
-        return await self._around("recover", lambda: self.journal.recover(key, epoch))
+        return await self._called("recover", lambda: self.journal.recover(key, epoch))
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
         """See `Journal.list`."""
-        return await self._around("list", lambda: self.journal.list(namespace, after, rows))
+        return await self._called("list", lambda: self.journal.list(namespace, after, rows))
 
     async def totals(self, namespace: str) -> Totals:
         """See `Journal.totals`."""
-        return await self._around("totals", lambda: self.journal.totals(namespace))
+        return await self._called("totals", lambda: self.journal.totals(namespace))
 
     async def close(self) -> None:
         """Close the journal behind; no fault strikes here."""

@@ -61,8 +61,7 @@ _REFUSED: Final = frozenset(
 _WITHIN: Final = frozenset({"audio", "tool_calls", "tool_calls.function"})
 _NULLABLE: Final = frozenset({"content", "refusal"})
 """The members of an answer that say with null that there is none, and that the API writes and takes that way."""
-_SUSPECT: Final = re.compile(rb'null|\[[ \t\r\n]*\]|"audio"|"parsed')
-"""Without one of these a message holds nothing that is refused."""
+_NO_CALLS: Final = re.compile(rb'"tool_calls"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\]')
 _ITEMS_OF_RESPONSES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 )
@@ -144,7 +143,7 @@ class OpenAIChat(Format):
 
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's message without the members that a request may not hold, the others byte for byte."""
-        return _slices.without(fragment, _is_refused, _WITHIN) if _SUSPECT.search(fragment) else fragment
+        return _slices.without(fragment, _is_refused, _WITHIN) if _is_suspect(fragment) else fragment
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a message with its call ids replaced."""
@@ -159,10 +158,18 @@ class OpenAIChat(Format):
         return codec.encode(message)
 
 
+def _is_suspect(fragment: bytes) -> bool:
+    """Return whether a message may hold what is refused: a search of its bytes, since nearly all hold none."""
+    nulls = fragment.count(b"null")
+    if nulls and nulls > fragment.count(b'"content":null') + fragment.count(b'"refusal":null'):
+        return True
+    return b'"parsed' in fragment or b'"audio"' in fragment or _NO_CALLS.search(fragment) is not None
+
+
 def _is_refused(path: str, value: bytes) -> bool:
     if value == b"null" and "." not in path:
         return path not in _NULLABLE
-    return path in _REFUSED or (path == "tool_calls" and not codec.reread(value))
+    return path in _REFUSED or (path == "tool_calls" and not value.strip(b"[] \t\r\n"))
 
 
 def _says_something(value: JSON) -> bool:
