@@ -1266,6 +1266,7 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE theirs (a TEXT)")
     connection.execute("PRAGMA application_id = 5")
     connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA synchronous = EXTRA")
     journal = SQLiteJournal.on_connection(connection)
     assert journal.durable
     done(append(journal, KEY, "a"))
@@ -1288,7 +1289,18 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "synchronous", "durable"),
-    [("WAL", "FULL", True), ("WAL", "NORMAL", False), ("DELETE", "EXTRA", True), ("TRUNCATE", "OFF", False)],
+    [
+        ("WAL", "FULL", True),
+        ("WAL", "NORMAL", False),
+        ("DELETE", "EXTRA", True),
+        ("DELETE", "FULL", False),
+        ("TRUNCATE", "FULL", True),
+        ("TRUNCATE", "NORMAL", False),
+        ("PERSIST", "FULL", True),
+        ("PERSIST", "OFF", False),
+        ("MEMORY", "EXTRA", False),
+        ("OFF", "EXTRA", False),
+    ],
 )
 def test_bad_input_89_a_hosts_settings_decide_what_is_claimed(
     tmp_path: Path, mode: str, synchronous: str, durable: bool

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from minutebook.errors import InvalidOption, StorageError
 from minutebook.stores import sqlite_statements as sql
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FULL, _EXTRA = 2, 3  # as `PRAGMA synchronous` answers
+
+_DURABLE_FROM: Final = {"wal": _FULL, "truncate": _FULL, "persist": _FULL, "delete": _EXTRA}
+"""
+The least `synchronous` with which a commit in a journal mode survives a power cut.
+
+Modes that keep the journal's file sync what ends it. Where the file is unlinked only EXTRA syncs its directory: with
+FULL the journal may come back with the power and undo the commit.
+"""
+
 
 class HostConnection:
     """A `Database` on a connection that the host opened and will close."""
@@ -47,7 +57,7 @@ class HostConnection:
         synchronous = cursor.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
         secure = cursor.execute(sql.GET_SECURE_DELETE).fetchone()[0]
         cursor.close()
-        self._durable = mode in ("wal", "delete", "truncate", "persist") and synchronous >= 2
+        self._durable = mode in _DURABLE_FROM and synchronous >= _DURABLE_FROM[mode]
         # In WAL old pages stay in the log until the host has it cut; a persistent journal keeps them too.
         self._erases = mode in ("delete", "truncate", "memory") and secure == 1
 
