@@ -404,7 +404,9 @@ def endure(plan: Plan, database: Path, acknowledge: Callable[[str], None]) -> No
 
 def tell(stage: str, error: MinutebookError | None) -> None:
     """Say on standard error how a stage ended: `work DecisionHistoryStorageFailed failed_before`."""
-    told = f"{error.code} {error.facts.get('problem') or error.facts.get('sqlite')}" if error else "ok"
+    problem = error.facts.get("problem") if error else None
+    sqlite = error.facts.get("sqlite") if error else None
+    told = f"{error.code} {problem if problem != 'database' else sqlite}" if error else "ok"
     sys.stderr.write(f"{stage} {told}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -1333,6 +1334,37 @@ def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
     for call in (append(journal, KEY, "a"), journal.header(KEY)):
         with pytest.raises(StoreClosed):
             done(call)
+
+
+class FailingConnection(sqlite3.Connection):
+    """A connection whose commits fail while they are told to."""
+
+    failing = False
+
+    def cursor(self, *arguments: Any) -> Any:
+        cursor = super().cursor(*arguments)
+        return FailingCursor(cursor, sql.COMMIT, "SQLITE_IOERR_FSYNC") if self.failing else cursor
+
+
+def test_i06_a_failed_sync_is_the_connections_so_every_store_on_it_refuses(tmp_path: Path) -> None:
+    """One that wrapped it before, and one that wraps it afterwards; another connection to the same file works."""
+    connection = sqlite3.connect(tmp_path / "host.db", factory=FailingConnection)
+    one, other = (SQLiteJournal.on_connection(connection) for _ in range(2))
+    done(append(one, KEY, "a"))
+    connection.failing = True
+    with pytest.raises(DecisionHistoryStorageFailed):
+        done(append(one, KEY, "b"))
+    connection.failing = False
+    for journal in (one, other):
+        for call in (append(journal, KEY, "b"), journal.header(KEY)):
+            with pytest.raises(DecisionHistoryStorageFailed) as caught:
+                done(call)
+            assert caught.value.problem == "failed_before"
+    with pytest.raises(DecisionHistoryStorageFailed):
+        SQLiteJournal.on_connection(connection)
+    connection.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "host.db")) as again:
+        assert done(append(SQLiteJournal.on_connection(again), KEY, "b")).header.entries == 8
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
