@@ -90,7 +90,9 @@ class Reservation:
 
     async def _free_orphan(self, *, owned: bool) -> bool:
         header = await self._journal.header(self._key)
-        if header is None or not (owned or self._tokens.is_orphan(header.token)):
+        if header is None or not header.token:
+            return True  # given back meanwhile
+        if not (owned or self._tokens.is_orphan(header.token)):
             return False
         with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
             await self._journal.recover(self._key, header.epoch)
@@ -100,7 +102,7 @@ class Reservation:
         """See whether a cancelled call reserved it all the same. A refused one took nothing."""
         try:
             if isinstance(error, GeneratorExit):
-                self._tokens.aside(self._free())
+                self._tokens.aside(self.free())
             elif not isinstance(error, Exception):
                 header = await self._journal.header(self._key)
                 if header is not None and header.token == self._token:
@@ -111,8 +113,8 @@ class Reservation:
             if not self.held:
                 self.end()
 
-    async def _free(self) -> None:
-        """Free the conversation where a call reserved it whose caller was closed."""
+    async def free(self) -> None:
+        """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
         header = await self._journal.header(self._key)
         if header is not None and header.token == self._token:
             await self._journal.recover(self._key, header.epoch)

@@ -6,14 +6,16 @@ that a worker with another connection goes on without a `recover`.
 """
 
 import asyncio
+import contextlib
 import gc
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minutebook import Conversation, SQLiteStore, sync
+from minutebook import Conversation, ConversationKey, SQLiteStore, StoreClosed, sync
 
 ANSWER = {"role": "assistant", "content": "answer"}
 
@@ -46,7 +48,7 @@ def test_i18_a_closed_generator_gives_its_turn_back(answered: bool, path: Path) 
 
 
 async def others_turn(other: SQLiteStore) -> list[str]:
-    """Record a turn as another worker, once the loop did what was waiting, and return what the conversation shows."""
+    """Record a turn as another worker, once the loop did what waits, and return what the conversation shows."""
     while waiting := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.gather(*waiting)
     talk = Conversation(other, "c", format="openai-chat")
@@ -97,3 +99,145 @@ def test_i18_a_closed_async_generator_gives_its_turn_back(how: str, path: Path) 
                 await asyncio.wait([future])
 
     assert asyncio.run(story()) == ["two", "answer"]
+
+
+async def asking(store: SQLiteStore, name: str = "c") -> AsyncIterator[str]:
+    """Give pieces of an answer that is never recorded, as of a reader who goes away."""
+    async with Conversation(store, name, format="openai-chat").turn("one"):
+        yield "piece"
+
+
+async def other_worker_goes_on(path: Path, name: str = "c") -> None:
+    async with SQLiteStore(path, namespace="n") as other:
+        talk = Conversation(other, name, format="openai-chat")
+        async with talk.turn("two") as turn:
+            await turn.respond(ANSWER)
+        await other.verify(talk.key)
+
+
+@pytest.mark.parametrize("how", ["aclose", "left open", "cancelled"])
+def test_i18_a_store_that_is_closed_gives_back_what_its_turns_hold(how: str, path: Path) -> None:
+    """Whether they were closed right before, are never closed, or their task is cancelled and not waited for."""
+
+    async def consume(pieces: AsyncIterator[str], begun: asyncio.Event) -> None:
+        await anext(pieces)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            pieces = asking(store)
+            if how == "cancelled":
+                begun = asyncio.Event()
+                task = asyncio.create_task(consume(pieces, begun))
+                await begun.wait()
+                task.cancel()
+            else:
+                await anext(pieces)
+            if how == "aclose":
+                await pieces.aclose()  # type: ignore[attr-defined]
+        await other_worker_goes_on(path)
+
+    asyncio.run(story())
+
+
+def test_i18_a_turn_follows_one_that_was_closed_right_before(path: Path) -> None:
+    """Fifty times, without a moment between: what is given back a little later is waited for."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            for number in range(50):
+                pieces = asking(store)
+                await anext(pieces)
+                await pieces.aclose()  # type: ignore[attr-defined]
+                async with Conversation(store, "c", format="openai-chat").turn(str(number)) as turn:
+                    await turn.respond(ANSWER)
+
+    asyncio.run(story())
+
+
+def test_i18_a_loop_that_ends_gives_back_what_was_closed_in_it(path: Path) -> None:
+    """A store that nobody closes, and a generator that the loop itself closes at its end."""
+
+    async def leaves_all() -> tuple[SQLiteStore, AsyncIterator[str]]:
+        store = SQLiteStore(path, namespace="n")
+        pieces = asking(store)
+        await anext(pieces)
+        return store, pieces
+
+    store, _ = asyncio.run(leaves_all())
+    asyncio.run(other_worker_goes_on(path))
+    asyncio.run(store.close())
+
+
+def test_i18_closing_a_store_leaves_what_others_hold(path: Path) -> None:
+    """It gives back its own reservations alone, and none that it lost to a recovery."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as other:
+            async with SQLiteStore(path, namespace="n") as store:
+                pieces, lost = asking(store), asking(store, "lost")
+                await anext(pieces)
+                await anext(lost)
+                await other.recover(other.key("lost"), worker_stopped=True)
+                theirs = asking(other, "lost")
+                await anext(theirs)
+            header = await other.header(other.key("lost"))
+            assert header is not None
+            assert header.token
+            assert (await other.header(other.key("c"))).token == ""  # type: ignore[union-attr]
+            await theirs.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(story())
+
+
+def closing_inside(store: sync.SQLiteStore) -> None:
+    with sync.Conversation(store, "c", format="openai-chat").turn("three") as turn:
+        store.close()
+        turn.respond(ANSWER)
+
+
+def test_i18_a_blocking_store_gives_back_what_its_turns_hold(path: Path) -> None:
+    """A suspended generator that outlives its store, and a turn inside which the store is closed."""
+
+    def answer(store: sync.SQLiteStore) -> Iterator[str]:
+        with sync.Conversation(store, "c", format="openai-chat").turn("one"):
+            yield "piece"
+
+    with sync.SQLiteStore(path, namespace="n") as store:
+        pieces = answer(store)
+        next(pieces)
+    asyncio.run(other_worker_goes_on(path))
+    pieces.close()  # type: ignore[attr-defined]
+    store = sync.SQLiteStore(path, namespace="n")
+    with pytest.raises(StoreClosed):
+        closing_inside(store)
+    asyncio.run(other_worker_goes_on(path))
+
+
+class FileHost:
+    """A host's own store that knows nothing of processes: one document in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def transact(self, key: ConversationKey, operation: Callable[[bytes | None], Awaitable[Any]]) -> Any:
+        document, result = await operation(self.path.read_bytes() if self.path.exists() else None)
+        if document is not None:
+            self.path.write_bytes(document)
+        return result
+
+
+def test_i17_a_child_that_closes_its_copy_gives_back_nothing(path: Path) -> None:
+    """After a fork the reservations are the parent's, also where the store behind does not look."""
+    store = sync.HostStore(FileHost(path), namespace="n")
+    talk = sync.Conversation(store, "c", format="openai-chat")
+    with talk.turn("one") as turn:
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                store.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        turn.respond(ANSWER)
+    assert [message["content"] for message in talk.window().messages] == ["one", "answer"]

@@ -140,6 +140,10 @@ class Tokens:
         self._live[token] = holder
         return token
 
+    def holders(self) -> list[object]:
+        """Return who holds, or is about to hold, a conversation under one of these tokens."""
+        return list(self._live.values())
+
     def end(self, token: str) -> None:
         """Declare the holder gone, whether or not its release reached the store."""
         self._live.pop(token, None)

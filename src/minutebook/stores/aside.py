@@ -8,6 +8,7 @@ no asyncio before something of theirs was closed.
 from __future__ import annotations
 
 import contextlib
+import types
 from typing import TYPE_CHECKING, Any, Final
 
 from minutebook.errors import MinutebookError
@@ -15,34 +16,60 @@ from minutebook.model.pause import drive
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Generator
 
 _LEFT: Final = set["asyncio.Future[Any]"]()
-"""What closed coroutines left behind: what they waited for, and the tasks of `aside`."""
+"""What closed coroutines waited for, until it has ended."""
 
 
-def aside(work: Coroutine[Any, Any, object]) -> bool:
-    """
-    Do what a closed coroutine leaves to do; return whether it is done by now.
+class Aftermath:
+    """What the closed coroutines of one store left to do."""
 
-    Where no event loop runs, it is done at once, and what it raises goes on. Else a task does it, once what the
-    coroutine waited for has ended. Nobody waits for that task or hears its refusal, and it ends with the loop at the
-    latest, begun or not.
-    """
-    import asyncio
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """An event loop keeps a weak reference to its tasks alone."""
 
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        drive(work)
-        return True
-    before = [each for each in _LEFT if each.get_loop() is loop and not isinstance(each, asyncio.Task)]
-    leave(loop.create_task(_behind(before, work)))
-    return False
+    def do(self, work: Coroutine[Any, Any, object]) -> bool:
+        """
+        Do what a closed coroutine leaves to do; return whether it is done by now.
+
+        It is begun at once, so that whatever needs no waiting is done even where the loop ends now. What it has to wait
+        for goes on in a task of the running loop, behind what the coroutine itself waited for. Nobody hears a refusal
+        of that task; what is raised before goes on.
+        """
+        import asyncio
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            drive(work)
+            return True
+        steps = _behind([each for each in _LEFT if each.get_loop() is loop], work).__await__()
+        try:
+            while (waits_for := next(steps)) is None:  # a pause, which waits for nothing
+                pass
+        except StopIteration:
+            return True
+        task = loop.create_task(_unheard(steps, waits_for))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return False
+
+    async def finished(self) -> None:
+        """Wait until all of it is done that the running loop does."""
+        while self._tasks:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            own = [task for task in self._tasks if task.get_loop() is loop]
+            if not own:
+                return
+            await asyncio.wait(own)
 
 
 def leave(future: asyncio.Future[Any]) -> None:
-    """Keep what a closed coroutine waited for, so that what is done `aside` for it comes behind that."""
+    """Keep what a closed coroutine waited for, so that what is done for it afterwards comes behind that."""
     _LEFT.add(future)
     future.add_done_callback(_ended)
 
@@ -54,9 +81,28 @@ def _ended(future: asyncio.Future[Any]) -> None:
 
 
 async def _behind(before: list[asyncio.Future[Any]], work: Coroutine[Any, Any, object]) -> None:
-    import asyncio
+    if before:
+        import asyncio
 
+        await asyncio.wait(before)
+    await work
+
+
+async def _unheard(steps: Generator[Any, Any, None], waits_for: object) -> None:
     with contextlib.suppress(MinutebookError):
-        if before:
-            await asyncio.wait(before)
-        await work
+        await _rest(steps, waits_for)
+
+
+@types.coroutine
+def _rest(steps: Generator[Any, Any, None], waits_for: object) -> Generator[Any, Any, None]:
+    """Run a coroutine that was begun already and stands at what it waits for."""
+    while True:
+        thrown = heard = None
+        try:
+            heard = yield waits_for
+        except BaseException as error:
+            thrown = error
+        try:
+            waits_for = steps.send(heard) if thrown is None else steps.throw(thrown)
+        except StopIteration:
+            return
