@@ -119,6 +119,7 @@ class JournalStore(AsyncClosing):
         Raises:
             DecisionHistoryBusy: the conversation is active (SPEC D23).
         """
+        await self._aftermath.finished()
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
@@ -228,6 +229,7 @@ class JournalStore(AsyncClosing):
             DecisionHistoryAbsent: there is none.
         """
         self.tails.drop(self._own(key))
+        await self._aftermath.finished()
         return await self.journal.delete(key)
 
     async def recover(self, key: ConversationKey, *, worker_stopped: bool, epoch: int | None = None) -> Header:
@@ -337,6 +339,7 @@ class JournalStore(AsyncClosing):
         """
         from minutebook.stores.transfer import export_record  # loaded by those who export
 
+        await self._aftermath.finished()
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
