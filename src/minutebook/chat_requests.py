@@ -72,7 +72,7 @@ async def _window(limits: WindowLimits, count: int, size: int, windowed: Windowe
         try:
             return await windowed(room, floor)
         except DecisionHistoryLimitExceeded as error:
-            least = (error.messages, error.bytes)
+            least = (error.messages or 0, error.bytes or 0)
     messages, needed = least[0] + count, least[1] + size
     raise DecisionHistoryLimitExceeded(
         f"the newest message and the exchange before it must be sent and need {messages:,} messages and "

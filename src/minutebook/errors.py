@@ -89,23 +89,23 @@ __all__ = [
 
 
 class MinutebookError(Exception):
-    """Base of every error of this package."""
+    """
+    Base of every error of this package.
+
+    What a class says of its attributes is there on each of its errors, as `None` where it is not known or does not
+    apply; `facts` holds those that are.
+    """
 
     def __init__(self, message: str, **facts: Any) -> None:
         """Keep `facts` (numbers, option names, positions) as attributes beside the message."""
         super().__init__(message)
         self.facts = facts
+        self.__dict__.update(facts)
 
     @property
     def code(self) -> str:
         """The stable name that logs, traces and exit codes use."""
         return type(self).__name__
-
-    def __getattr__(self, name: str) -> Any:
-        facts = self.__dict__.get("facts", {})
-        if name in facts:
-            return facts[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 def raised_at(error: BaseException) -> str:
@@ -126,6 +126,9 @@ class CallerError(MinutebookError):
 class InvalidOption(CallerError, ValueError):
     """An option or limit out of its range, unknown, or in conflict with another."""
 
+    option: str | None = None
+    package: str | None = None
+
 
 class InvalidId(CallerError, ValueError):
     """A namespace, conversation id or idempotency id that no store accepts."""
@@ -134,13 +137,24 @@ class InvalidId(CallerError, ValueError):
 class InvalidValue(CallerError, ValueError):
     """A value that JSON cannot hold exactly. `path` is where it stands, for example `$.content[2].text`."""
 
+    path: str | None = None
+
 
 class InvalidMessage(CallerError, ValueError):
     """Valid JSON that is no message of the conversation's wire format. `path` is where it stands."""
 
+    path: str | None = None
+    field: str | None = None
+    index: int | None = None
+
 
 class PairingViolation(CallerError):
     """A result without an open call of its own exchange, or an exchange left with an open call."""
+
+    exchange: int | None = None
+    call: int | None = None
+    waiting: tuple[int | str, ...] | None = None
+    index: int | None = None
 
 
 class StoreClosed(CallerError):
@@ -158,41 +172,77 @@ class DecisionHistoryError(MinutebookError):
 class DecisionHistoryBusy(DecisionHistoryError):
     """Another worker holds the conversation (SPEC D22). `epoch` and `since_ms` say which reservation and how old."""
 
+    epoch: int | None = None
+    since_ms: int | None = None
+
 
 class DecisionHistoryFenced(DecisionHistoryError):
     """This worker's reservation was ended by `recover` or `delete`; its write changed nothing (SPEC D22)."""
+
+    epoch: int | None = None
 
 
 class DecisionHistoryNotReserved(DecisionHistoryError):
     """There is no reservation to recover, or another recovery was first (SPEC D22)."""
 
+    epoch: int | None = None
+
 
 class DecisionHistoryConflict(DecisionHistoryError):
     """The same id came with other content, or a transcript contradicts what is recorded (SPEC C4)."""
+
+    seq: int | None = None
+    first: int | None = None
+    last: int | None = None
+    entries: int | None = None
 
 
 class DecisionHistoryLimitExceeded(DecisionHistoryError):
     """What must stay in the window exceeds a limit; nothing was sent (SPEC D8)."""
 
+    bytes: int | None = None
+    messages: int | None = None
+    max_bytes: int | None = None
+    max_messages: int | None = None
+    mandatory: int | None = None
+
 
 class DecisionHistoryRetentionExceeded(DecisionHistoryError):
     """The conversation would retain more than `max_retained_bytes` (SPEC D7)."""
+
+    size: int | None = None
+    limit: int | None = None
 
 
 class DecisionHistoryStoreFull(DecisionHistoryError):
     """The store would exceed `max_sessions` or `max_bytes`; nothing older was evicted (SPEC D7)."""
 
+    sessions: int | None = None
+    bytes: int | None = None
+    max_sessions: int | None = None
+    max_bytes: int | None = None
+
 
 class DecisionHistorySummaryInvalid(DecisionHistoryError):
     """The `summarize` callback raised, or gave no text that fits (SPEC D18). `problem` is an enumerated reason."""
+
+    problem: str | None = None
+    size: int | None = None
+    limit: int | None = None
 
 
 class HistoryMessageTooLong(DecisionHistoryError):
     """An engine's message has more characters than `max_chars`: `chars` and `limit` say how many (SPEC E5)."""
 
+    chars: int | None = None
+    limit: int | None = None
+
 
 class DecisionHistoryAbsent(DecisionHistoryError):
     """The conversation does not exist or has expired; with `cut`, what was asked for left its record meanwhile."""
+
+    seq: int | None = None
+    cut: int | None = None
 
 
 class RuntimeRefusal(MinutebookError):
@@ -201,12 +251,16 @@ class RuntimeRefusal(MinutebookError):
     what the tools of a chat did before its budget ended.
     """
 
+    problem: str | None = None
+
 
 class AgentBudgetExhausted(RuntimeRefusal):
     """
     A chat used up its budget (`budget`: `decisions`, `calls` or `wall`) before the model answered; the turn left the
     history. What its tools did is done, and stands in the record under the turn's mark.
     """
+
+    budget: str | None = None
 
 
 class ApprovalRefused(RuntimeRefusal):
@@ -223,6 +277,9 @@ class CheckpointRefused(RuntimeRefusal):
 class MemoryRefused(RuntimeRefusal):
     """A memory resource that is `undeclared` or `read_only`, or a value that is `too_large` for it."""
 
+    size: int | None = None
+    limit: int | None = None
+
 
 class StorageError(MinutebookError):
     """Files, disks and databases: an operator has to look."""
@@ -230,6 +287,9 @@ class StorageError(MinutebookError):
 
 class DecisionHistoryStorageUnsafe(StorageError):
     """A file or directory that others could read, replace or write (SPEC D20). `problem` is an enumerated reason."""
+
+    problem: str | None = None
+    path: str | None = None
 
 
 class DecisionHistoryStorageFailed(StorageError):
@@ -240,25 +300,46 @@ class DecisionHistoryStorageFailed(StorageError):
     nothing: the store refuses everything until it is reopened (promise I-6).
     """
 
+    problem: str | None = None
+    path: str | None = None
+    sqlite: str | None = None
+
 
 class DecisionHistoryStorageLocked(StorageError):
     """Another program kept the database locked longer than the store waits; nothing was written."""
+
+    seconds: float | None = None
 
 
 class DecisionHistoryCorrupt(StorageError):
     """Stored bytes are not what was written. `seq` names the first entry that fails, where it is known."""
 
+    seq: int | None = None
+    version: int | None = None
+    sqlite: str | None = None
+
 
 class DecisionHistorySchemaUnsupported(StorageError):
     """The database belongs to another application or to another version of the schema; it was left unchanged."""
+
+    found: int | None = None
+    supported: int | None = None
 
 
 class ImportRefused(StorageError):
     """An import file is torn, foreign, or over a bound. `good_records` and `line` say how far it was sound."""
 
+    problem: str | None = None
+    good_records: int | None = None
+    line: int | None = None
+
 
 class ProviderError(MinutebookError):
     """The model's side. `provider_error_code` is this library's own diagnosis (SPEC D9)."""
+
+    provider_error_code: str | None = None
+    status: int | None = None
+    cause: str | None = None
 
 
 class AgentDecisionProviderUnavailable(ProviderError):
@@ -268,6 +349,8 @@ class AgentDecisionProviderUnavailable(ProviderError):
     Where a connection failed (`connection_failed`), `cause` is the name of the type of the exception that told so.
     """
 
+    bytes: int | None = None
+
 
 class AgentDecisionProviderSchemaViolation(ProviderError):
     """The provider answered, but not with a valid typed decision (SPEC D9)."""
@@ -276,6 +359,8 @@ class AgentDecisionProviderSchemaViolation(ProviderError):
 class ProviderContextCountUnavailable(ProviderError):
     """No token count could be had; nothing was generated (SPEC D12)."""
 
+    field: str | None = None
+
 
 class ProviderContextWindowExceeded(ProviderError):
     """
@@ -283,3 +368,7 @@ class ProviderContextWindowExceeded(ProviderError):
 
     `count`, `reservation` and `window` are in tokens.
     """
+
+    count: int | None = None
+    reservation: int | None = None
+    window: int | None = None

@@ -373,7 +373,7 @@ class Steps:
         try:
             payload = await self._post(self._path(self.api.count_path), count_body(counting, fields, self.model))
         except AgentDecisionProviderUnavailable as error:
-            failure = count_failed(error.provider_error_code, error.status, cause=error.facts.get("cause"))
+            failure = count_failed(error.provider_error_code or "", error.status, cause=error.cause)
         else:
             return counted_tokens(counting, payload)
         raise failure

@@ -6,14 +6,21 @@ that a worker with another connection goes on without a `recover`.
 """
 
 import asyncio
+import contextlib
 import gc
-from collections.abc import AsyncIterator, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minutebook import Conversation, SQLiteStore, sync
+from minutebook import Conversation, ConversationKey, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook.stores.memory import MemoryJournal
+from minutebook.testing import SuspendingJournal
 
 ANSWER = {"role": "assistant", "content": "answer"}
 
@@ -46,7 +53,7 @@ def test_i18_a_closed_generator_gives_its_turn_back(answered: bool, path: Path) 
 
 
 async def others_turn(other: SQLiteStore) -> list[str]:
-    """Record a turn as another worker, once the loop did what was waiting, and return what the conversation shows."""
+    """Record a turn as another worker, once the loop did what waits, and return what the conversation shows."""
     while waiting := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.gather(*waiting)
     talk = Conversation(other, "c", format="openai-chat")
@@ -97,3 +104,230 @@ def test_i18_a_closed_async_generator_gives_its_turn_back(how: str, path: Path) 
                 await asyncio.wait([future])
 
     assert asyncio.run(story()) == ["two", "answer"]
+
+
+async def asking(store: SQLiteStore, name: str = "c") -> AsyncIterator[str]:
+    """Give pieces of an answer that is never recorded, as of a reader who goes away."""
+    async with Conversation(store, name, format="openai-chat").turn("one"):
+        yield "piece"
+
+
+async def other_worker_goes_on(path: Path, name: str = "c") -> None:
+    async with SQLiteStore(path, namespace="n") as other:
+        talk = Conversation(other, name, format="openai-chat")
+        async with talk.turn("two") as turn:
+            await turn.respond(ANSWER)
+        await other.verify(talk.key)
+
+
+@pytest.mark.parametrize("how", ["aclose", "left open", "cancelled"])
+def test_i18_a_store_that_is_closed_gives_back_what_its_turns_hold(how: str, path: Path) -> None:
+    """Whether they were closed right before, are never closed, or their task is cancelled and not waited for."""
+
+    async def consume(pieces: AsyncIterator[str], begun: asyncio.Event) -> None:
+        await anext(pieces)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            pieces = asking(store)
+            if how == "cancelled":
+                begun = asyncio.Event()
+                task = asyncio.create_task(consume(pieces, begun))
+                await begun.wait()
+                task.cancel()
+            else:
+                await anext(pieces)
+            if how == "aclose":
+                await pieces.aclose()  # type: ignore[attr-defined]
+        await other_worker_goes_on(path)
+
+    asyncio.run(story())
+
+
+def test_i18_a_turn_follows_one_that_was_closed_right_before(path: Path) -> None:
+    """Fifty times, without a moment between: what is given back a little later is waited for."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            for number in range(50):
+                pieces = asking(store)
+                await anext(pieces)
+                await pieces.aclose()  # type: ignore[attr-defined]
+                async with Conversation(store, "c", format="openai-chat").turn(str(number)) as turn:
+                    await turn.respond(ANSWER)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("after", ["read", "delete", "export"])
+def test_i18_what_follows_a_closed_turn_finds_the_conversation_idle(after: str, path: Path) -> None:
+    """Not only the next turn: whatever wants an idle conversation waits for what was left."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            pieces = asking(store)
+            await anext(pieces)
+            await pieces.aclose()  # type: ignore[attr-defined]
+            key = store.key("c")
+            if after == "export":
+                assert await store.export(key, path.with_name("c.jsonl")) > 0
+            else:
+                assert await getattr(store, after)(key) is not None
+
+    asyncio.run(story())
+
+
+def test_i18_a_loop_that_ends_gives_back_what_was_closed_in_it(path: Path) -> None:
+    """A store that nobody closes, and a generator that the loop itself closes at its end."""
+
+    async def leaves_all() -> tuple[SQLiteStore, AsyncIterator[str]]:
+        store = SQLiteStore(path, namespace="n")
+        pieces = asking(store)
+        await anext(pieces)
+        return store, pieces
+
+    store, _ = asyncio.run(leaves_all())
+    asyncio.run(other_worker_goes_on(path))
+    asyncio.run(store.close())
+
+
+def test_i18_closing_a_store_leaves_what_others_hold(path: Path) -> None:
+    """It gives back its own reservations alone, and none that it lost to a recovery."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as other:
+            async with SQLiteStore(path, namespace="n") as store:
+                pieces, lost = asking(store), asking(store, "lost")
+                await anext(pieces)
+                await anext(lost)
+                await other.recover(other.key("lost"), worker_stopped=True)
+                theirs = asking(other, "lost")
+                await anext(theirs)
+            header = await other.header(other.key("lost"))
+            assert header is not None
+            assert header.token
+            assert (await other.header(other.key("c"))).token == ""  # type: ignore[union-attr]
+            await theirs.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(story())
+
+
+def closing_inside(store: sync.SQLiteStore) -> None:
+    with sync.Conversation(store, "c", format="openai-chat").turn("three") as turn:
+        store.close()
+        turn.respond(ANSWER)
+
+
+def test_i18_a_blocking_store_gives_back_what_its_turns_hold(path: Path) -> None:
+    """A suspended generator that outlives its store, and a turn inside which the store is closed."""
+
+    def answer(store: sync.SQLiteStore) -> Iterator[str]:
+        with sync.Conversation(store, "c", format="openai-chat").turn("one"):
+            yield "piece"
+
+    with sync.SQLiteStore(path, namespace="n") as store:
+        pieces = answer(store)
+        next(pieces)
+    asyncio.run(other_worker_goes_on(path))
+    pieces.close()  # type: ignore[attr-defined]
+    store = sync.SQLiteStore(path, namespace="n")
+    with pytest.raises(StoreClosed):
+        closing_inside(store)
+    asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_a_blocking_generator_left_at_the_end_of_the_program_gives_back_its_turn(path: Path) -> None:
+    """The interpreter closes it when modules are gone already; nothing is printed of that."""
+    script = (
+        "import sys; from minutebook import sync\n"
+        "def answer(store):\n"
+        "    with sync.Conversation(store, 'c', format='openai-chat').turn('one'):\n"
+        "        yield 'piece'\n"
+        "store = sync.SQLiteStore(sys.argv[1], namespace='n')\n"
+        "pieces = answer(store)\n"
+        "next(pieces)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
+    asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_loops_in_several_threads_close_their_turns(tmp_path: Path) -> None:
+    """Each gives back its own, however often the threads change places."""
+    tmp_path.chmod(0o700)
+
+    async def opens_and_closes(file: Path) -> None:
+        async with SQLiteStore(file, namespace="n") as store:
+            for _ in range(10):
+                held = [asking(store, f"c{number}") for number in range(20)]
+                await asyncio.gather(*(anext(each) for each in held))
+                for each in held:
+                    await each.aclose()  # type: ignore[attr-defined]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            files = [tmp_path / f"{number}.sqlite" for number in range(4)]
+            assert list(threads.map(lambda file: asyncio.run(opens_and_closes(file)), files)) == [None] * 4
+    finally:
+        sys.setswitchinterval(before)
+    for file in files:
+        asyncio.run(other_worker_goes_on(file, "c7"))
+
+
+def test_i18_cancelled_twice_while_it_reserves_it_holds_nothing() -> None:
+    """A second cancellation strikes whoever looks after the first; a network's journal waits there."""
+
+    async def struck(first: int, second: int) -> bool:
+        journal = MemoryJournal()
+        store = JournalStore(SuspendingJournal(journal), namespace="n")
+
+        async def turn() -> None:
+            async with Conversation(store, "c", format="openai-chat").turn("one") as turn:
+                await turn.respond(ANSWER)
+
+        task = asyncio.create_task(turn())
+        for wait in (first, second):
+            for _ in range(wait):
+                await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait([task])
+        header = await journal.header(store.key("c"))
+        assert header is None or not header.token, (first, second)
+        return task.cancelled()
+
+    async def everywhere() -> list[bool]:
+        return [await struck(first, second) for first in range(8) for second in range(5)]
+
+    assert sum(asyncio.run(everywhere())) > 20
+
+
+class FileHost:
+    """A host's own store that knows nothing of processes: one document in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def transact(self, key: ConversationKey, operation: Callable[[bytes | None], Awaitable[Any]]) -> Any:
+        document, result = await operation(self.path.read_bytes() if self.path.exists() else None)
+        if document is not None:
+            self.path.write_bytes(document)
+        return result
+
+
+def test_i17_a_child_that_closes_its_copy_gives_back_nothing(path: Path) -> None:
+    """After a fork the reservations are the parent's, also where the store behind does not look."""
+    store = sync.HostStore(FileHost(path), namespace="n")
+    talk = sync.Conversation(store, "c", format="openai-chat")
+    with talk.turn("one") as turn:
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                store.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        turn.respond(ANSWER)
+    assert [message["content"] for message in talk.window().messages] == ["one", "answer"]

@@ -26,7 +26,7 @@ from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header, new_header
 from minutebook.model.tails import Tail, Tails, Tokens
 from minutebook.providers.wire import wire_format
-from minutebook.stores.aside import aside
+from minutebook.stores.aside import Aftermath
 from minutebook.testing import drive
 
 KEY = ConversationKey("tests", "history")
@@ -594,7 +594,7 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0, limits=None):
     return History(
         ListJournal(entries, rows),
         Tails(nullcontext()),
-        Tokens("t", aside),
+        Tokens("t", Aftermath().do),
         lambda: "id",
         KEY,
         wire=wire,

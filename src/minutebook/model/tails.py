@@ -123,7 +123,7 @@ class Tokens:
     docs/architecture.md.
     """
 
-    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object]], bool]) -> None:
+    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object], GeneratorExit], bool]) -> None:
         """
         Take the unguessable prefix that marks this object's tokens, and who does what a closed holder has left to do.
 
@@ -139,6 +139,10 @@ class Tokens:
         token = f"{self._prefix}-{next(self._count)}-{id(holder):x}"
         self._live[token] = holder
         return token
+
+    def holders(self) -> list[object]:
+        """Return who holds, or is about to hold, a conversation under one of these tokens."""
+        return list(self._live.values())
 
     def end(self, token: str) -> None:
         """Declare the holder gone, whether or not its release reached the store."""

@@ -89,8 +89,8 @@ class Log:
             return self._checked(Progress.of(await self._newest_task(header)))
         except DecisionHistoryBusy as busy:
             raise DecisionHistoryBusy(
-                f"another worker runs this invocation since {busy.since_ms:,} ms, with epoch {busy.epoch}; wait for it "
-                "or, once that worker is stopped, call runtime.recover(run_id, invocation_id, worker_stopped=True)",
+                f"another worker runs this invocation{_since(busy)}; wait for it or, once that worker is stopped, call "
+                "runtime.recover(run_id, invocation_id, worker_stopped=True)",
                 **busy.facts,
             ) from None
         except BaseException as error:
@@ -144,3 +144,8 @@ class Log:
     def _delta(self) -> Delta:
         self._batch = self._batch or self._storage.fresh_id()
         return Delta(drafts=tuple(self._noted), idempotency=self._batch)
+
+
+def _since(busy: DecisionHistoryBusy) -> str:
+    """Return since when it is busy; a host's own store need not know."""
+    return "" if busy.since_ms is None else f" since {busy.since_ms:,} ms, with epoch {busy.epoch}"

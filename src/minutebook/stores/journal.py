@@ -7,6 +7,7 @@ A store adds to a journal what is the same for all of them: the namespace from t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +16,7 @@ from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryCorrupt,
     InvalidOption,
+    MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
 from minutebook.model.colours import AsyncClosing
@@ -26,7 +28,7 @@ from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
 from minutebook.ports import Page
 from minutebook.reserving import Reservation
-from minutebook.stores.aside import aside
+from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
 
@@ -69,7 +71,9 @@ class JournalStore(AsyncClosing):
         self.clock = clock
         """Gives Unix milliseconds, unchecked: see `read_clock`."""
         self.tails = Tails(threading.Lock())
-        self.tokens = Tokens(os.urandom(16).hex(), aside)
+        self._aftermath = Aftermath()
+        self._process = os.getpid()
+        self.tokens = Tokens(os.urandom(16).hex(), self._aftermath.do)
 
     @property
     def namespace(self) -> str:
@@ -115,6 +119,7 @@ class JournalStore(AsyncClosing):
         Raises:
             DecisionHistoryBusy: the conversation is active (SPEC D23).
         """
+        await self._aftermath.finished()
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
@@ -224,6 +229,7 @@ class JournalStore(AsyncClosing):
             DecisionHistoryAbsent: there is none.
         """
         self.tails.drop(self._own(key))
+        await self._aftermath.finished()
         return await self.journal.delete(key)
 
     async def recover(self, key: ConversationKey, *, worker_stopped: bool, epoch: int | None = None) -> Header:
@@ -333,6 +339,7 @@ class JournalStore(AsyncClosing):
         """
         from minutebook.stores.transfer import export_record  # loaded by those who export
 
+        await self._aftermath.finished()
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
@@ -371,7 +378,18 @@ class JournalStore(AsyncClosing):
         return await import_record(self, self._own(key), path, check, good_prefix, progress)
 
     async def close(self) -> None:
-        """Close what the store itself opened; a second call does nothing."""
+        """
+        Close what the store itself opened; a second call does nothing.
+
+        A turn that is still open can record nothing any more. Its conversation is given back first, so that the next
+        worker need not recover it; what the turn recorded is out of every window, like that of any turn that failed.
+        """
+        await self._aftermath.finished()
+        if os.getpid() == self._process:  # a child closes nothing of its parent's
+            for holder in self.tokens.holders():
+                if isinstance(holder, Reservation):
+                    with contextlib.suppress(MinutebookError):
+                        await holder.free()
         await self.journal.close()
 
     def _own(self, key: ConversationKey) -> ConversationKey:

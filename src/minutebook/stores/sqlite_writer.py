@@ -135,9 +135,9 @@ class Writer:
             gathered.append(job)
         try:
             return cast("T", await outcome)
-        except GeneratorExit:
+        except GeneratorExit as error:
             if not outcome.cancel():
-                leave(outcome)
+                leave(outcome, error)
             raise
 
     def attempt(self, work: Work[None]) -> bool:
