@@ -154,6 +154,8 @@ class Journal(Protocol):
         """
         Erase an idle conversation with all that belongs to it; return whether every copy in the store's files is gone.
 
+        One whose header is damaged is idle: nobody can write to it any more.
+
         Raises:
             DecisionHistoryBusy: it is reserved.
             DecisionHistoryAbsent: there is no such conversation.
@@ -171,7 +173,13 @@ class Journal(Protocol):
         ...
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
-        """Return up to `rows` conversations of the namespace whose ids are above `after`, by code points."""
+        """
+        Return up to `rows` conversations of the namespace whose ids are above `after`, by code points.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is damaged. Where `id` names it, `good_records` sound ones come before
+                it, and the listing goes on above it: see `stream_listings` (case O-44).
+        """
         ...
 
     async def totals(self, namespace: str) -> Totals:

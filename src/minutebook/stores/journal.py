@@ -283,7 +283,13 @@ class JournalStore(AsyncClosing):
         return await self.journal.header(self._own(key))
 
     async def list(self, *, after: str = "", limit: int = 100) -> tuple[Listing, ...]:
-        """Return up to `limit` conversations of the namespace whose ids are above `after`, by code points."""
+        """
+        Return up to `limit` conversations of the namespace whose ids are above `after`, by code points.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is damaged: `id` names it, and `good_records` sound ones come before it.
+                `limit=good_records` gives those, `after=id` what follows; `delete` erases the damaged one.
+        """
         if after != "":
             check_id(after, "after")
         return await self.journal.list(self.namespace, after, check_count(limit, "limit"))
