@@ -19,6 +19,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
+from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
@@ -123,7 +124,7 @@ class JournalStore(AsyncClosing):
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
-        check_idle(header, system_clock())
+        check_idle(header, read_clock(self.clock))
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
         pages = stream_pages(self.journal, key, header)
