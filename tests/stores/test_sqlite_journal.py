@@ -1107,7 +1107,7 @@ def test_i39_a_header_that_does_not_decode_is_refused(path: Path, change: str) -
     done(journal.close())
 
 
-def test_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v15_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program's open transaction ends in StorageLocked; afterwards the store works. A loop is not held up."""
     monkeypatch.setattr(writer_module, "BUSY_SECONDS", 0.05)
 
