@@ -8,6 +8,7 @@ proved by the conformance suite in `minutebook.testing`.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from minutebook.model.entries import Call, Draft, Entry
 from minutebook.model.record import Header, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import Decision, DecisionRequest
@@ -34,6 +35,21 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     size: int
 
+    def taken(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return this page of the entries that are to be read, which come in order."""
+        taken: list[Entry] = []
+        messages = size = 0
+        for entry in islice(entries, max(0, self.rows)):
+            taken.append(entry)
+            messages += entry.messages
+            size += entry.size
+            if messages > self.messages or size > self.size:
+                break
+        return tuple(taken)
+
+
+ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
+"""How a single entry is read, whatever its size."""
 
 STREAM_PAGE = Page(rows=256, messages=2**62, size=1024 * 1024)
 """How a whole record is read: in pages of bounded memory, so that neither RAM nor an event loop notices its length."""

@@ -43,7 +43,7 @@ from minutebook.stores.clock import system_clock
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from minutebook.model.record import Extension
 
@@ -318,7 +318,7 @@ class HostedJournal:
         if document is None:
             return ()
         first = max(after - document.header.cut.seq, 0)
-        return _paged(document.entries[first : first + max(0, page.rows)], page)
+        return page.taken(row.entry() for row in document.entries[first : first + max(0, page.rows)])
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -432,17 +432,4 @@ def _decode_document(stored: bytes) -> _Document:
 
 def _newest(document: _Document, before: int, page: Page) -> tuple[Entry, ...]:
     end = min(max(0, before - 1 - document.header.cut.seq), len(document.entries))
-    return _paged(reversed(document.entries[max(0, end - max(0, page.rows)) : end]), page)
-
-
-def _paged(rows: Iterable[_Row], page: Page) -> tuple[Entry, ...]:
-    taken: list[Entry] = []
-    messages = size = 0
-    for row in rows:
-        entry = row.entry()
-        taken.append(entry)
-        messages += entry.messages
-        size += entry.size
-        if messages > page.messages or size > page.size:
-            break
-    return tuple(taken)
+    return page.taken(row.entry() for row in reversed(document.entries[max(0, end - max(0, page.rows)) : end]))

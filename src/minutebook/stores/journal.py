@@ -27,7 +27,7 @@ from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 from minutebook.reserving import Reservation
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
@@ -273,7 +273,7 @@ class JournalStore(AsyncClosing):
 
         async def dropped(header: Header) -> tuple[tuple[Draft, ...], bool]:
             seq = header.state.summary
-            entries = await self.journal.oldest(key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+            entries = await self.journal.oldest(key, seq - 1, ONE_ENTRY) if seq else ()
             drafts = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
             return tuple(drafts), bool(drafts)
 

@@ -17,7 +17,7 @@ from minutebook.model.cuts import has_left
 from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links, followed
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.ports import ONE_ENTRY, STREAM_PAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal, Listing
-
-_ONE = Page(rows=1, messages=2**62, size=2**62)
+    from minutebook.ports import Journal, Listing, Page
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -107,7 +105,7 @@ async def stream_pages(
     before: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
     if header is not None and after > header.cut.seq:
-        before = await journal.oldest(key, after - 1, _ONE)
+        before = await journal.oldest(key, after - 1, ONE_ENTRY)
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         counted, header = header.entries, await standing(journal, key, header)
