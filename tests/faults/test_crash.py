@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.kill import SYNCS, Nursery, database_files, fault_points, kill_at
 from tests.faults.trace import strace_problem
@@ -32,8 +33,7 @@ from minutebook.model.entries import Kind
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KILLS = 10_000 if PROVE else 40
+KILLS = budget(40, 10_000)
 SEED = 20
 
 Figure = Callable[[str], None]
@@ -110,7 +110,7 @@ def test_i01_control_an_early_acknowledgement_is_found(fresh: Fresh) -> None:
 def test_i01_killed_at_random_moments(tmp_path: Path, figure: Figure) -> None:
     """Killed at any instruction, without a tracer; each run with other contents."""
     random, root, kills = Random(SEED), tmp_path / "root", 0
-    seeds = range(20 if PROVE else 3)
+    seeds = range(budget(3, 20))
     plans = [Plan(script, 30, seed, blocking=seed % 2 == 0) for seed in seeds for script in ("append", "turns")]
     told = {plan: workload.stories(plan) for plan in plans}
     with Nursery(workload.__file__) as nursery:
@@ -207,7 +207,7 @@ def test_o20_a_kill_while_the_window_is_cut_loses_nothing(fresh: Fresh, figure: 
     told = workload.stories(plan)
     root = fresh()
     points = fault_points(plan.command(root), ("pwrite64", *SYNCS), paths=database_files(root / NAME))
-    chosen = points if PROVE else points[:: len(points) // 12]
+    chosen = budget(points[:: len(points) // 12], points)
     for call, n in chosen:
         root = fresh()
         end = kill_at(plan.command(root), n, call=call, paths=database_files(root / NAME))
@@ -245,7 +245,7 @@ def test_i40_killed_at_every_write_of_a_migration(fresh: Fresh, figure: Figure) 
     before = workload.recorded(Story.of(old).final)["talk"][1]
     root = prepared()
     points = fault_points(plan.command(root), ("pwrite64", *SYNCS), paths=database_files(root / NAME))
-    chosen = points if PROVE else points[:: len(points) // 10]
+    chosen = budget(points[:: len(points) // 10], points)
     for call, n in chosen:
         root = prepared()
         end = kill_at(plan.command(root), n, call=call, paths=database_files(root / NAME))
@@ -301,7 +301,7 @@ def test_o47_eight_processes_start_on_an_empty_directory(fresh: Fresh, figure: F
         "store = w.Store(w.open_journal(plan, w.Path(sys.argv[1]), w.Clock()));"
         "w.drive(w.lane(w.Run(plan, store, w.Clock(), print), sys.argv[2])); w.drive(store.close())"
     )
-    rounds = 20 if PROVE else 2
+    rounds = budget(2, 20)
     for _ in range(rounds):
         database = fresh() / NAME
         command = [sys.executable, "-c", source, str(database)]

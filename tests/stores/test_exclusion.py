@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.stores.labs import KINDS, PROVE, chat, in_threads, open_journal, said
 
 from minutebook.errors import (
@@ -30,9 +31,9 @@ from minutebook.testing import FrozenClock, checkpoint, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, answer, dump, say
 
-ATTEMPTS = 2_000 if PROVE else 100
-SCHEDULES = 1_000 if PROVE else 0
-ROUNDS = 2_000 if PROVE else 20
+ATTEMPTS = budget(100, 2_000)
+SCHEDULES = budget(0, 1_000)
+ROUNDS = budget(20, 2_000)
 
 # --- mutual exclusion under threads ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budgets import budget
 from tests.stores.labs import BOUNDED, KINDS, PROVE, chat, open_journal, said
 
 from minutebook.errors import (
@@ -30,7 +31,7 @@ from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import ODD_IDS, append, dump, say
 
-PAIRS = 200_000 if PROVE else 2_000
+PAIRS = budget(2_000, 200_000)
 NASTY = [
     *":/\\|,.;%_*?[]{}()'\"`$#@&=+-~^<> \t\n\r\x1f\x7f\u00a0\u200b\u202e\ufeff\u0301",
     "a",

@@ -28,6 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.budgets import budget
 
 from minutebook.errors import (
     CallerError,
@@ -49,11 +50,10 @@ from minutebook.stores.private_files import (
 from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.sqlite_statements import APPLICATION_ID
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SWAPS = 100_000 if PROVE else 0
-RACE_SECONDS = 600.0 if PROVE else 1.5
+SWAPS = budget(0, 100_000)
+RACE_SECONDS = budget(1.5, 600.0)
 NAIVE_TRIES = 200_000
-CREATIONS = 2_000 if PROVE else 60
+CREATIONS = budget(60, 2_000)
 NOBODY = 65534
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are the host's on Windows")
@@ -737,7 +737,6 @@ def attacked(path: Path) -> Iterator[tuple[Watch, Path]]:
         os.close(watch.descriptor)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_i35_swap_race_reaches_no_foreign_file(room: Path, suffix: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.faults.powercut import SOUND, Outcome, Verdict, rebuild
 from tests.faults.trace import strace_problem, trace_child
 
@@ -1240,8 +1241,7 @@ def after_power_cut(directory: Path, acknowledged: tuple[str, ...]) -> Verdict:
 def test_i02_a_power_cut_loses_nothing_that_was_acknowledged(path: Path, mode: str) -> None:
     """At any moment of creating, appending, deleting and checkpointing; left unsynced, the same run does lose."""
     trace = trace_child([sys.executable, "-c", POWER_CUT, str(path), mode], root=path.parent)
-    budget = 100_000 if os.environ.get("MINUTEBOOK_PROVE") == "1" else 400
-    report = rebuild(trace, None, after_power_cut, budget=budget, seed=5)
+    report = rebuild(trace, None, after_power_cut, budget=budget(400, 100_000), seed=5)
     print(report)
     assert report.corrupt == report.other == 0, report
     assert report.clean if mode == "synced" else report.lost > 0, report
