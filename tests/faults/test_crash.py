@@ -30,6 +30,7 @@ from tests.faults.workload import NAME, Clock, Found, Plan, Store, Story
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryBusy, DecisionHistorySchemaUnsupported, StorageError
 from minutebook.model.entries import Kind
+from minutebook.stores import sqlite_connection
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.drive import drive
 
@@ -268,6 +269,23 @@ def test_i40_a_failed_migration_leaves_the_old_schema_working(tmp_path: Path) ->
     assert workload.schema_of(tmp_path / NAME) == (1, False, 1)
     assert workload.judged(workload.stories(plan), tmp_path, tuple(Story.of(plan).labels)) is None
     repeat(Plan("append", count=5), tmp_path, Story.of(Plan("append", count=5)))
+
+
+def test_i40_control_a_migration_in_two_transactions_is_found(tmp_path: Path) -> None:
+    """One that commits half way leaves the newer tables behind when its other half fails."""
+
+    def torn(cursor: sqlite3.Cursor) -> None:
+        workload._next_schema(cursor)
+        cursor.execute("COMMIT")
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("UPDATE minutebook_log SET no_such_column = 1")
+
+    workload.run_plan(Plan("append", count=3), tmp_path / NAME)
+    with workload.newer_schema(broken=True):
+        sqlite_connection.MIGRATIONS = (*sqlite_connection.MIGRATIONS[:-1], torn)  # type: ignore[misc]
+        with pytest.raises(StorageError):
+            SQLiteJournal(tmp_path / NAME, blocking=True)
+    assert workload.schema_of(tmp_path / NAME)[:2] == (2, True)
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["in the file", "in the log alone"])

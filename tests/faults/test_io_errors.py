@@ -8,6 +8,7 @@ MINUTEBOOK_PROVE=1 every point is tried.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -367,6 +368,23 @@ def test_i09_closing_in_the_middle_of_use_leaks_nothing(tmp_path: Path, figure: 
         recover_all(tmp_path)
     assert (descriptors(), threading.active_count()) == (before, threads)
     figure(f"{cycles} cycles, descriptors and threads flat")
+
+
+def test_i09_control_what_is_left_open_is_counted(tmp_path: Path) -> None:
+    """A store that is not closed shows in the descriptors, and one whose thread still runs in the threads too."""
+    appended(tmp_path, "warm")
+    before, threads = descriptors(), threading.active_count()
+    left = SQLiteJournal(tmp_path / NAME)
+    both = (append_to(Store(left), str(number)) for number in range(2))
+
+    async def together() -> None:
+        await asyncio.gather(*both)
+
+    asyncio.run(together())
+    assert descriptors() > before
+    assert threading.active_count() > threads
+    drive(left.close())
+    assert (descriptors(), threading.active_count()) == (before, threads)
 
 
 def close_under_writers(store: Store, n: int) -> None:

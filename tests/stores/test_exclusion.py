@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import random
 import sqlite3
@@ -27,7 +28,7 @@ from minutebook.errors import (
 from minutebook.model.entries import Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import FrozenClock, checkpoint, drive
+from minutebook.testing import FaultyJournal, FrozenClock, checkpoint, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, answer, dump, say
 
@@ -315,14 +316,30 @@ def test_i13_turn_of_a_stopped_worker_is_fenced(kind: str, at: str, tmp_path: Pa
 def test_i14_one_of_two_recoveries_wins(kind: str, tmp_path: Path) -> None:
     """Of several recoveries at once exactly one succeeds; the others are told that there is nothing left (I-14)."""
     journal = open_journal(kind, tmp_path)
-    for number in range(ROUNDS):
-        key = ConversationKey("lab", f"{number}")
-        epoch = drive(journal.reserve(key, "t", format=FORMAT)).header.epoch
-        recoveries = [partial(journal.recover, key, epoch), partial(journal.recover, key, None)] * 2
-        answers = in_threads([lambda recovery=recovery: drive(recovery()) for recovery in recoveries])
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        assert len(errors) == 3
-        assert all(type(error) is DecisionHistoryNotReserved for error in errors), errors
+    assert [recovered_at_once(journal, number) for number in range(ROUNDS)] == [1] * ROUNDS
+
+
+def recovered_at_once(journal: Any, number: int) -> int:
+    """Recover a conversation four times at once; return how many were told that they did."""
+    key = ConversationKey("lab", f"{number}")
+    epoch = drive(journal.reserve(key, "t", format=FORMAT)).header.epoch
+    recoveries = [partial(journal.recover, key, epoch), partial(journal.recover, key, None)] * 2
+    answers = in_threads([lambda recovery=recovery: drive(recovery()) for recovery in recoveries])
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert all(type(error) is DecisionHistoryNotReserved for error in errors), errors
+    return len(answers) - len(errors)
+
+
+def test_i14_control_a_recovery_that_always_succeeds_is_found(tmp_path: Path) -> None:
+    """A journal that takes "nobody holds it any more" for success has four winners."""
+
+    class Obliging(FaultyJournal):
+        async def recover(self, key: ConversationKey, epoch: int | None) -> Any:
+            with contextlib.suppress(DecisionHistoryNotReserved):
+                return await super().recover(key, epoch)
+            return await self.header(key)
+
+    assert recovered_at_once(Obliging(open_journal("RAM", tmp_path)), 0) == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -434,16 +451,36 @@ def test_i16_pending_decisions_hold_nothing_but_their_reservations(kind: str, tm
     for turn in turns:
         drive(turn.__aenter__())
     if kind == "SQLite":
-        third = sqlite3.connect(tmp_path / "lab.db", timeout=0, isolation_level=None)
-        third.execute("BEGIN IMMEDIATE")
-        third.execute("ROLLBACK")
-        third.close()
+        assert can_be_written(tmp_path / "lab.db")
     for number in range(20):
         drive(_one_turn(chat(journal, f"goes on-{number}")))
     for turn in turns:
         drive(turn.respond(said("late")))
         drive(turn.__aexit__(None, None, None))
     assert drive(chat(journal).store.totals()).reserved == 0
+
+
+def can_be_written(path: Path) -> bool:
+    """Whether another connection gets the write lock of a database at once."""
+    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as third:
+        try:
+            third.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        third.execute("ROLLBACK")
+        return True
+
+
+def test_i16_control_a_transaction_held_during_a_turn_is_found(tmp_path: Path) -> None:
+    """A store that began its transaction with the turn would keep the write lock until the model has answered."""
+    turn = chat(open_journal("SQLite", tmp_path)).turn("hi")
+    drive(turn.__aenter__())
+    assert can_be_written(tmp_path / "lab.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "lab.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert not can_be_written(tmp_path / "lab.db")
+    drive(turn.respond(said("late")))
+    drive(turn.__aexit__(None, None, None))
 
 
 async def _one_turn(conversation: Any, text: str = "hi") -> None:
