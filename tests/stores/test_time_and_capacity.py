@@ -28,7 +28,7 @@ from minutebook.model.bounds import StoreBounds, WindowLimits, ttl_ms
 from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import FrozenClock, drive
+from minutebook.testing import FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, answer, append, dump, say
 
@@ -208,12 +208,42 @@ jumps = st.lists(st.sampled_from((1, 59_000, HOUR, 24 * HOUR, -1, -59_000, -HOUR
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_i30_clock_jumps_delete_nothing_early_and_keep_nothing_for_ever(kind: str, tmp_path: Path) -> None:
     """Under any jumps a record lives as long as the clock says, a reserved one longer, and none for ever (I-30)."""
-    ttl = 2 * HOUR
     clock = FrozenClock()
-    journal = open_journal(kind, tmp_path, StoreBounds(ttl_ms=ttl), clock)
+    live_through_jumps(open_journal(kind, tmp_path, StoreBounds(ttl_ms=LIFE), clock), clock, budget(60, 1_000))
+
+
+LIFE = 2 * HOUR
+
+
+class ExpiresHeld(FaultyJournal):
+    """A journal that asks nobody whether a record is held before it calls it expired."""
+
+    clock: FrozenClock
+
+    async def header(self, key: ConversationKey) -> Any:
+        found = await super().header(key)
+        return None if found is not None and found.touched < self.clock() - LIFE else found
+
+
+@pytest.mark.parametrize("fault", ["outlived its time", "expired before its time", "a reserved record expired"])
+def test_i30_control_each_wrong_expiry_is_found(fault: str, tmp_path: Path) -> None:
+    """A store that never expires, one that does so early, and one that takes held records are told apart."""
+    clock = FrozenClock()
+    lives = {"outlived its time": None, "expired before its time": LIFE // 2}
+    journal = open_journal("RAM", tmp_path, StoreBounds(ttl_ms=lives.get(fault, LIFE)), clock)
+    if fault not in lives:
+        journal = ExpiresHeld(journal)
+        journal.clock = clock
+    with pytest.raises(AssertionError, match=fault):
+        live_through_jumps(journal, clock, 60)
+
+
+def live_through_jumps(journal: Any, clock: FrozenClock, examples: int) -> None:
+    """Let records live under so many rows of jumps of the clock, and judge when each is there."""
+    ttl = LIFE
     numbers = iter(range(10**9))
 
-    @settings(max_examples=budget(60, 1_000), deadline=None, database=None, derandomize=not PROVE)
+    @settings(max_examples=examples, deadline=None, database=None, derandomize=not PROVE, report_multiple_bugs=False)
     @given(jumps=jumps, held=st.booleans())
     def story(jumps: list[int], held: bool) -> None:
         clock.jump(1_800_000_000_000)
