@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained
 from minutebook.model.entries import Draft
@@ -182,7 +182,13 @@ class Conversation(Reading):
             DecisionHistoryConflict: another result stands already.
         """
         draft = result_draft(self._wire, checked_call(call, self.key, await self.history.header()), output, error=error)
-        committed = await self.history.append((draft,), idempotency=await self._result_id(call))
+        try:
+            committed = await self.history.append((draft,), idempotency=await self._result_id(call))
+        except DecisionHistoryConflict as conflict:
+            if conflict.first is None:
+                raise
+            told = "another result of this call stands already, and no result is replaced; give that one or none"
+            raise DecisionHistoryConflict(told, **conflict.facts) from None
         return committed.receipt if committed else None
 
     async def _result_id(self, call: ToolCall) -> str:
