@@ -22,6 +22,7 @@ from minutebook.policy.compaction import summarising
 from minutebook.ports import Page
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
+from minutebook.stores.journal import checked_store
 from minutebook.turn import ToolCall, Turn, checked_call, checked_limits, result_draft, tool_call
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Conversation(Reading):
         reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         check_reasoning(reasoning, ("strip", "keep"))
-        self.store = store
+        self.store = checked_store(store)
         self.key = store.key(id)
         self._wire = wire_format(format)
         limits = checked_limits(limits)

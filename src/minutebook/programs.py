@@ -12,13 +12,11 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from minutebook import runtime
-from minutebook.errors import InvalidOption
-from minutebook.model.colours import check_store_colour
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.checkpoints import Storage
-from minutebook.runtime.loop import agents_of, one_by_one, shown_type
+from minutebook.runtime.loop import agents_of, one_by_one
 from minutebook.stores.clock import system_clock
-from minutebook.stores.journal import JournalStore
+from minutebook.stores.journal import JournalStore, checked_store
 from minutebook.stores.memory import MemoryJournal
 
 if TYPE_CHECKING:
@@ -139,10 +137,7 @@ def storage_of(store: JournalStore) -> Storage:
 def _storage(store: object, option: str) -> Storage | None:
     if store is None:
         return None
-    if not isinstance(store, JournalStore):
-        check_store_colour(store, option, blocking=False)
-        raise InvalidOption(f"{option} is a store of minutebook, not {shown_type(store)}", option=option)
-    return storage_of(store)
+    return storage_of(checked_store(store, option))
 
 
 def _checkpoints(given: object, history: JournalStore | None, program: Program[Any]) -> Storage | None:

@@ -191,7 +191,7 @@ class Runtime(Generic[T]):
         has more now: then it goes on with the difference.
 
         Raises:
-            InvalidOption: no checkpoints are kept.
+            InvalidOption: no checkpoints are kept, or `approvals` is no list.
             ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
             InvalidValue: an approval whose `by` or `message` is no text; nothing was executed.
             CheckpointRefused: there is no checkpoint.
@@ -199,6 +199,8 @@ class Runtime(Generic[T]):
             ProviderError, DecisionHistoryError: as the provider raised it.
         """
         self._kept()
+        if not isinstance(approvals, (list, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption("approvals is a list of the answers, also for one", option="approvals")
         invocation = self._invocation(run_id, invocation_id, on_observation)
         await invocation.go_on()
         try:
