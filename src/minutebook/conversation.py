@@ -19,7 +19,7 @@ from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
 from minutebook.stores.journal import checked_store
@@ -194,7 +194,7 @@ class Conversation(Reading):
 
     async def _result_id(self, call: ToolCall) -> str:
         """Return the idempotency id of a late result; its response's digest makes it one that no caller chooses."""
-        page = await self.store.journal.oldest(self.key, call.exchange - 1, Page(rows=1, messages=1, size=1))
+        page = await self.store.journal.oldest(self.key, call.exchange - 1, ONE_ENTRY)
         digest = page[0].digest.hex() if page else ""
         return f"result-{call.exchange}-{call.position}-{digest}"
 

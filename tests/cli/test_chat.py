@@ -330,7 +330,7 @@ def asked_in(fake: ProviderFake) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def test_d2_at_a_terminal_a_new_line_takes_the_place_of_a_question_that_the_model_fails_at(chats: Chats) -> None:
+def test_at_a_terminal_a_new_line_takes_the_place_of_a_question_that_the_model_fails_at(chats: Chats) -> None:
     """The way out is told; the new line is asked, the old one is tried once in a run and stays in the record."""
     refusal = Failure(status=400)
     with ProviderFake("openai-chat", [refusal, refusal, refusal, finishing("Fine.")]) as fake:
@@ -356,7 +356,7 @@ def test_d2_at_a_terminal_a_new_line_takes_the_place_of_a_question_that_the_mode
     assert (header.token, header.state.open, header.state.unanswered) == ("", (), None)
 
 
-def test_d2_from_a_pipe_a_new_line_is_asked_though_the_old_one_fails_again(tmp_path: Path) -> None:
+def test_from_a_pipe_a_new_line_is_asked_though_the_old_one_fails_again(tmp_path: Path) -> None:
     """It exited with 4 on every start; now so only where the newest line has no answer."""
     tmp_path.chmod(0o700)
     database = tmp_path / "chat.sqlite"
@@ -369,7 +369,7 @@ def test_d2_from_a_pipe_a_new_line_is_asked_though_the_old_one_fails_again(tmp_p
         assert asked_in(fake) == ["and this?", "and that?"]
 
 
-def test_d2_from_a_pipe_without_a_line_the_old_question_tells_the_exit_code(tmp_path: Path) -> None:
+def test_from_a_pipe_without_a_line_the_old_question_tells_the_exit_code(tmp_path: Path) -> None:
     """Nothing new was asked and the old question failed again: exit code 4; once it is answered, 0."""
     tmp_path.chmod(0o700)
     database = tmp_path / "chat.sqlite"

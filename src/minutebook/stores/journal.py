@@ -19,6 +19,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
+from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing, check_store_colour
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
@@ -26,7 +27,7 @@ from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 from minutebook.reserving import Reservation
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
@@ -123,7 +124,7 @@ class JournalStore(AsyncClosing):
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
-        check_idle(header, system_clock())
+        check_idle(header, read_clock(self.clock))
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
         pages = stream_pages(self.journal, key, header)
@@ -272,7 +273,7 @@ class JournalStore(AsyncClosing):
 
         async def dropped(header: Header) -> tuple[tuple[Draft, ...], bool]:
             seq = header.state.summary
-            entries = await self.journal.oldest(key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+            entries = await self.journal.oldest(key, seq - 1, ONE_ENTRY) if seq else ()
             drafts = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
             return tuple(drafts), bool(drafts)
 
@@ -283,7 +284,13 @@ class JournalStore(AsyncClosing):
         return await self.journal.header(self._own(key))
 
     async def list(self, *, after: str = "", limit: int = 100) -> tuple[Listing, ...]:
-        """Return up to `limit` conversations of the namespace whose ids are above `after`, by code points."""
+        """
+        Return up to `limit` conversations of the namespace whose ids are above `after`, by code points.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is damaged: `id` names it, and `good_records` sound ones come before it.
+                `limit=good_records` gives those, `after=id` what follows; `delete` erases the damaged one.
+        """
         if after != "":
             check_id(after, "after")
         return await self.journal.list(self.namespace, after, check_count(limit, "limit"))

@@ -9,24 +9,23 @@ cut took what comes next (SPEC E6).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from minutebook.errors import DecisionHistoryAbsent
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
 from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links, followed
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.ports import ONE_ENTRY, STREAM_PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Generator
 
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal
-
-_ONE = Page(rows=1, messages=2**62, size=2**62)
+    from minutebook.ports import Journal, Listing, Page
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -107,7 +106,7 @@ async def stream_pages(
     before: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
     if header is not None and after > header.cut.seq:
-        before = await journal.oldest(key, after - 1, _ONE)
+        before = await journal.oldest(key, after - 1, ONE_ENTRY)
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         counted, header = header.entries, await standing(journal, key, header)
@@ -159,3 +158,46 @@ async def stream_receipts(
             yield receipt
         after = page[-1].version
         await pause()
+
+
+_LISTED = 500
+
+
+async def stream_listings(
+    journal: Journal, namespace: str, after: str = ""
+) -> AsyncIterator[Listing | DecisionHistoryCorrupt]:
+    """
+    Yield the conversations of a namespace by id, and in the place of a damaged one the error that names it (case O-44).
+
+    Raises:
+        DecisionHistoryCorrupt: damage that no id can be given for.
+    """
+    rows, met = _LISTED, ""
+    while True:
+        try:
+            page = await journal.list(namespace, after, rows)
+        except DecisionHistoryCorrupt as damage:
+            if damage.id is None or damage.good_records is None:
+                raise
+            if damage.good_records and damage.id != met:
+                rows, met = damage.good_records, damage.id  # first what comes before it
+            else:
+                yield damage
+                after, rows, met = damage.id, _LISTED, ""
+            continue
+        if not page and rows == _LISTED:
+            return
+        for listing in page:
+            yield listing
+            after, met = listing.key.id, ""
+        rows = _LISTED
+
+
+@contextmanager
+def named_in_listing(key: ConversationKey, good_records: int) -> Generator[None, None, None]:
+    """Name the conversation that is about to be listed in what is raised about its damage; not in the message."""
+    try:
+        yield
+    except DecisionHistoryCorrupt as error:
+        facts = error.facts | {"id": key.id, "good_records": good_records}
+        raise DecisionHistoryCorrupt(str(error), **facts) from error.__cause__
