@@ -17,7 +17,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, In
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
-from minutebook.model.entries import INPUT
+from minutebook.model.entries import INPUT, Draft
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
@@ -213,18 +213,24 @@ class HistoryManager(Generic[Meta]):
         """
         Have an entry made while the session is reserved, record it as `append` does, and return it as it is recorded.
 
-        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt.
+        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt. What
+        is generated never comes the same again: under an `id` that was recorded nothing is made, and what was recorded is returned.
 
         Raises:
             InvalidMessage: `make`, or the policy's transform, returns something else than an entry.
             DecisionHistoryBusy: as with `append`; nothing is made then.
             DecisionHistoryConflict: as with `append`.
+            DecisionHistoryAbsent: what was generated under this `id` has left the record since.
         """
         key = self.config.store.key(session)
         idempotency = check_id(id, "append id") if id != "" else ""
         hold = await self._history(key).open(attempt=False)
         known: Retained | None = None
         try:
+            if generates and idempotency and (stored := await self._recorded(key, idempotency)):
+                again = Draft(kind=INPUT, payload=stored.payload)
+                await hold.commit((again,), release=True, idempotency=idempotency)
+                return self._written.entry(stored)
             hold.generated = generates
             entry = self._transformed(await make())
             draft, chars = self._written.draft(entry), 0
@@ -244,6 +250,21 @@ class HistoryManager(Generic[Meta]):
             if known is not None:
                 self._remember(key, known)
         return entry
+
+    async def _recorded(self, key: ConversationKey, idempotency: str) -> Entry | None:
+        """Return what was recorded under an id, `None` if nothing was."""
+        receipt = await self._journal.receipt(key, idempotency)
+        if receipt is None:
+            return None
+        header = await self._header(key)
+        if header is not None and receipt.first <= header.cut.seq:
+            raise DecisionHistoryAbsent(
+                f"what was recorded under this id, entry {receipt.first}, has left the record; take a new id for a new "
+                "turn",
+                seq=receipt.first,
+                cut=header.cut.seq,
+            )
+        return await RecordReader(self._journal, key).entry(receipt.first)
 
     def _transformed(self, made: HistoryEntry[Meta]) -> HistoryEntry[Meta]:
         entry = checked_entry(made, "what is recorded is")

@@ -25,6 +25,7 @@ from tests.stores.labs import KINDS, in_threads, open_journal
 import minutebook.sync
 from minutebook import (
     Conversation,
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryCorrupt,
@@ -1138,6 +1139,106 @@ def test_e8_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
     drive(store.verify(store.key("s")))
 
 
+@pytest.mark.parametrize("policy", [{}, {"max_entries": 2}, {"max_chars": 40, "keep_truncated": True}], ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["not made", "reply lost"])
+def test_e8_i08_a_turn_whose_reply_was_lost_is_recorded_once_when_it_comes_again(
+    policy: dict[str, Any], after: bool
+) -> None:
+    """Struck at each call of its store and made again under its id: one turn, one response once it is recorded."""
+    struck = known = 0
+    for call in range(1, 40):
+        ram, asked = MemoryJournal(), list[str]()
+        config: HistoryConfig[Any] = HistoryConfig(store=JournalStore(ram, namespace="n"), **policy)
+
+        def respond(turn: EngineTurn, asked: list[str] = asked) -> str:
+            asked.append(turn.user_intent)
+            return f"answer {len(asked)}"  # no model says the same again
+
+        sound = Engine(history=config, respond=respond)
+        drive(sound.turn("s", "before", id="0"))
+        faulty = FaultyJournal(ram, [Fault(call=call, after=after)])
+        engine = Engine(history=HistoryConfig(store=JournalStore(faulty, namespace="n"), **policy), respond=respond)
+        try:
+            drive(engine.turn("s", "where", id="1"))
+        except DecisionHistoryStorageFailed:
+            struck += 1
+        else:
+            if faulty.left:
+                break
+        held = drive(config.store.header(config.store.key("s")))
+        assert held is not None
+        if held.token:
+            drive(config.store.recover(config.store.key("s"), worker_stopped=True))
+        written, before = drive(config.store.receipt(config.store.key("s"), "1")), len(asked)
+        entry = drive(sound.turn("s", "where", id="1"))
+        known += written is not None
+        assert len(asked) == before + (written is None)
+        assert entry.response == TurnResponse(user_message=f"answer {len(asked)}")
+        settled = drive(config.store.header(config.store.key("s")))
+        assert drive(sound.turn("s", "where", id="1")) == entry
+        assert settled is not None
+        again = drive(config.store.verify(config.store.key("s")))
+        assert (again.entries, again.version, again.token) == (settled.entries, settled.version, "")
+        assert context(sound) == ["u before", "a answer 1", "u where", f"a answer {len(asked)}"]
+    assert struck >= 3
+    assert (known > 0) is after
+
+
+def test_e8_i08_an_id_stands_for_one_turn_or_injection(store: JournalStore) -> None:
+    """Anything else under it is a conflict, what has left the record is not responded to again, a failure frees it."""
+    asked: list[str] = []
+
+    def respond(turn: EngineTurn) -> str:
+        asked.append(turn.user_intent)
+        if len(asked) == 1:
+            raise ConnectionError
+        return "yes"
+
+    engine = Engine(history=HistoryConfig(store=store, max_entries=2), respond=respond)
+    with pytest.raises(ConnectionError):
+        drive(engine.turn("s", "one", id="a"))
+    first = drive(engine.turn("s", "one", details={"n": 1}, id="a"))
+    for _ in range(2):
+        assert drive(engine.turn("s", "one", details={"n": 1}, id="a")) == first
+        drive(engine.inject("s", "two", details=[2], id="b"))
+    assert (asked, context(engine)) == (["one", "one"], ["u one", "a yes", "a two"])
+    others: list[Any] = [
+        lambda: engine.turn("s", "other", details={"n": 1}, id="a"),
+        lambda: engine.turn("s", "one", id="a"),
+        lambda: engine.turn("s", [TurnReason(text="one", kind="timer")], details={"n": 1}, id="a"),
+        lambda: engine.turn("s", "two", id="b"),
+        lambda: engine.inject("s", "one", id="a"),
+        lambda: engine.inject("s", "two", id="b"),
+    ]
+    for other in others:
+        with pytest.raises(DecisionHistoryConflict):
+            drive(other())
+    for number in range(2):
+        drive(engine.inject("s", f"{number}"))
+    with pytest.raises(DecisionHistoryAbsent):
+        drive(engine.turn("s", "one", details={"n": 1}, id="a"))
+    assert (asked, context(engine)) == (["one", "one"], ["a 0", "a 1"])
+    assert drive(store.verify(store.key("s"))).token == ""
+
+
+def test_e7_i08_a_transform_does_not_hinder_a_repetition(store: JournalStore) -> None:
+    """What it strips or adds is not compared, and it does not see what it gave before; another kind is a conflict."""
+    seen: list[str] = []
+
+    def transform(entry: HistoryEntry[Any]) -> HistoryEntry[Any]:
+        seen.append(entry.kind)
+        return msgspec.structs.replace(entry, reasons=(), details=len(seen), meta=None)
+
+    config: HistoryConfig[Any] = HistoryConfig(store=store, transform_entry=transform)
+    engine = Engine(history=config, respond=lambda turn: "yes")
+    first = drive(engine.turn("s", "one", details={"long": "story"}, id="a"))
+    assert drive(engine.turn("s", "one", details={"long": "story"}, id="a")) == first
+    assert (seen, first.details) == (["turn"], 1)
+    drive(engine.inject("s", "two", id="b"))
+    with pytest.raises(DecisionHistoryConflict):
+        drive(engine.turn("s", "two", id="b"))
+
+
 def test_e8_a_restart_on_sqlite_finds_the_session(tmp_path: Path) -> None:
     """A killed process leaves whole turns; after a recovery the next one goes on, capped as before."""
     tmp_path.chmod(0o700)
@@ -1235,8 +1336,9 @@ def test_b11_both_colours_record_the_same(tmp_path: Path) -> None:
         async with SQLiteStore(tmp_path / "a.sqlite", namespace="n") as store:
             engine = Engine(history=HistoryConfig(store=store, **policy), respond=respond)
             for number in range(6):
-                await engine.turn("s", f"{number}")
-                await engine.inject("s", f"note {number}")
+                for _ in range(2):
+                    await engine.turn("s", f"{number}", id=f"turn {number}")
+                    await engine.inject("s", f"note {number}", id=f"note {number}")
             with pytest.raises(HistoryMessageTooLong) as caught:
                 await engine.inject("s", "x" * 61)
             entries = [entry async for entry in engine.history.entries("s")]
@@ -1254,8 +1356,9 @@ def test_b11_both_colours_record_the_same(tmp_path: Path) -> None:
                 history=minutebook.sync.HistoryConfig(store=store, **policy), respond=respond
             )
             for number in range(6):
-                engine.turn("s", f"{number}")
-                engine.inject("s", f"note {number}")
+                for _ in range(2):
+                    engine.turn("s", f"{number}", id=f"turn {number}")
+                    engine.inject("s", f"note {number}", id=f"note {number}")
             with pytest.raises(HistoryMessageTooLong) as caught:
                 engine.inject("s", "x" * 61)
             entries = list(engine.history.entries("s"))

@@ -141,13 +141,20 @@ class Engine(Generic[Meta]):
         self._core = _Engine(history=history, respond=responds if callable(respond) else respond)
         self.history: HistoryManager[Meta] = _ManagerOfEngine(self._core.history)
 
-    def turn(self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None) -> HistoryEntry[Meta]:
+    def turn(
+        self,
+        session: str,
+        reasons: str | Sequence[TurnReason],
+        *,
+        details: JSON = None,
+        id: str = "",  # noqa: A002
+    ) -> HistoryEntry[Meta]:
         """Have a turn responded to, and record it whole: see `minutebook.Engine.turn`."""
-        return drive(self._core.turn(session, reasons, details=details))
+        return drive(self._core.turn(session, reasons, details=details, id=id))
 
-    def inject(self, session: str, message: str, *, details: JSON = None) -> HistoryEntry[Meta]:
+    def inject(self, session: str, message: str, *, details: JSON = None, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
         """Record a message that no turn answered: see `minutebook.Engine.inject`."""
-        return drive(self._core.inject(session, message, details=details))
+        return drive(self._core.inject(session, message, details=details, id=id))
 
     def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """Return what a model sees of a session: see `minutebook.Engine.get_llm_context`."""
