@@ -17,7 +17,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, In
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
-from minutebook.model.entries import INPUT, Draft
+from minutebook.model.entries import ABANDONED, INPUT, Draft
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
@@ -43,6 +43,7 @@ from minutebook.stores.streams import OneRecord, stream_entries
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from minutebook.history import Hold
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
@@ -213,8 +214,9 @@ class HistoryManager(Generic[Meta]):
         """
         Have an entry made while the session is reserved, record it as `append` does, and return it as it is recorded.
 
-        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt. What
-        is generated never comes the same again: under an `id` that was recorded nothing is made, and what was recorded is returned.
+        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt: one
+        for all that fail in a row, where bounds take what is too much out of the record (SPEC E6). What is generated
+        never comes the same again: under an `id` that was recorded nothing is made, and what was recorded is returned.
 
         Raises:
             InvalidMessage: `make`, or the policy's transform, returns something else than an entry.
@@ -231,7 +233,7 @@ class HistoryManager(Generic[Meta]):
                 again = Draft(kind=INPUT, payload=stored.payload)
                 await hold.commit((again,), release=True, idempotency=idempotency)
                 return self._written.entry(stored)
-            hold.generated = generates
+            hold.generated = generates and not self._is_marked(hold)
             entry = self._transformed(await make())
             draft, chars = self._written.draft(entry), 0
             cut = dropped = 0
@@ -250,6 +252,16 @@ class HistoryManager(Generic[Meta]):
             if known is not None:
                 self._remember(key, known)
         return entry
+
+    def _is_marked(self, hold: Hold) -> bool:
+        """
+        Return whether the record ends with the mark of a failed attempt, in a session that is to stay within bounds.
+
+        A cut takes a prefix, so it reaches no mark behind an entry that stays. A provider that is away for long would
+        have them grow without an end.
+        """
+        capped = self._retention != Retention() and not self.config.keep_truncated
+        return capped and any(entry.kind is ABANDONED for entry in hold.tail.entries[:1])
 
     async def _recorded(self, key: ConversationKey, idempotency: str) -> Entry | None:
         """Return what was recorded under an id, `None` if nothing was."""

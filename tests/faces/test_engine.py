@@ -1026,6 +1026,46 @@ def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> Non
     assert context(engine) == ["u one", "a yes"]
 
 
+CAPPED: list[tuple[dict[str, Any], int | None]] = [
+    ({"max_entries": 2}, 2),
+    ({"max_chars": 8}, 2),
+    ({"max_entries": 2, "keep_truncated": True}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("policy", "cap"), CAPPED, ids=str)
+def test_e6_a_provider_that_fails_does_not_grow_a_capped_session(
+    store: JournalStore, policy: dict[str, Any], cap: int | None
+) -> None:
+    """One mark stands for all that fail in a row, so marks are no more than entries; elsewhere each has its own."""
+    away = [True]
+
+    def respond(turn: EngineTurn) -> str:
+        if away[0]:
+            raise ConnectionError
+        return "yes"
+
+    engine = Engine(history=HistoryConfig(store=store, **policy), respond=respond)
+    for told in range(4):
+        away[0] = True
+        for number in range(50):
+            by_a_new_process = Engine(history=engine.history.config, respond=respond)
+            with pytest.raises(ConnectionError):
+                drive((by_a_new_process if number % 2 else engine).turn("s", "x"))
+        away[0] = False
+        drive(engine.turn("s", f"{told}"))
+        shown = [text for number in range(told + 1) for text in (f"u {number}", "a yes")]
+        assert context(engine) == (shown[-4:] if policy else shown)
+        header = drive(store.verify(store.key("s")))
+        assert header.retained <= 2 * cap if cap else header.retained == 51 * (told + 1)
+    if cap:
+        away[0] = True
+        with pytest.raises(ConnectionError):
+            drive(engine.turn("s", "x"))
+        assert drive(store.header(store.key("s"))).entries == header.entries + 1  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=str)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e8_a_response_that_is_none_is_refused(given: Any) -> None:
