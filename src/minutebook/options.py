@@ -112,16 +112,21 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         from minutebook.stores.journal import JournalStore
         from minutebook.stores.memory import MemoryJournal
 
-        if self.store is None:
+        given = self.core_store()
+        if given is None:
             return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
-        if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(given, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(
-                f"store is a store of minutebook, not a {type(self.store).__module__}.{type(self.store).__name__}",
+                f"store is a store of minutebook, not a {type(given).__module__}.{type(given).__name__}",
                 option="store",
             )
-        store = self.store if self.namespace is None else self.store.within(check_id(self.namespace, "namespace"))
+        store = given if self.namespace is None else given.within(check_id(self.namespace, "namespace"))
         check_id(store.namespace, "namespace")
         return store
+
+    def core_store(self) -> JournalStore | None:
+        """Return the store that was given, as coroutines use it; `None` without one."""
+        return self.store
 
 
 def window_limits(options: HistoryOptions) -> WindowLimits:

@@ -83,14 +83,7 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
     __repr__ = type_alone
 
     def __post_init__(self) -> None:
-        if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_store_colour(self.store, "store", blocking=False)
-            raise InvalidOption(
-                f"store is a store of minutebook, not {type(self.store).__name__}; for local work give "
-                "create_in_memory_store()",
-                option="store",
-            )
-        _ = self.store.namespace  # refused where there is none (SPEC D21)
+        _ = self.core_store().namespace  # refused where there is none (SPEC D21)
         Written(self.metadata)
         for name in ("max_entries", "max_chars"):
             if type(getattr(self, name)) not in (int, type(None)):
@@ -100,6 +93,23 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
                 raise InvalidOption(f"{name} is a function", option=name)
         if type(self.keep_truncated) is not bool:
             raise InvalidOption("keep_truncated is True or False", option="keep_truncated")
+
+    def core_store(self) -> JournalStore:
+        """
+        Return the store as coroutines use it.
+
+        Raises:
+            InvalidOption: it is no store.
+            BlockingMismatch: it is one of the other colour.
+        """
+        if isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return self.store
+        check_store_colour(self.store, "store", blocking=False)
+        raise InvalidOption(
+            f"store is a store of minutebook, not {type(self.store).__name__}; for local work give "
+            "create_in_memory_store()",
+            option="store",
+        )
 
 
 class _Projected:
@@ -133,10 +143,19 @@ class HistoryManager(Generic[Meta]):
     _blocking = False
 
     def __init__(self, config: HistoryConfig[Meta]) -> None:
-        """Keep the policy; nothing is read or written yet."""
+        """
+        Keep the policy; nothing is read or written yet.
+
+        Raises:
+            InvalidOption: it is none.
+            BlockingMismatch: its store is one of the other colour.
+        """
+        if not isinstance(config, HistoryConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption("config is a HistoryConfig with a store of your choice", option="config")
         check_store_colour(config.store, "history", blocking=self._blocking)
         self.config = config
-        self._journal = config.store.journal
+        self._store = config.core_store()
+        self._journal = self._store.journal
         self._written = Written(config.metadata)
         self._retention = Retention(config.max_entries, config.max_chars)
         self._known: OrderedDict[ConversationKey, Retained] = OrderedDict()
@@ -167,7 +186,7 @@ class HistoryManager(Generic[Meta]):
         Raises:
             DecisionHistoryConflict: the session is no engine's.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         projected = _Projected(lambda stored: projection(self._written.entry(stored), self.config.derive_llm_context))
         while True:
             header, known = await self._header(key), self._known.get(key)
@@ -190,7 +209,7 @@ class HistoryManager(Generic[Meta]):
             DecisionHistoryAbsent: the session was deleted or has expired meanwhile, or what comes next has left it.
             DecisionHistoryConflict: the session is no engine's.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         async for stored in stream_entries(self._journal, key, await self._header(key)):
             if stored.kind is INPUT:
                 yield self._written.entry(stored)
@@ -224,7 +243,7 @@ class HistoryManager(Generic[Meta]):
             DecisionHistoryConflict: as with `append`.
             DecisionHistoryAbsent: what was generated under this `id` has left the record since.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         idempotency = check_id(id, "append id") if id != "" else ""
         hold = await self._history(key).open(attempt=False)
         known: Retained | None = None
@@ -284,7 +303,7 @@ class HistoryManager(Generic[Meta]):
         return entry if transform is None else checked_entry(transform(entry), "transform_entry returns")
 
     def _history(self, key: ConversationKey) -> History:
-        store = self.config.store
+        store = self._store
         # Its windows are never asked for: a context is what the host's function makes of whole entries. So the format
         # of messages only gives the history a name, and of a session's end as little is remembered as may be.
         return History(

@@ -116,13 +116,14 @@ def test_e1_a_policy_has_the_fields_of_its_row() -> None:
 
 
 def test_e1_the_metadata_type_is_inferred_by_strict_checkers(tmp_path: Path) -> None:
-    """From `metadata=`, and from the functions alone; a function of another type is refused by both checkers."""
+    """From `metadata=` and from the functions alone, in both colours; another type is refused by both checkers."""
     source = """
 from typing import TypedDict
 
 import msgspec
 
-from minutebook import Engine, HistoryConfig, HistoryEntry, create_history_manager, create_in_memory_store
+from minutebook import Engine, HistoryConfig, HistoryEntry, LLMContextMessage
+from minutebook import create_history_manager, create_in_memory_store
 from typing_extensions import assert_type
 
 
@@ -151,22 +152,31 @@ async def use() -> None:
     engine = Engine(history=by_type, respond=lambda turn: "yes")
     entry = await engine.turn("s", "hello")
     assert_type(entry.meta, Mood | None)
+    assert_type(await engine.inject("s", "note"), HistoryEntry[Mood])
+    assert_type(await engine.history.append("s", entry), HistoryEntry[Mood])
+    assert_type(await engine.get_llm_context("s"), list[LLMContextMessage])
     async for each in create_history_manager(by_function).entries("s"):
         assert_type(each.meta, Tags | None)
 
 
 WRONG
 """
-    file = tmp_path / "typed.py"
+    blocking = source.replace("from minutebook import", "from minutebook.sync import")
+    for words in ("async ", "await "):
+        blocking = blocking.replace(words, "")
+    files = {"typed.py": source, "blocking.py": blocking}
     for wrong, errors in (("", 0), ("HistoryConfig(store=store, transform_entry=tagged, metadata=Mood)", 1)):
-        file.write_text(source.replace("WRONG", wrong))
-        mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(file)]
+        for name, text in files.items():
+            (tmp_path / name).write_text(text.replace("WRONG", wrong))
+        mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+        mypy += [str(tmp_path / name) for name in files]
         told = subprocess.run(mypy, capture_output=True, text=True, timeout=120)
-        assert (told.returncode != 0) == bool(errors), told.stdout
+        assert told.stdout.count("error: ") == errors * len(files), told.stdout
         (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "reportMissingTypeStubs": false}')
         pyright = [str(Path(sys.executable).with_name("pyright")), "-p", str(tmp_path), "--pythonpath", sys.executable]
         told = subprocess.run(pyright, capture_output=True, text=True, timeout=120)
         assert (told.returncode != 0) == bool(errors), told.stdout
+        assert all((f"{tmp_path / name}:" in told.stdout) == bool(errors) for name in files)
 
 
 def test_e1_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
