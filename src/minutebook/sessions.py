@@ -7,7 +7,6 @@ all. What the policy drops leaves the record by a prefix cut, in the commit that
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, cast
 
@@ -33,7 +32,7 @@ from minutebook.model.turns import (
     count_chars,
     projection,
 )
-from minutebook.policy.retention import Retained, RetainedScan, Retention
+from minutebook.policy.retention import KnownSessions, Retained, RetainedScan, Retention
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.wire import wire_format
 from minutebook.record_reader import RecordReader
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.ports import Journal
-
-KNOWN_SESSIONS = 1024
-"""Of how many sessions a manager remembers what their entries cost, the most recently written to."""
 
 
 class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
@@ -158,7 +154,7 @@ class HistoryManager(Generic[Meta]):
         self._journal = self._store.journal
         self._written = Written(config.metadata)
         self._retention = Retention(config.max_entries, config.max_chars)
-        self._known: OrderedDict[ConversationKey, Retained] = OrderedDict()
+        self._known = KnownSessions()
 
     async def append(self, session: str, entry: HistoryEntry[Meta], *, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
         """
@@ -189,7 +185,8 @@ class HistoryManager(Generic[Meta]):
         key = self._store.key(session)
         projected = _Projected(lambda stored: projection(self._written.entry(stored), self.config.derive_llm_context))
         while True:
-            header, known = await self._header(key), self._known.get(key)
+            known = self._known.get(key)  # before the header, so that it is of no newer record
+            header = await self._header(key)
             if header is None:
                 return []
             try:
@@ -197,8 +194,9 @@ class HistoryManager(Generic[Meta]):
                 found = await self._scanned(key, header, shown)
             except DecisionHistoryAbsent:  # what was to be read next has left since: the session is read anew
                 continue
-            if self._known.get(key) is known:  # else somebody knows of a newer entry by now
-                self._remember(key, found)
+            bounded = self._retention != Retention()  # else nobody asks what an entry costs
+            if bounded and self._known.get(key) is known:  # else somebody knows of a newer entry by now
+                self._known.put(key, found)
             return [message for seq, _ in found.costs for message in projected.messages[seq]]
 
     async def entries(self, session: str) -> AsyncIterator[HistoryEntry[Meta]]:
@@ -269,7 +267,7 @@ class HistoryManager(Generic[Meta]):
             raise
         finally:
             if known is not None:
-                self._remember(key, known)
+                self._known.put(key, known)
         return entry
 
     def _is_marked(self, hold: Hold) -> bool:
@@ -329,7 +327,7 @@ class HistoryManager(Generic[Meta]):
         """Return what the session retains, by numbers; what is known of it already is not costed again (SPEC E4)."""
         known = self._known.get(key)
         if known is not None and known.digest == header.digest:
-            return known.behind(header.cut.seq)
+            return known
         costed = RetainedScan(
             self._retention, header, lambda stored: self._cost(self._written.entry(stored)), known, shows=False
         )
@@ -343,11 +341,3 @@ class HistoryManager(Generic[Meta]):
             await reader.read_on(header, scan, page)
             await pause()
         return scan.retained()
-
-    def _remember(self, key: ConversationKey, known: Retained) -> None:
-        if self._retention == Retention():
-            return  # without a bound nobody asks
-        self._known.pop(key, None)  # it goes to the end
-        self._known[key] = known
-        while len(self._known) > KNOWN_SESSIONS:
-            self._known.popitem(last=False)

@@ -52,7 +52,7 @@ from minutebook import (
 from minutebook.model import proof
 from minutebook.model.entries import Draft, Kind, pack_entries, recompute_digest, unpack_entries
 from minutebook.model.record import State
-from minutebook.policy.retention import Retained, Retention
+from minutebook.policy.retention import KNOWN_SESSIONS, Retained, Retention
 from minutebook.providers.derivation import derived_entries
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -372,6 +372,47 @@ def test_e4_a_reading_remembers_what_entries_cost(store: JournalStore) -> None:
     derive.taken()
     assert context(new)[::2] == ["u 10", "u 11", "u 12", "u 13"]
     assert derive.taken() == {f"{number:02}": 1 for number in range(10, 14)}
+
+
+def test_e4_a_reading_that_ends_late_forgets_no_newer_cost() -> None:
+    """It may end behind turns that it did not see; what those cost stays known, wherever it was held up."""
+    late = 0
+    for step in itertools.count(1):
+        ram, derive = MemoryJournal(), Counting()
+        policy: dict[str, Any] = {"max_chars": 1_000, "derive_llm_context": derive}
+        kept = manager(store=JournalStore(ram, namespace="n"), **policy)
+        for number in range(3):
+            drive(kept.append("s", turn(f"{number}")))
+        slow = manager(store=JournalStore(SuspendingJournal(ram), namespace="n"), **policy)
+        kept._journal, written_by = slow._journal, kept._journal
+        reading = kept.get_llm_context("s")
+        try:
+            for _ in range(step):
+                reading.send(None)
+        except StopIteration:
+            break
+        kept._journal = written_by
+        drive(kept.append("s", turn("3")))
+        drive(reading)
+        derive.taken()
+        drive(kept.append("s", turn("4")))
+        late += 1
+        assert derive.taken() == {"4": 1}, f"await {step}"
+    assert late
+
+
+def test_e4_of_many_sessions_the_latest_are_known() -> None:
+    """What a session's entries cost is forgotten behind 1,024 others that were written to since, and not before."""
+    derive = Counting()
+    kept = manager(max_chars=1_000, derive_llm_context=derive)
+    for number in range(2):
+        drive(kept.append("s", turn(f"{number}")))
+    for others, new, costed in ((KNOWN_SESSIONS - 1, "2", ["2"]), (KNOWN_SESSIONS, "3", ["0", "1", "2", "3"])):
+        for number in range(others):
+            drive(kept.append(f"other {number}", turn("x")))
+        derive.taken()
+        drive(kept.append("s", turn(new)))
+        assert derive.taken() == dict.fromkeys(costed, 1)
 
 
 @pytest.mark.parametrize("keep", [False, True])
