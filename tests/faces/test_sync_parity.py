@@ -132,6 +132,7 @@ def test_b11_e1_options_are_classes_with_the_same_fields(asynchronous: Any, bloc
     assert blocking.__struct_fields__ == asynchronous.__struct_fields__
     assert blocking.__struct_defaults__ == asynchronous.__struct_defaults__
     assert public(blocking) == public(asynchronous)
+    assert inspect.signature(blocking).parameters.keys() == inspect.signature(asynchronous).parameters.keys()
     with minutebook.sync.MemoryStore() as store:
         made = blocking(store=store)
         assert isinstance(made, blocking)
