@@ -223,8 +223,9 @@ class Store(Protocol):
         """
         Give `operation` the stored record or `None`, save what it returns, and return its result.
 
-        The operation may wait for minutes. While it runs no other operation on `key` may start: it waits or fails with
-        `DecisionHistoryBusy`. If it raises or is cancelled, the old record stays. A returned `None` deletes the record.
+        The operation may wait for minutes (SPEC D24), though the ones of this library never wait. While it runs no
+        other operation on `key` may start: it waits or fails with `DecisionHistoryBusy`. If it raises or is cancelled,
+        the old record stays. A returned `None` deletes the record.
         """
         ...
 
@@ -377,5 +378,5 @@ class Random(Protocol):
     """Where tokens and idempotency ids come from."""
 
     def __call__(self) -> str:
-        """Return a fresh unguessable id; ids of one process sort by the time they were made."""
+        """Return a fresh unguessable id. Ids that sort by the time they were made are kinder to an index."""
         ...

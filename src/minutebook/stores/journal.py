@@ -20,7 +20,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import read_clock
-from minutebook.model.colours import AsyncClosing
+from minutebook.model.colours import AsyncClosing, check_store_colour
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
@@ -407,6 +407,24 @@ class JournalStore(AsyncClosing):
         if key.namespace != self.namespace:
             raise InvalidOption("the key belongs to another namespace than the store", option="key")
         return key
+
+
+def checked_store(store: object, option: str = "store") -> JournalStore:
+    """
+    Return `store` if an asynchronous part of the library can use it.
+
+    Raises:
+        BlockingMismatch: it is one of `minutebook.sync`.
+        InvalidOption: it is no store of minutebook, such as a path or a host's own.
+    """
+    if not isinstance(store, JournalStore):
+        check_store_colour(store, option, blocking=False)
+        raise InvalidOption(
+            f"{option} is a store of minutebook, such as SQLiteStore or open_store(url), not a {type(store).__name__}; "
+            "HostStore makes one of a database of yours",
+            option=option,
+        )
+    return store
 
 
 def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:

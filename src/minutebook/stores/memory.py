@@ -170,6 +170,7 @@ class MemoryJournal:
     def __init__(self, bounds: StoreBounds | None = None, *, clock: Callable[[], int] = system_clock) -> None:
         """Begin empty; without `bounds` nothing is refused and nothing expires."""
         self._bounds = bounds or StoreBounds()
+        self.ttl_ms = self._bounds.ttl_ms
         self._clock = clock
         self._lock = threading.Lock()
         self._namespaces: dict[str, _Namespace] = {}

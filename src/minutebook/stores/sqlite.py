@@ -131,6 +131,7 @@ class SQLiteJournal:
     def _begin(self, database: Database, bounds: StoreBounds | None, clock: Callable[[], int], blocking: bool) -> None:
         self._database = database
         self._bounds = bounds or StoreBounds()
+        self.ttl_ms = self._bounds.ttl_ms
         self._clock = clock
         self._blocking = blocking
         self._closed = False

@@ -92,16 +92,17 @@ async def stream_pages(
     journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
 ) -> AsyncIterator[tuple[Entry, ...]]:
     """
-    Stream the entries above `after` of the conversation that `header` describes, oldest first, page by page.
+    Stream the entries above `after` that `header` counts of its conversation, oldest first, page by page.
 
-    A step of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages. The last
-    entry of a page waits for the next one, which proves it; the last of the record is held to the header.
+    What is recorded meanwhile is not among them: else whoever adds to what is read would never come to an end. A step
+    of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages. The last entry of a
+    page waits for the next one, which proves it; the last of the record is held to the header.
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile, or what comes next has left the record.
         DecisionHistoryCorrupt: an entry is missing, or is not what was written.
     """
-    after = max(after, header.cut.seq) if header is not None else after
+    after, end = (max(after, header.cut.seq), header.entries) if header is not None else (after, 0)
     before: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
     if header is not None and after > header.cut.seq:
@@ -119,8 +120,11 @@ async def stream_pages(
         check_links(key, (*[entry for entry in before if entry.seq == after], *page), header.cut)
         read = (*waiting, *page)
         told = followed(header, read)
-        if told:
-            yield tuple(told)
+        counts = tuple(entry for entry in told if entry.seq <= end)
+        if counts:
+            yield counts
+        if told and told[-1].seq >= end:
+            return
         before, waiting = page[-1:], read[len(told) :]
         after = page[-1].seq
         await pause()
@@ -144,8 +148,9 @@ async def stream_receipts(
     Raises:
         DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
     """
-    while header is not None and header.version:
-        page = await journal.receipts(key, after, STREAM_PAGE.rows)
+    end = header.version if header is not None else 0
+    while header is not None and after < end:
+        page = await journal.receipts(key, after, min(STREAM_PAGE.rows, end - after))
         header = await standing(journal, key, header)
         if not page:
             return
