@@ -22,15 +22,19 @@ def rows() -> set[tuple[str, int]]:
     return found
 
 
-def names() -> set[str]:
-    """Return the names of all test functions, read from the source."""
-    trees = (ast.parse(path.read_text()) for path in sorted(TESTS.rglob("test_*.py")))
+def names(*paths: Path) -> set[str]:
+    """Return the names of the test functions of some files, or else of all, read from the source."""
+    trees = (ast.parse(path.read_text()) for path in paths or sorted(TESTS.rglob("test_*.py")))
     functions = (node for tree in trees for node in ast.walk(tree))
     return {
         node.name
         for node in functions
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
+
+
+def carried_by(path: Path) -> set[tuple[str, int]]:
+    return {promise for name in names(path) for promise in promises_of(name)}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,22 @@ def test_every_row_has_a_test() -> None:
     """A promise that no test is named after is none."""
     carried = {promise for name in names() for promise in promises_of(name)}
     assert rows() - carried == set()
+
+
+def test_the_files_that_a_row_names_have_a_test_of_it() -> None:
+    """Rows of a chat and of an engine say where they are proved, and no file of theirs is named by no row."""
+    faces, named = TESTS / "faces", set[Path]()
+    for family, number, text in re.findall(r"^\| ([AE])(\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
+        files = [TESTS.parent / file if "/" in file else faces / file for file in re.findall(r"`([\w/]+\.py)`", text)]
+        assert files, f"{family}{number} names no file"
+        wrong = [file.name for file in files if (family.lower(), int(number)) not in carried_by(file)]
+        assert wrong == [], f"{family}{number}"
+        named.update(files)
+    told = {faces / file for file in re.findall(r"`(test_\w+\.py)` (?:and|prove)", PAGE.read_text())}
+    theirs = [path for path in faces.glob("test_*.py") if path.name.startswith(("test_agent", "test_engine"))]
+    assert {path.name for path in theirs if {"a", "e"} & {family for family, _ in carried_by(path)}} <= {
+        path.name for path in named | told
+    }
 
 
 def test_the_table_files_a_test_under_each_of_its_promises() -> None:
