@@ -244,7 +244,8 @@ def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
 
     Looks at versions, durability, privacy and reservations, and changes nothing.
     """
-    modes = list(doctor_checks.files(store))
+    modes: list[doctor_checks.Finding] = []
+    reported(lambda: modes.extend(doctor_checks.files(store)), as_json=json)
 
     async def work(opened: JournalStore) -> None:
         findings = [*modes, *await doctor_checks.examine(opened)]

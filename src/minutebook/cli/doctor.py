@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook._version import __version__
+from minutebook.stores.urls import SCHEMES, file_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -57,7 +58,8 @@ def _installation() -> Iterator[Finding]:
     mended = sqlite3.sqlite_version_info >= WAL_RESET_MENDED
     serialised = "" if mended else " (before 3.51.3: checkpoints are made one at a time, under the store's lock file)"
     yield Finding("sqlite", sqlite3.sqlite_version + serialised)
-    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp"):
+    drivers = {driver for scheme in SCHEMES.values() for driver in scheme.drivers}
+    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp", *sorted(drivers)):
         try:
             yield Finding(name, metadata.version(name))
         except metadata.PackageNotFoundError:
@@ -66,8 +68,8 @@ def _installation() -> Iterator[Finding]:
 
 def files(url: str) -> Iterator[Finding]:
     """Yield the modes of a store's files as they are before it is opened, which makes them private again."""
-    path = url.removeprefix("sqlite:///")
-    if path == url:
+    path = file_of(url)
+    if path is None:
         return
     for name in (path, *(path + suffix for suffix in ("-wal", "-shm", "-journal", "-lock"))):
         if os.path.lexists(name):
