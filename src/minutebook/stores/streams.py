@@ -15,7 +15,7 @@ from minutebook.errors import DecisionHistoryAbsent
 from minutebook.model.cuts import has_left
 from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
-from minutebook.model.proof import check_links, followed
+from minutebook.model.proof import Proof, check_links, followed
 from minutebook.ports import STREAM_PAGE, Page
 
 if TYPE_CHECKING:
@@ -154,3 +154,29 @@ async def stream_receipts(
             yield receipt
         after = page[-1].version
         await pause()
+
+
+async def stream_proved(journal: Journal, key: ConversationKey, header: Header) -> AsyncIterator[Entry | Receipt]:
+    """
+    Stream the record that `header` describes, each entry and receipt once it is proved: a receipt behind its entries.
+
+    Whoever reads it to its end has proved all of it, the header's counters too (SPEC B8).
+
+    Raises:
+        DecisionHistoryCorrupt: the first entry or receipt that is not what was written; `seq` names it.
+        DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile, or what comes next was cut.
+    """
+    proof = Proof(key, header)
+    entries = stream_entries(journal, key, header)
+    async for receipt in stream_receipts(journal, key, header):
+        if receipt.version > header.version:
+            break
+        while proof.seq < min(receipt.last, header.entries):
+            entry = await anext(entries, None)
+            if entry is None:
+                break
+            proof.take_entry(entry)
+            yield entry
+        proof.take_receipt(receipt)
+        yield receipt
+    proof.close()

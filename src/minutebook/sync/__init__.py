@@ -70,6 +70,9 @@ if TYPE_CHECKING:
         ConversationState as ConversationState,
     )
     from minutebook import (
+        Copied as Copied,
+    )
+    from minutebook import (
         Decision as Decision,
     )
     from minutebook import (

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from minutebook.model.colours import Colour
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Record
+    from minutebook.model.transfer import Copied
+    from minutebook.stores.transfer import Progress
 
 Result = TypeVar("Result")
 
@@ -88,6 +90,10 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
             return operation(record)
 
         return drive(self._core.transact(key, awaited, format=format))
+
+    def copy(self, key: ConversationKey, target: JournalStore, *, progress: Progress | None = None) -> Copied:
+        """See `JournalStore.copy`."""
+        return drive(self._core.copy(key, core_of(target), progress=progress))
 
     @property
     def journal(self) -> NoReturn:
