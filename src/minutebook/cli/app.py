@@ -13,6 +13,7 @@ import typer
 from minutebook._version import __version__
 from minutebook.cli import doctor as doctor_checks
 from minutebook.cli import transfer
+from minutebook.cli.copying import copy
 from minutebook.cli.running import (
     AsJson,
     BaseUrl,
@@ -305,6 +306,7 @@ def chat(
 
 app.command()(transfer.export)
 app.command("import")(transfer.import_)
+app.command()(copy)
 
 
 def _agreed(question: str) -> bool:

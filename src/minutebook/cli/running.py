@@ -66,6 +66,37 @@ def with_store(
     reported(run, as_json=as_json)
 
 
+def with_stores(
+    source: str,
+    target: str,
+    namespace: str,
+    work: Callable[[JournalStore, JournalStore], Awaitable[None]],
+    *,
+    as_json: bool,
+    create: bool,
+) -> None:
+    """Open two stores, do one thing with them, close both; see `with_store`."""
+
+    async def inside() -> None:
+        async with open_store(source, namespace=namespace) as here, open_store(target, namespace=namespace) as there:
+            await work(here, there)
+
+    def run() -> None:
+        check_lasting(source, create=False, option="FROM")
+        check_lasting(target, create=create, option="TO")
+        _check_apart(source, target)
+        finish(inside())
+
+    reported(run, as_json=as_json)
+
+
+def _check_apart(source: str, target: str) -> None:
+    files = [file_of(url) for url in (source, target)]
+    there = [name for name in files if name is not None and os.path.exists(name)]
+    if source == target or (len(there) == len(files) and os.path.samefile(*there)):
+        raise InvalidOption("FROM and TO are the same store, so nothing would be copied", option="target")
+
+
 def finish(work: Coroutine[Any, Any, None]) -> None:
     """Run what a command does, and write out all that it has told."""
     asyncio.run(work)

@@ -28,6 +28,7 @@ from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import Copied
 from minutebook.ports import Page
 from minutebook.reserving import Reservation
+from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.streams import stream_proved
 from minutebook.stores.transfer import Counting, settled_header
@@ -49,7 +50,7 @@ async def copy_record(
     if there is None:
         return await _copied(source, key, target, progress)
     header = await settled_header(source, key)
-    check_idle(there, there.since)
+    check_idle(there, system_clock())
     await _check_same(source, header, target, there, key)
     proved = await _proved(target, key, Counting(progress, header.retained))
     await _check_same(source, header, target, proved, key)  # it may have gone on since it was looked at

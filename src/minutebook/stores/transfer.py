@@ -36,6 +36,7 @@ from minutebook.model.transfer import (
     sealed_entry,
 )
 from minutebook.reserving import Reservation
+from minutebook.stores.clock import system_clock
 from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.streams import stream_entries
 
@@ -99,7 +100,7 @@ async def settled_header(store: JournalStore, key: ConversationKey) -> Header:
     header = await store.header(key)
     if header is None:
         raise DecisionHistoryAbsent("no such conversation, or it has expired")
-    check_idle(header, header.since)
+    check_idle(header, system_clock())
     if header.attempt is not None:
         raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
     if not header.version:
