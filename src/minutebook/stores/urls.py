@@ -28,10 +28,8 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     """What gives the name of the file, for a store that is one."""
     lasting: bool = True
     """Whether another process finds what one stored."""
-    drivers: tuple[str, ...] = ()
-    """The packages that the store imports when it is opened."""
-    extra: str = ""
-    """The extra of this package that installs them."""
+    driver: str = ""
+    """The package that the store imports when it is opened, and names with the line that installs it if it is missing."""
 
     __repr__ = type_alone
 
@@ -55,17 +53,9 @@ def open_in(stores: object, url: str, namespace: str | None) -> Any:
     Return the store that `url` names, of the colour of the module `stores`.
 
     Raises:
-        InvalidOption: no URL of a store that exists, or its driver is not installed; the message says what to install.
+        InvalidOption: no URL of a store that exists.
     """
-    scheme = scheme_of(url)
-    try:
-        return scheme.open(stores, url, namespace)
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in scheme.drivers:
-            raise
-        raise InvalidOption(
-            f"the package {missing.name} is missing; run: pip install 'minutebook[{scheme.extra}]'", option="url"
-        ) from missing
+    return scheme_of(url).open(stores, url, namespace)
 
 
 def file_of(url: str) -> str | None:
