@@ -29,7 +29,7 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     lasting: bool = True
     """Whether another process finds what one stored."""
     driver: str = ""
-    """The package that the store imports when it is opened, and names with the line that installs it if it is missing."""
+    """The package that the store imports when it is opened."""
 
     __repr__ = type_alone
 
