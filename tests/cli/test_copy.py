@@ -454,13 +454,13 @@ def test_b10_every_command_works_on_every_store_by_its_url(anywhere: Path) -> No
     converse(folder / "a", "one", "two", turns=3)
     opened(folder).close()
     there = ("--store", place, "--namespace", NAMESPACE)
-    commands: list[tuple[int, tuple[str, ...]]] = [
+    commands: list[tuple[int | None, tuple[str, ...]]] = [
         (0, ("copy", url(folder / "a"), place, "--namespace", NAMESPACE)),
         (0, ("list", *there)),
         (0, ("show", "one", "--messages", *there)),
         (0, ("verify", *there)),
         (0, ("stats", *there)),
-        (0, ("doctor", *there)),
+        (None, ("doctor", *there)),  # which may find that a server is not durable
         (0, ("export", "one", str(folder / "one.jsonl"), *there)),
         (0, ("import", "three", str(folder / "one.jsonl"), *there)),
         (0, ("drop-summary", "one", *there)),
@@ -471,7 +471,7 @@ def test_b10_every_command_works_on_every_store_by_its_url(anywhere: Path) -> No
     ]
     for code, command in commands:
         told = run(*command)
-        assert told.returncode == code, (command[0], told.stdout, told.stderr)
+        assert told.returncode in ((0, 5) if code is None else (code,)), (command[0], told.stdout, told.stderr)
         assert "Traceback" not in told.stderr
     (folder / "target").write_text(url(folder / "back"))
     assert whole_copies(folder) == {"one"}

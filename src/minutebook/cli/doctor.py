@@ -35,8 +35,8 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(store: JournalStore) -> list[Finding]:
     """Return what was found about this installation, an open store and its reservations."""
     findings = [*_installation()]
-    findings.append(_durability(store))
     totals = await store.totals()
+    findings.append(_durability(store))  # which a store on a server knows once it was asked for something
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
     held = [listing.header async for listing in _all(store) if listing.header.token]
     attention = "stop their workers, then end each with `minutebook recover`" if held else ""
