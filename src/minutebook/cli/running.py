@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _VARIABLES = {"--store": "MINUTEBOOK_STORE", "FROM": "MINUTEBOOK_STORE", "TO": "MINUTEBOOK_TARGET"}
 """The variable that a URL may be in instead of on the command line."""
 
-StoreUrl = Annotated[
-    str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help="Where the records are: sqlite:///path/to/file.")
-]
+_FORMS = " or ".join(scheme.form for scheme in SCHEMES.values() if scheme.lasting)
+
+StoreUrl = Annotated[str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help=f"Where the records are: {_FORMS}.")]
 FromUrl = Annotated[str, typer.Argument(metavar="FROM", envvar="MINUTEBOOK_STORE", help="Where the records are.")]
 ToUrl = Annotated[str, typer.Argument(metavar="TO", envvar="MINUTEBOOK_TARGET", help="Where they go as well.")]
 Namespace = Annotated[
@@ -106,9 +106,8 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
 def check_lasting(url: str, *, create: bool, option: str = "--store") -> None:
     """Refuse a store that ends with its process, and a file that is not there: a slip in a name must not look sound."""
     if not scheme_of(url).lasting:
-        forms = " or ".join(scheme.form for scheme in SCHEMES.values() if scheme.lasting)
         raise InvalidOption(
-            f"{url.partition(':')[0]}: is a store of one process and empty in every other; give {option} {forms}",
+            f"{url.partition(':')[0]}: is a store of one process and empty in every other; give {option} {_FORMS}",
             option="store",
         )
     name = file_of(url)
