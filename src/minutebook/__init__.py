@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt, Record
-    from minutebook.model.transfer import Imported
+    from minutebook.model.transfer import Copied, Imported
     from minutebook.model.turns import HistoryEntry, LLMContextMessage, TurnReason, TurnResponse
     from minutebook.ports import DecisionProvider, Listing, Observer, Summarize, Totals
     from minutebook.programs import Runtime
@@ -156,6 +156,7 @@ __all__ = [
     "ConversationKey",
     "ConversationMessage",
     "ConversationState",
+    "Copied",
     "Decision",
     "DecisionHistoryAbsent",
     "DecisionHistoryBusy",
@@ -269,6 +270,7 @@ _HOMES = {
     "ConversationKey": "minutebook.model.keys",
     "ConversationMessage": "minutebook.model.chat_messages",
     "ConversationState": "minutebook.model.chat_messages",
+    "Copied": "minutebook.model.transfer",
     "Decision": "minutebook.model.decisions",
     "DecisionProvider": "minutebook.ports",
     "DecisionRequest": "minutebook.model.decisions",

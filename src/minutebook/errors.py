@@ -191,6 +191,7 @@ class DecisionHistoryNotReserved(DecisionHistoryError):
 class DecisionHistoryConflict(DecisionHistoryError):
     """The same id came with other content, or a transcript contradicts what is recorded (SPEC C4)."""
 
+    problem: str | None = None
     seq: int | None = None
     first: int | None = None
     last: int | None = None

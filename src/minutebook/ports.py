@@ -95,6 +95,9 @@ class Journal(Protocol):
     Every method applies the model's own functions (`extend`, `interrupt`, `replayed`) to the stored header inside one
     atomic write, so that all journals accept and refuse the same. `bounds` and the clock belong to the journal.
 
+    Of what `extend` returns every receipt is stored in the same write: one, or all of those that an imported record
+    brings along. Versions are theirs, from 1 on.
+
     A delta that cuts is given to `extend` with the stored entries that `leaving` names; what is stored up to the new
     header's `cut.seq` goes in the same write, for good, and no page reaches below it.
 

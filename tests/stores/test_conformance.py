@@ -371,7 +371,25 @@ class FreesNothing(Faulty):
         return await super().reserve(key, token, opening=opening, **options)
 
 
+class LeavesReceipts(Faulty):
+    """Of a record that comes with its receipts it keeps the last one alone."""
+
+    def __init__(self, bounds: StoreBounds, clock: FrozenClock) -> None:
+        super().__init__(bounds, clock)
+        self.kept: dict[Any, Any] = {}
+
+    async def reserve(self, key: Any, token: str, *, opening: Any = None, **options: Any) -> Any:
+        reserved = await super().reserve(key, token, opening=opening, **options)
+        if opening and opening.receipts:
+            self.kept[key] = reserved.receipt
+        return reserved
+
+    async def receipts(self, key: Any, after: int, rows: int) -> Any:
+        return (self.kept[key],) if key in self.kept else await super().receipts(key, after, rows)
+
+
 JOURNAL_FAULTS = {
+    LeavesReceipts: "takes_a_record_with_its_receipts",
     KeepsWhatWasCut: "cuts_the_oldest",
     CutsWholeCommits: "cuts_inside_a_commit",
     NumbersAnew: "goes_on_behind_a_cut",

@@ -27,10 +27,12 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Delta, Header
 from minutebook.ports import Page
+from minutebook.stores.copying import gathered
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.stores.transfer import Counting
 from minutebook.testing import Fault, FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, answer, result, say
@@ -193,6 +195,19 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
         @rule(namespace=st.sampled_from(("n", "N")), name=names)
         def delete(self, namespace: str, name: str) -> None:
             self.clones.call("delete", self.key(namespace, name))
+
+        @rule(data=st.data(), times=st.integers(1, 2), stays=st.booleans())
+        def move_away_and_back(self, data: st.DataObject, times: int, stays: bool) -> None:
+            key = data.draw(st.sampled_from(sorted(self.epochs) or [self.key("n", "a")]))
+            header = self.clones.call("header", key)
+            if not isinstance(header, Header) or header.token or header.attempt:
+                return
+            store = JournalStore(self.clones.journals["RAM"], namespace=key.namespace)
+            moved = drive(gathered(store, key, header, Counting(None, 0)))
+            if not stays:
+                self.clones.call("delete", key)
+            for _ in range(times):
+                self.clones.call("reserve", key, "t", format=header.format, opening=moved, release=True)
 
         @rule(ms=st.sampled_from((1, 999, 1_000, 1_001, 200_001, 10**10)))
         def advance(self, ms: int) -> None:

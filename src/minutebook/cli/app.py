@@ -13,6 +13,7 @@ import typer
 from minutebook._version import __version__
 from minutebook.cli import doctor as doctor_checks
 from minutebook.cli import transfer
+from minutebook.cli.copying import copy
 from minutebook.cli.running import (
     AsJson,
     BaseUrl,
@@ -254,7 +255,8 @@ def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
 
     Looks at versions, durability, privacy and reservations, and changes nothing.
     """
-    modes = list(doctor_checks.files(store))
+    modes: list[doctor_checks.Finding] = []
+    reported(lambda: modes.extend(doctor_checks.files(store)), as_json=json)
 
     async def work(opened: JournalStore) -> None:
         findings = [*modes, *await doctor_checks.examine(opened)]
@@ -314,6 +316,7 @@ def chat(
 
 app.command()(transfer.export)
 app.command("import")(transfer.import_)
+app.command()(copy)
 
 
 def _agreed(question: str) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from minutebook._version import __version__
 from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.stores.streams import stream_listings
+from minutebook.stores.urls import SCHEMES, file_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +38,8 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(store: JournalStore) -> list[Finding]:
     """Return what was found about this installation, an open store and its reservations."""
     findings = [*_installation()]
-    findings.append(_durability(store))
     totals = await store.totals()
+    findings.append(_durability(store))  # which a store on a server knows once it was asked for something
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
     held = 0
     damaged: list[Finding] = []
@@ -58,7 +59,8 @@ def _installation() -> Iterator[Finding]:
     mended = sqlite3.sqlite_version_info >= WAL_RESET_MENDED
     serialised = "" if mended else " (before 3.51.3: checkpoints are made one at a time, under the store's lock file)"
     yield Finding("sqlite", sqlite3.sqlite_version + serialised)
-    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp"):
+    drivers = {scheme.driver for scheme in SCHEMES.values() if scheme.driver}
+    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp", *sorted(drivers)):
         try:
             yield Finding(name, metadata.version(name))
         except metadata.PackageNotFoundError:
@@ -67,8 +69,8 @@ def _installation() -> Iterator[Finding]:
 
 def files(url: str) -> Iterator[Finding]:
     """Yield the modes of a store's files as they are before it is opened, which makes them private again."""
-    path = url.removeprefix("sqlite:///")
-    if path == url:
+    path = file_of(url)
+    if path is None:
         return
     for name in (path, *(path + suffix for suffix in ("-wal", "-shm", "-journal", "-lock"))):
         if os.path.lexists(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +12,22 @@ import typer
 
 from minutebook.cli.terminal import fail, leave_pipe, print_json, say
 from minutebook.errors import InvalidOption, MinutebookError
-from minutebook.stores.opening import open_store, store_url
+from minutebook.stores.opening import open_store
+from minutebook.stores.urls import SCHEMES, file_of, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from minutebook.stores.journal import JournalStore
 
-StoreUrl = Annotated[
-    str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help="Where the records are: sqlite:///path/to/file.")
-]
+_VARIABLES = {"--store": "MINUTEBOOK_STORE", "FROM": "MINUTEBOOK_STORE", "TO": "MINUTEBOOK_TARGET"}
+"""The variable that a URL may be in instead of on the command line."""
+
+_FORMS = " or ".join(scheme.form for scheme in SCHEMES.values() if scheme.lasting)
+
+StoreUrl = Annotated[str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help=f"Where the records are: {_FORMS}.")]
+FromUrl = Annotated[str, typer.Argument(metavar="FROM", envvar="MINUTEBOOK_STORE", help="Where the records are.")]
+ToUrl = Annotated[str, typer.Argument(metavar="TO", envvar="MINUTEBOOK_TARGET", help="Where they go as well.")]
 Namespace = Annotated[
     str, typer.Option("--namespace", envvar="MINUTEBOOK_NAMESPACE", help="The tenant or application; never guessed.")
 ]
@@ -53,22 +60,72 @@ def with_store(
             await work(opened)
 
     def run() -> None:
-        _check_lasting(url, create=create)
-        asyncio.run(inside())
-        sys.stdout.flush()
+        check_lasting(url, create=create)
+        finish(inside())
 
     reported(run, as_json=as_json)
 
 
-def _check_lasting(url: str, *, create: bool) -> None:
-    """Refuse a store without a file, and a file that is not there: a slip in a name must not look sound."""
-    name = store_url(url)
-    if name is None:
+def with_stores(
+    source: str,
+    target: str,
+    namespace: str,
+    work: Callable[[JournalStore, JournalStore], Awaitable[None]],
+    *,
+    as_json: bool,
+    create: bool,
+) -> None:
+    """Open two stores, do one thing with them, close both; see `with_store`."""
+
+    async def inside() -> None:
+        async with open_store(source, namespace=namespace) as here, open_store(target, namespace=namespace) as there:
+            await work(here, there)
+
+    def run() -> None:
+        check_lasting(source, create=False, option="FROM")
+        check_lasting(target, create=create, option="TO")
+        _check_apart(source, target)
+        finish(inside())
+
+    reported(run, as_json=as_json)
+
+
+def _check_apart(source: str, target: str) -> None:
+    files = [file_of(url) for url in (source, target)]
+    there = [name for name in files if name is not None and os.path.exists(name)]
+    if source == target or (len(there) == len(files) and os.path.samefile(*there)):
+        raise InvalidOption("FROM and TO are the same store, so nothing would be copied", option="target")
+
+
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run what a command does, and write out all that it has told."""
+    asyncio.run(work)
+    sys.stdout.flush()
+
+
+def check_lasting(url: str, *, create: bool, option: str = "--store") -> None:
+    """Refuse a store that ends with its process, and a file that is not there: a slip in a name must not look sound."""
+    if not scheme_of(url).lasting:
         raise InvalidOption(
-            "memory: is a store of one process and empty in every other; give --store sqlite:///<file>", option="store"
+            f"{url.partition(':')[0]}: is a store of one process and empty in every other; give {option} {_FORMS}",
+            option="store",
         )
-    if not create and not os.path.lexists(name):
-        raise InvalidOption("there is no database of this name; see --store", option="store")
+    name = file_of(url)
+    if name is None:
+        _warn_of_password(url, option)
+    elif not create and not os.path.lexists(name):
+        raise InvalidOption(f"there is no database of this name; see {option}", option="store")
+
+
+_PASSWORD = re.compile(r"://[^/?#]*:[^/?#]+@|[?&](?:ssl)?password=")
+
+
+def _warn_of_password(url: str, option: str) -> None:
+    """Say so where other users of the machine could read a password in the list of processes (bad input 119)."""
+    if _PASSWORD.search(url) and any(url in argument for argument in sys.argv[1:]):
+        sys.stderr.write(
+            f"Others can read the password of {option} in the list of processes; give the URL in {_VARIABLES[option]}\n"
+        )
 
 
 def reported(work: Callable[[], None], *, as_json: bool) -> None:

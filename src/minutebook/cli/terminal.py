@@ -188,9 +188,14 @@ def told(error: MinutebookError) -> str:
     return message
 
 
+def exit_code(error: MinutebookError) -> int:
+    """Return the exit code of an error's kind."""
+    return next((code for kind, code in _EXITS if isinstance(error, kind)), EXIT_FAILED)
+
+
 def fail(error: MinutebookError, *, as_json: bool) -> NoReturn:
     """Report an error of ours by its code and message, and end with the exit code of its kind."""
-    code = next((code for kind, code in _EXITS if isinstance(error, kind)), EXIT_FAILED)
+    code = exit_code(error)
     message = told(error)
     if as_json:
         print_json({"error": error.code, "message": message, "exit": code})

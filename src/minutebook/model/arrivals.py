@@ -152,7 +152,7 @@ class Reading:
         if len(self.drafts) == head.entries or size > head.bytes:
             raise self.refusal("altered", "there is more than the first line announces")
         self._bytes = size
-        self.drafts.append(_draft(entry))
+        self.drafts.append(draft_of(entry))
         self._digests.append(entry.digest)
         self._stands.append(row.stands)
         self._check_at.append(self._checks.last)
@@ -288,7 +288,8 @@ def _moved(draft: Draft, cut: int) -> Draft:
     return msgspec.structs.replace(draft, exchange=draft.exchange - cut) if draft.kind is Kind.RESULT else draft
 
 
-def _draft(entry: Entry) -> Draft:
+def draft_of(entry: Entry) -> Draft:
+    """Return the draft that records an entry again."""
     return Draft(
         kind=entry.kind,
         payload=entry.payload,

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from minutebook.errors import DecisionHistoryConflict, InvalidMessage
-from minutebook.model.entries import INPUT
+from minutebook.model.entries import INPUT, damaged
 from minutebook.model.growth import Growth
 from minutebook.model.record import State, Unanswered
 
@@ -102,3 +104,27 @@ class ImportedGrowth(Growth):
             self._set(unanswered=None)
         super().close()
         self._park_all()
+        self._compare()
+
+    def _compare(self) -> None:
+        """See that this is the record which its receipts and its state tell of, where they came with it."""
+        delta = self.delta
+        last = delta.receipts[-1] if delta.receipts else None
+        if last is not None and (last.last, last.digest) != (self.seq, self.digest):
+            raise damaged(self.seq, "is not the last one by the receipts")
+        if delta.ends is not None and self.state != all_parked(delta.ends):
+            raise damaged(self.seq, "leaves the conversation in another state than its header tells")
+
+    def header(self) -> Header:
+        """Return what the header has become; its version and epoch go on from those of the receipts that came."""
+        header = super().header()
+        if not self.delta.receipts:
+            return header
+        last = self.delta.receipts[-1]
+        return msgspec.structs.replace(header, version=last.version, epoch=max(header.epoch, last.epoch))
+
+
+def all_parked(state: State) -> State:
+    """Return the state with all calls that wait parked, as they are once a record has moved."""
+    parked = tuple(msgspec.structs.replace(waiting, parked=True) for waiting in state.open)
+    return msgspec.structs.replace(state, open=parked)

@@ -43,6 +43,8 @@ def extend(
         InvalidMessage: instructions after the conversation has begun, or an imported mark that no record would make.
         InvalidOption: an attempt opened while another one is open, or a cut where none may stand.
         DecisionHistoryConflict: an import into a conversation that holds entries.
+        DecisionHistoryCorrupt: what leaves is not what was written, or an imported record is not the one that its
+            receipts and its state tell of.
     """
     growth = ImportedGrowth(header, delta, wall) if delta.imported else Growth(header, delta, wall)
     contents = [payload_digest(draft.payload) for draft in delta.drafts]
@@ -55,6 +57,8 @@ def extend(
     if delta.drafts:
         _check_retained(growth.bytes, max_retained_bytes, delta.max_retained_bytes)
     after = growth.header()
+    if delta.receipts:
+        return Extension(header=after, entries=tuple(growth.added), receipts=delta.receipts)
     receipt = Receipt(
         idempotency=delta.idempotency,
         first=header.entries + 1,
@@ -66,7 +70,7 @@ def extend(
         wall=wall,
         sent=delta.sent,
     )
-    return Extension(header=after, entries=tuple(growth.added), receipt=receipt)
+    return Extension(header=after, entries=tuple(growth.added), receipts=(receipt,))
 
 
 def interrupt(header: Header, reason: str, wall: int, idempotency: str) -> Extension:

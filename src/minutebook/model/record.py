@@ -175,6 +175,11 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """A whole record with its own marks and times, into a conversation without entries. Calls left open are parked."""
     begins: Cut | None = None
     """Imported: where that record begins, if its oldest entries had left it."""
+    ends: State | None = None
+    """Imported: where that record stands. One whose entries tell another state is refused."""
+    receipts: tuple[Receipt, ...] = ()
+    """Imported: that record's receipts, from version 1 on, in the place of one for this commit; `idempotency` is then
+    that of the last of them, so that whoever repeats that commit or this one is answered by it."""
     cut: int = 0
     """The newest entry that leaves the record with this commit, and all before it; entries of this commit too."""
 
@@ -225,11 +230,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of `extend`: the header to store, the entries to add, and the receipt."""
+    """The outcome of `extend`: the header to store, the entries to add, and the receipts."""
 
     header: Header
     entries: tuple[Entry, ...]
-    receipt: Receipt
+    receipts: tuple[Receipt, ...]
+    """One for a commit; for a record that was imported with its receipts, all of these."""
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of the version that `header` has."""
+        return self.receipts[-1]
 
 
 def new_header(key: ConversationKey, format: str, wall: int) -> Header:  # noqa: A002 - the field's standard word
@@ -252,10 +263,16 @@ def replayed(receipt: Receipt, delta: Delta) -> Receipt:
     Raises:
         DecisionHistoryConflict: the id is the same and the content is not.
     """
-    if receipt.content != content_digest(delta, [payload_digest(draft.payload) for draft in delta.drafts]):
+    if receipt.content != _content(delta):
         raise DecisionHistoryConflict(
             "this idempotency id already stands for other content; use a new id for a new exchange",
             first=receipt.first,
             last=receipt.last,
         )
     return receipt
+
+
+def _content(delta: Delta) -> bytes:
+    if delta.receipts:
+        return delta.receipts[-1].content
+    return content_digest(delta, [payload_digest(draft.payload) for draft in delta.drafts])

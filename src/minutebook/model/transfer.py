@@ -28,13 +28,13 @@ from minutebook.errors import InvalidValue
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Call, Entry
 from minutebook.model.keys import ConversationKey
-from minutebook.model.record import Cut, Receipt
+from minutebook.model.record import Cut, Header, Receipt
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from minutebook.model.record import Header, State
+    from minutebook.model.record import State
 
 VERSION: Final = 1
 """The format's version; a file of a newer one is refused."""
@@ -123,6 +123,15 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the entries that the file announces were left out; 0 unless only the good prefix was taken."""
     line: int
     """The line at which the file stopped being good; 0 where all of it was."""
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy to another store did."""
+
+    header: Header
+    """The conversation there, proved entry by entry."""
+    written: bool
+    """Whether it was written now; false where the other store held the same already."""
 
 
 encode_line = msgspec.json.Encoder().encode

@@ -164,7 +164,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return _Document(
             head=_Head.of(header),
             entries=(*self.entries[left:], *map(_Row.of, extension.entries)),
-            receipts=(*self.receipts, extension.receipt),
+            receipts=(*self.receipts, *extension.receipts),
         )
 
 

@@ -22,7 +22,6 @@ from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing, check_store_colour
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
@@ -31,7 +30,7 @@ from minutebook.ports import ONE_ENTRY
 from minutebook.reserving import Reservation
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
-from minutebook.stores.streams import stream_entries, stream_pages, stream_receipts
+from minutebook.stores.streams import stream_pages, stream_proved, stream_receipts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from minutebook.model.colours import Colour
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.record import Header, Receipt
-    from minutebook.model.transfer import Imported
+    from minutebook.model.transfer import Copied, Imported
     from minutebook.ports import Journal, Listing, Totals
     from minutebook.stores.transfer import Check, Progress
 
@@ -313,18 +312,8 @@ class JournalStore(AsyncClosing):
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
-        proof = Proof(key, header)
-        entries = stream_entries(self.journal, key, header)
-        async for receipt in stream_receipts(self.journal, key, header):
-            if receipt.version > header.version:
-                break
-            while proof.seq < min(receipt.last, header.entries):
-                entry = await anext(entries, None)
-                if entry is None:
-                    break
-                proof.take_entry(entry)
-            proof.take_receipt(receipt)
-        proof.close()
+        async for _ in stream_proved(self.journal, key, header):
+            pass
         return header
 
     async def export(
@@ -383,6 +372,30 @@ class JournalStore(AsyncClosing):
         from minutebook.stores.transfer import import_record
 
         return await import_record(self, self._own(key), path, check, good_prefix, progress)
+
+    async def copy(self, key: ConversationKey, target: JournalStore, *, progress: Progress | None = None) -> Copied:
+        """
+        Copy an idle conversation to another store of the same namespace, in one durable commit: all of it or nothing.
+
+        Entries, receipts, digests, marks, summaries and where the record begins after a cut are the original's, and so
+        are its windows; calls that waited for a result wait as parked ones. Its age and its time to live begin anew.
+        What `target` holds afterwards is proved entry by entry; a conversation that it holds already, with the same
+        digest chain, is only proved. So a copy that was cut short is simply made again. All payloads are in memory at
+        once, at most 512 MiB. `progress` is told of (done, total): every entry counts once here and once there.
+
+        Raises:
+            DecisionHistoryBusy: it is active here or there.
+            DecisionHistoryAbsent: there is no such conversation, or it was deleted meanwhile.
+            DecisionHistoryConflict: `target` has another one under this id. `problem` is `behind` or `ahead` where one
+                is an earlier state of the other, else `other`.
+            DecisionHistoryCorrupt: the original or the copy is not what was written; `seq` names the entry.
+            DecisionHistoryRetentionExceeded: it is larger than one commit or one conversation may be there.
+            DecisionHistoryStoreFull: so would `target` be.
+            InvalidOption: `target` is no store, or one of another namespace.
+        """
+        from minutebook.stores.copying import copy_record
+
+        return await copy_record(self, self._own(key), target, progress)
 
     async def close(self) -> None:
         """

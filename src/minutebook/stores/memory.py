@@ -139,7 +139,7 @@ class _Namespace:
         self.changing = True
         if grown is not None:
             log.add(grown.entries, after.entries - len(grown.entries))
-            log.receipts[grown.receipt.idempotency] = _pack(grown.receipt)
+            log.receipts.update((receipt.idempotency, _pack(receipt)) for receipt in grown.receipts)
         log.header = free(after) if release else after
         if after.cut.seq > held.cut.seq:
             log.rows = log.rows.without(after.cut.seq, held.cut.seq)
@@ -286,7 +286,7 @@ class MemoryJournal:
         wall = self._access()
         with self._lock:
             log = self._live(key, wall)[1]
-            # Each commit added one, so the first is of version 1, the second of version 2, and so on.
+            # Each version added one, so the first is of version 1, the second of version 2, and so on.
             found = log.receipts.values() if log else ()
             return tuple(map(_unpack_receipt, itertools.islice(found, max(0, after), max(0, after) + max(0, rows))))
 

@@ -7,7 +7,7 @@ a store is opened on it.
 
 from __future__ import annotations
 
-import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidOption
@@ -15,6 +15,7 @@ from minutebook.model.bounds import StoreBounds, ttl_ms
 from minutebook.model.keys import check_id
 from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.urls import open_in
 
 if TYPE_CHECKING:
     import os
@@ -165,7 +166,7 @@ def create_sqlite_decision_history_store(
     )
 
 
-def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLiteStore:
+def open_store(url: str, *, namespace: str | None = None) -> JournalStore:
     """
     Return the store that a URL from configuration names, without bounds.
 
@@ -174,34 +175,13 @@ def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLit
     nothing in it is decoded, and there are no parameters.
 
     Raises:
-        InvalidOption: no URL of a store that exists; the message says which there are.
+        InvalidOption: no URL of a store that exists, or one whose driver is not installed; the message says which there
+            are, or what to install.
         InvalidId: a namespace that no store can hold.
-        StorageError: see `SQLiteStore`.
+        StorageError: see the store's class.
     """
-    filename = store_url(url)
-    if filename is None:
-        return MemoryStore() if namespace is None else MemoryStore(namespace)
-    return SQLiteStore(filename, namespace=namespace)
-
-
-def store_url(url: object) -> str | None:
-    """
-    Return the file that a store's URL names, or `None` for the store in RAM.
-
-    Raises:
-        InvalidOption: no URL of a store that exists.
-    """
-    text = url if type(url) is str else ""
-    if text == "memory:":
-        return None
-    if text.startswith("sqlite:///"):
-        return text.removeprefix("sqlite:///")
-    # Only a scheme is shown: the rest of a URL may hold a password.
-    scheme = re.match(r"[a-z][a-z0-9+.-]{0,31}:", text)
-    told = f"no store for {scheme[0]!r}" if scheme else "this is no URL of a store"
-    if text.startswith("sqlite:"):
-        told = "sqlite: wants three slashes before the file's name, and so four before one from the root"
-    raise InvalidOption(f"{told}; there are sqlite:///<file> and memory:", option="url")
+    store: JournalStore = open_in(sys.modules[__name__], url, namespace)
+    return store
 
 
 def store_bounds(

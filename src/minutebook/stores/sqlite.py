@@ -30,6 +30,7 @@ from minutebook.stores.sqlite_rows import (
     Place,
     add_conversation,
     add_entries,
+    add_receipts,
     at_most,
     cut_entries,
     drop_conversation,
@@ -405,6 +406,7 @@ class SQLiteJournal:
         if header.cut.seq > held.cut.seq:
             cut_entries(cursor, place.conversation, header.cut.seq)
         if grown is not None:
+            add_receipts(cursor, place.conversation, grown.receipts[:-1])
             add_entries(cursor, place.conversation, grown.entries)
         if release and is_blank(header):
             drop_conversation(cursor, place)

@@ -343,9 +343,14 @@ def note_receipt(cursor: sqlite3.Cursor, place: Place, receipt: Receipt) -> None
     packed = _pack(receipt)
     place.recent += len(packed).to_bytes(4, "big") + packed
     if len(place.recent) > _RECENT_BYTES and place.conversation:
-        rows = [(place.conversation, *_receipt_columns(recent)) for recent in unpack_receipts(place.recent)]
-        cursor.executemany(sql.ADD_RECEIPT, rows)
+        add_receipts(cursor, place.conversation, unpack_receipts(place.recent))
         place.recent = b""
+
+
+def add_receipts(cursor: sqlite3.Cursor, conversation: int, receipts: Sequence[Receipt]) -> None:
+    """Add receipts to their own rows; usually there are none, since the newest stand with the header."""
+    if receipts:
+        cursor.executemany(sql.ADD_RECEIPT, [(conversation, *_receipt_columns(receipt)) for receipt in receipts])
 
 
 def _receipt_columns(receipt: Receipt) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
 from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
-from minutebook.model.proof import check_links, followed
+from minutebook.model.proof import Proof, check_links, followed
 from minutebook.ports import ONE_ENTRY, STREAM_PAGE
 
 if TYPE_CHECKING:
@@ -201,3 +201,29 @@ def named_in_listing(key: ConversationKey, good_records: int) -> Generator[None,
     except DecisionHistoryCorrupt as error:
         facts = error.facts | {"id": key.id, "good_records": good_records}
         raise DecisionHistoryCorrupt(str(error), **facts) from error.__cause__
+
+
+async def stream_proved(journal: Journal, key: ConversationKey, header: Header) -> AsyncIterator[Entry | Receipt]:
+    """
+    Stream the record that `header` describes, each entry and receipt once it is proved: a receipt behind its entries.
+
+    Whoever reads it to its end has proved all of it, the header's counters too (SPEC B8).
+
+    Raises:
+        DecisionHistoryCorrupt: the first entry or receipt that is not what was written; `seq` names it.
+        DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile, or what comes next was cut.
+    """
+    proof = Proof(key, header)
+    entries = stream_entries(journal, key, header)
+    async for receipt in stream_receipts(journal, key, header):
+        if receipt.version > header.version:
+            break
+        while proof.seq < min(receipt.last, header.entries):
+            entry = await anext(entries, None)
+            if entry is None:
+                break
+            proof.take_entry(entry)
+            yield entry
+        proof.take_receipt(receipt)
+        yield receipt
+    proof.close()

@@ -58,16 +58,18 @@ their payloads, and `None` of a format that it does not know.
 _PROGRESS_ENTRIES = 256
 
 
-class _Counting:
+class Counting:
     """Tells `progress` of every so many entries, and of the last one."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
+        """Begin with nothing done, of `total`."""
         self._progress = progress
-        self._total = total
+        self.total = total
 
     def __call__(self, done: int) -> None:
-        if self._progress is not None and (done == self._total or not done % _PROGRESS_ENTRIES):
-            self._progress(done, self._total)
+        """Tell that so many are done."""
+        if self._progress is not None and (done == self.total or not done % _PROGRESS_ENTRIES):
+            self._progress(done, self.total)
 
 
 async def export_record(
@@ -75,21 +77,35 @@ async def export_record(
 ) -> int:
     """See `JournalStore.export`."""
     check_flag(force, "force")
-    header = await store.header(key)
-    if header is None:
-        raise DecisionHistoryAbsent("no such conversation to export")
-    check_idle(header, read_clock(store.clock))
-    if header.attempt is not None:
-        raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
+    header = await settled_header(store, key)
     entries = stream_entries(store.journal, key, header)
     marks = [entry async for entry in entries if entry.kind is Kind.ABANDONED]
     out = left_out((mark for mark in marks if mark.seq <= header.entries), header.state)
     with private_file_writer(path, force=force) as file:
         checks = Checks()
         file.write(checks.sealed(head_of(key, header)))
-        await _write_entries(store, key, header, file, checks, out, _Counting(progress, header.retained))
+        await _write_entries(store, key, header, file, checks, out, Counting(progress, header.retained))
         file.write(checks.sealed(end_of(header)))
     return header.retained
+
+
+async def settled_header(store: JournalStore, key: ConversationKey) -> Header:
+    """
+    Return the header of a conversation that can be carried elsewhere.
+
+    Raises:
+        DecisionHistoryAbsent: there is none.
+        DecisionHistoryBusy: it is held, or a turn of it was left open.
+    """
+    header = await store.header(key)
+    if header is None:
+        raise DecisionHistoryAbsent("no such conversation, or it has expired")
+    check_idle(header, read_clock(store.clock))
+    if header.attempt is not None:
+        raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
+    if not header.version:
+        raise DecisionHistoryAbsent("nothing is recorded in this conversation")
+    return header
 
 
 async def _write_entries(
@@ -99,7 +115,7 @@ async def _write_entries(
     file: BinaryIO,
     checks: Checks,
     out: set[int],
-    count: _Counting,
+    count: Counting,
 ) -> None:
     """Write every entry that `header` counts, and prove on the way that they are what was recorded."""
     seq, digest = header.cut.seq, header.cut.digest or first_digest(key)
@@ -174,7 +190,7 @@ def _unlawful(good: int) -> ImportRefused:
 
 def _read(reading: Reading, path: str | os.PathLike[str], progress: Progress | None) -> ImportRefused | None:
     """Read the file as far as it is good, and return why it ends there if that is not its end."""
-    count: _Counting | None = None
+    count: Counting | None = None
     with _opened(path) as file:
         try:
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -182,7 +198,7 @@ def _read(reading: Reading, path: str | os.PathLike[str], progress: Progress | N
                     raise reading.refusal("too_large", f"it is longer than {MAX_LINE_BYTES:,} bytes")
                 reading.take(line)
                 if count is None:
-                    count = _Counting(progress, reading.head.entries if reading.head else 0)
+                    count = Counting(progress, reading.head.entries if reading.head else 0)
                 elif reading.end is None:
                     count(len(reading.drafts))
             reading.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import BlockingMismatch, InvalidOption
@@ -17,8 +18,8 @@ from minutebook.stores.opening import (
     memory_journal,
     sqlite_journal,
     store_bounds,
-    store_url,
 )
+from minutebook.stores.urls import open_in
 from minutebook.sync.driving import Over, blocking, drive, plain, streaming
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from minutebook.model.colours import Colour
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Record
+    from minutebook.model.transfer import Copied
+    from minutebook.stores.transfer import Progress
 
 Result = TypeVar("Result")
 
@@ -87,6 +90,10 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
             return operation(record)
 
         return drive(self._core.transact(key, awaited, format=format))
+
+    def copy(self, key: ConversationKey, target: JournalStore, *, progress: Progress | None = None) -> Copied:
+        """See `JournalStore.copy`."""
+        return drive(self._core.copy(key, core_of(target), progress=progress))
 
     @property
     def journal(self) -> NoReturn:
@@ -174,12 +181,10 @@ def create_sqlite_decision_history_store(
     )
 
 
-def open_store(url: str, *, namespace: str | None = None) -> MemoryStore | SQLiteStore:
+def open_store(url: str, *, namespace: str | None = None) -> JournalStore:
     """Return the store that a URL from configuration names: see `minutebook.open_store`."""
-    filename = store_url(url)
-    if filename is None:
-        return MemoryStore() if namespace is None else MemoryStore(namespace)
-    return SQLiteStore(filename, namespace=namespace)
+    store: JournalStore = open_in(sys.modules[__name__], url, namespace)
+    return store
 
 
 def store_over(core: asynchronous.JournalStore | None) -> JournalStore | None:

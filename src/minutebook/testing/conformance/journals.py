@@ -46,6 +46,7 @@ from minutebook.testing.conformance.journals_record import (
     refuses_first_write_whole,
     refuses_whole,
     replays_the_first_receipt,
+    takes_a_record_with_its_receipts,
 )
 from minutebook.testing.conformance.lab import Lab
 from minutebook.testing.conformance.report import Report, check_name, run_check
@@ -69,6 +70,7 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     refuses_whole,
     refuses_first_write_whole,
     replays_the_first_receipt,
+    takes_a_record_with_its_receipts,
     cuts_the_oldest,
     cuts_inside_a_commit,
     goes_on_behind_a_cut,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minutebook.errors import DecisionHistoryConflict, DecisionHistoryRetentionExceeded, PairingViolation
+from msgspec.structs import replace
+
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    DecisionHistoryCorrupt,
+    DecisionHistoryRetentionExceeded,
+    PairingViolation,
+)
+from minutebook.model.arrivals import draft_of
 from minutebook.model.entries import Kind, first_digest, recompute_digest
 from minutebook.ports import Page
 from minutebook.testing.conformance import samples
@@ -158,3 +166,42 @@ async def replays_the_first_receipt(lab: Lab) -> None:
     expect(repeated.receipt == second.receipt and repeated.written == (), "a replayed commit answers another receipt")
     expect(not repeated.header.token, "a replayed commit kept the reservation that it was to give back")
     expect(len(await samples.entries(journal, KEY)) == 2, "a replay was written twice")
+
+
+async def takes_a_record_with_its_receipts(lab: Lab) -> None:
+    """A record that is imported with its receipts has these and no other, and goes on from their version and epoch."""
+    first, second = await lab.journal(), await lab.journal()
+    for number in range(40):
+        await append(first, KEY, f"id-{number}", say(f"ask {number}"), answer("so"))
+    header, entries = await first.header(KEY), await samples.entries(first, KEY)
+    receipts = await first.receipts(KEY, 0, EVERYTHING.rows)
+    moved = samples.adding(
+        receipts[-1].idempotency,
+        *map(draft_of, entries),
+        imported=True,
+        settles=True,
+        ends=header.state if header else None,
+        receipts=receipts,
+    )
+    await refused(
+        second.reserve(KEY, "t", format=FORMAT, opening=replace(moved, drafts=moved.drafts[:-2]), release=True),
+        DecisionHistoryCorrupt,
+        "a record that ends before its receipts do",
+    )
+    expect(await second.header(KEY) is None, "a refused import created the conversation")
+    for number in range(2):
+        reserved = await second.reserve(KEY, f"t-{number}", format=FORMAT, opening=moved, release=True)
+        expect(reserved.receipt == receipts[-1], "an import is not answered by the last receipt that came with it")
+        expect(len(reserved.written) == (0 if number else len(entries)), "a repeated import was written twice")
+    expect(await samples.entries(second, KEY) == entries, "an imported entry is not what it was")
+    expect(await second.receipts(KEY, 0, EVERYTHING.rows) == receipts, "the receipts are not those that came")
+    expect(await second.receipts(KEY, 37, 2) == receipts[37:39], "the receipts above a version are not those asked for")
+    for receipt in (receipts[0], receipts[-1]):
+        expect(await second.receipt(KEY, receipt.idempotency) == receipt, "a receipt that came is not found by its id")
+    await append(second, KEY, "id-0", say("ask 0"), answer("so"))
+    await append(second, KEY, "next", say("more"))
+    after = await second.header(KEY)
+    counted = (after.version, after.entries) if after else None
+    expect(counted == (41, 81), f"the next commit has version and entry {counted} and not 41 and 81")
+    epoch = receipts[-1].epoch
+    expect(after is not None and after.epoch > epoch, "the epoch does not go on from the last one that came")

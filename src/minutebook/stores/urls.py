@@ -1,0 +1,97 @@
+"""
+The URLs that name stores: how one of each scheme is written, and what opens it.
+
+A store that is added adds a row to `SCHEMES`, and is then open to `open_store` of both colours and to every command.
+Only the scheme of a URL is ever shown: the rest may hold a password (promise I-37).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from minutebook.errors import InvalidOption
+from minutebook.model.shown import type_alone
+
+
+class Scheme(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of URL."""
+
+    form: str
+    """How such a URL is written, for the message that lists them."""
+    open: Callable[[Any, str, str | None], Any]
+    """Makes the store of a URL and a namespace from the classes of one colour, which a module has by their names."""
+    file: Callable[[str], str] | None = None
+    """What gives the name of the file, for a store that is one."""
+    lasting: bool = True
+    """Whether another process finds what one stored."""
+    driver: str = ""
+    """The package that the store imports when it is opened."""
+
+    __repr__ = type_alone
+
+
+def scheme_of(url: object) -> Scheme:
+    """
+    Return what a store's URL is.
+
+    Raises:
+        InvalidOption: it has no scheme, or one of no store; the message says which there are.
+    """
+    found = re.match(r"([a-z][a-z0-9+.-]{0,31}):", url) if type(url) is str else None
+    scheme = SCHEMES.get(found[1]) if found else None
+    if scheme is None:
+        raise _refused(f"no store for {found[0]!r}" if found else "this is no URL of a store")
+    return scheme
+
+
+def open_in(stores: object, url: str, namespace: str | None) -> Any:
+    """
+    Return the store that `url` names, of the colour of the module `stores`.
+
+    Raises:
+        InvalidOption: no URL of a store that exists.
+    """
+    return scheme_of(url).open(stores, url, namespace)
+
+
+def file_of(url: str) -> str | None:
+    """
+    Return the name of the file that a store's URL names, or `None` where it names something else than a file.
+
+    Raises:
+        InvalidOption: no URL of a store that exists.
+    """
+    scheme = scheme_of(url)
+    return None if scheme.file is None else scheme.file(url)
+
+
+def _refused(told: str) -> InvalidOption:
+    *forms, last = (scheme.form for scheme in SCHEMES.values())
+    return InvalidOption(f"{told}; there are {', '.join(forms)} and {last}", option="url")
+
+
+def _open_memory(stores: Any, url: str, namespace: str | None) -> Any:
+    if url != "memory:":
+        raise _refused("nothing follows memory:")
+    return stores.MemoryStore() if namespace is None else stores.MemoryStore(namespace)
+
+
+def _open_sqlite(stores: Any, url: str, namespace: str | None) -> Any:
+    return stores.SQLiteStore(_sqlite_file(url), namespace=namespace)
+
+
+def _sqlite_file(url: str) -> str:
+    if not url.startswith("sqlite:///"):
+        raise _refused("sqlite: wants three slashes before the file's name, and so four before one from the root")
+    return url.removeprefix("sqlite:///")
+
+
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    "sqlite": Scheme(form="sqlite:///<file>", open=_open_sqlite, file=_sqlite_file),
+    "memory": Scheme(form="memory:", open=_open_memory, lasting=False),
+}
+"""Every scheme that names a store."""
