@@ -66,7 +66,9 @@ class Agent(AsyncClosing):
         enable_summarization: whether a summary takes the place of older messages once there are too many.
         summarization_threshold: above how many estimated tokens that is.
         summarization_model: which model writes the summaries; the agent's own if left out.
-        tools: typed functions that the model may call, in the runtime's loop; see `capability`.
+        tools: typed functions that the model may call, in the runtime's loop; see `capability`. What they have done for
+            a message that failed is not done again when the same words are said again. With `auto_manage_history=False`
+            it may be, since nothing is recorded.
         budgets: what one message may use of requests, calls and time.
         store: where the conversation is kept; in RAM if left out.
         conversation: its id in the store, to come back to it; a fresh one if left out.
@@ -131,6 +133,9 @@ class Agent(AsyncClosing):
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
         """
         Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
+
+        The same words again, after a failure, go on behind the calls that were executed before it; a note on the error
+        names them. Other words begin without them.
 
         Args:
             text: what the user says.

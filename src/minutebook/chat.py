@@ -3,16 +3,19 @@ A chat's story over a history: who said what, what is sent of it, and what is re
 
 Each message is one turn. Its input is recorded before anything is asked, the runtime's loop decides and calls, and one
 last commit brings the answer, with a summary if one was made, and gives the reservation back. So whatever fails in
-between, an abandoned turn is all that is left, and the history is what it was. Nothing here loops over messages, weighs
-or cuts them: that is `policy.shortening`, the record is read back by `Backward`, and `chat_view` makes summaries.
+between, an abandoned turn is all that is left, and the history is what it was; the same words again go on behind what
+the turn's tools have done (`chat_attempts`). Which messages leave a history stands in `policy.shortening`, and what a
+summary makes of it in `chat_view`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minutebook.chat_attempts import Executed, executed_before
 from minutebook.chat_requests import fitted_request
 from minutebook.chat_view import KEEP_RECENT, NO_SUMMARY, Renewed, View, renewed_view
+from minutebook.errors import MinutebookError
 from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.chat_events import (
@@ -43,11 +46,11 @@ from minutebook.policy.shortening import (
     shortened,
 )
 from minutebook.ports import STREAM_PAGE, Page
-from minutebook.programs import Runtime
+from minutebook.programs import Runtime, fresh_id
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
 from minutebook.record_reader import RecordReader
-from minutebook.talk import Server, Talk, unfinished
+from minutebook.talk import Server, Talk, tell_executed, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,9 +269,10 @@ class Chat(Reading):
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
+            executed = await self._executed_before(hold)
             talk = Talk(self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed)
             try:
-                answer = await self._run(talk, str(message["content"]))
+                answer = await self._run(talk, executed)
             finally:
                 hold.unrecorded = talk.left()
             committed = await hold.commit(talk.staged, settles=True, release=True)
@@ -291,7 +295,7 @@ class Chat(Reading):
         talk = Talk(
             self._server, self.history, header, (*view.said, Said("user", entry)), (draft,), context, streamed=streamed
         )
-        return await self._run(talk, "")
+        return await self._run(talk, Executed())
 
     async def _input(self, hold: Hold) -> Entry:
         """Return the entry of the message that is being answered; a retry goes on from the one of before."""
@@ -315,11 +319,36 @@ class Chat(Reading):
             return None
         return await renewed_view(self._server, view, KEEP_RECENT)
 
-    async def _run(self, talk: Talk, task: str) -> str:
-        outcome = await Runtime(self._program, talk, checkpoints=False).run(task)
-        if outcome.kind == "finished":
-            return talk.answer
-        raise unfinished(outcome)
+    async def _executed_before(self, hold: Hold) -> Executed:
+        """
+        Return what attempts at the message have executed, recorded anew as the beginning of this one.
+
+        An agent without tools can repeat none, and asks anew.
+        """
+        if not self._program.capabilities:
+            return Executed()
+        executed = await executed_before(RecordReader(self.store.journal, self.key), hold.header)
+        if executed.drafts:
+            await hold.commit(executed.drafts)
+        return executed
+
+    async def _run(self, talk: Talk, executed: Executed) -> str:
+        # What the model is asked stands in the history; the runtime passes no task on.
+        running = Runtime(self._program, talk, checkpoints=False).run(
+            "",
+            run_id=fresh_id(),
+            invocation_id=fresh_id(),
+            observations=executed.observations,
+            on_observation=talk.observe,
+        )
+        try:
+            outcome = await running
+            if outcome.kind == "finished":
+                return talk.answer
+            raise unfinished(outcome)
+        except MinutebookError as error:
+            tell_executed(error, talk.executed, kept=self.settings.auto_manage_history)
+            raise
 
 
 def _next_seq(header: Header) -> int:

@@ -17,10 +17,11 @@ from minutebook.errors import (
     AgentBudgetExhausted,
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    MinutebookError,
     ProviderError,
 )
 from minutebook.model import codec
-from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish, Observation
 from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
@@ -32,9 +33,10 @@ from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import answers, merged, opened
 from minutebook.providers.streams import Deltas, assembled
+from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from minutebook.chat_options import Settings
     from minutebook.history import History, Hold
@@ -155,11 +157,15 @@ class Talk:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
+        self._observed: dict[CallReference, Observation] = {}
+        self.executed: dict[str, int] = {}
+        """How often each tool was executed for it."""
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
         results = answers(self._record().state.open, request.observations, self._interface)
         self.staged = (*self.staged, *results)
+        self._observed.clear()
         limits = self._server.settings.request_limits
         fitted = await fitted_request(self._said, limits, self._window, self._context)
         ask = self._server.ask(fitted.json, request)
@@ -184,9 +190,27 @@ class Talk:
             return Decision(finish=Finish(output=said), billed_tokens=billed)
         return await self._called(decision)
 
+    def observe(self, observation: Observation) -> None:
+        """Keep what a call came to until the next decision stages it."""
+        if was_executed(observation):
+            self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
+        if observation.reference is not None:
+            self._observed[observation.reference] = observation
+
     def left(self) -> tuple[Draft, ...]:
-        """Return what came in and was not recorded: an operator finds it under the mark of a turn that failed."""
-        return (*self.staged, *self._unusable)
+        """Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark."""
+        return (*self.staged, *self._results(), *self._unusable)
+
+    def _results(self) -> list[Draft]:
+        """Return the results of calls that were observed since the last decision."""
+        drafts: list[Draft] = []
+        for exchange in self._record().state.open if self._observed else ():
+            for position in exchange.waiting:
+                seen = self._observed.get(CallReference(exchange.exchange, position))
+                if seen is not None:
+                    draft = self._interface.result(position, exchange.calls[position], seen)
+                    drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
+        return drafts
 
     async def _called(self, decision: Decision) -> Decision:
         if self._hold is not None:
@@ -228,6 +252,14 @@ def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentD
         **error.facts,
         bytes=len(messages),
     )
+
+
+def tell_executed(error: MinutebookError, executed: Mapping[str, int], *, kept: bool) -> None:
+    """Note on an error which tools were executed before it, and what the same words again do then."""
+    if executed:
+        names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in executed.items())
+        again = "go on behind that; other words do not tell the model of it" if kept else "may execute them again"
+        error.add_note(f"executed for this message: {names}; the same words again {again}")
 
 
 def unfinished(outcome: Outcome[str]) -> Exception:

@@ -41,10 +41,11 @@ FACES = {
     "sessions": set(),
     "engine": {"sessions"},
     "chat_options": {"turn"},
+    "chat_attempts": set(),
     "chat_requests": set(),
     "talk": {"chat_options", "chat_requests"},
     "chat_view": {"chat_options", "talk"},
-    "chat": {"chat_options", "chat_requests", "chat_view", "programs", "reading", "talk"},
+    "chat": {"chat_attempts", "chat_options", "chat_requests", "chat_view", "programs", "reading", "talk"},
     "agent": {"chat", "chat_options", "chat_view", "reading"},
     "__init__": {"_version", "agent", "conversation", "decisions", "engine", "programs", "reading", "turn"},
 }

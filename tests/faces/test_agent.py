@@ -1341,7 +1341,7 @@ def test_a9_what_failed_before_a_clear_may_be_said_again_behind_it(fake: Provide
 
 
 def test_a9_a_failure_behind_a_tool_takes_the_whole_turn_back() -> None:
-    """A9, O-33: the call that ran stays in the record under the mark, and in no request and no history."""
+    """A9, O-33: the call that ran stays in the record under the mark, and in no history; other words do not see it."""
     script = [asking("a"), Failure(status=500), Answer(text="fine")]
     with ProviderFake("openai-chat", script) as fake:
 
@@ -1353,11 +1353,178 @@ def test_a9_a_failure_behind_a_tool_takes_the_whole_turn_back() -> None:
             assert await each.get_history() == []
             kinds = [entry.kind.name async for entry in store.entries(each.key)]
             assert kinds == ["INPUT", "RESPONSE", "RESULT", "ABANDONED"]
-            assert await each.chat("read") == "fine"
-            assert sent(fake.requests[-1]) == [PROMPT, user("read")]
+            assert await each.chat("something else") == "fine"
+            assert sent(fake.requests[-1]) == [PROMPT, user("something else")]
 
         told(story())
         assert not fake.refused
+
+
+# --- A9: what tools have done is not done again ----------------------------------------------------------------------
+
+
+class Till:
+    """A tool with an effect, and how often it took place."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    def tool(self) -> Callable[[int], str]:
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            self.paid.append(amount)
+            return f"paid {amount}"
+
+        return pay
+
+
+def paying(*amounts: int) -> Answer:
+    return Answer(calls=tuple(FunctionCall("pay", {"amount": amount}) for amount in amounts))
+
+
+def results(request: Received) -> list[str]:
+    """Return what a request tells of the calls in it."""
+    return [message["content"] for message in request.json["messages"] if message["role"] == "tool"]
+
+
+UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["chat", "stream"])
+@pytest.mark.parametrize(
+    "broken",
+    [Failure(status=500), Answer(calls=(FunctionCall("pay", {"amount": "much"}),)), Reply(body=b"{}")],
+    ids=["500", "arguments_mismatch", "no answer"],
+)
+def test_a9_o33_i44_a_retry_goes_on_behind_what_the_tools_did(broken: Line, streamed: bool) -> None:
+    """A9, I-44: the same words again are answered with the calls that ran before them; no effect takes place twice."""
+    script = [paying(5), paying(7), broken, broken, Answer(text="both are paid"), Answer(text="yes")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            store, till = MemoryStore(), Till()
+            each = agent(fake, store=store, tools=[till.tool()])
+            for _ in range(2):
+                with pytest.raises((AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation)) as caught:
+                    await _said(each, "pay both", streamed=streamed)
+                assert await each.get_history() == []
+            assert not hasattr(caught.value, "__notes__")  # the second attempt executed nothing
+            assert await _said(each, "pay both", streamed=streamed) == "both are paid"
+            assert till.paid == [5, 7]
+            assert await each.get_history() == [user("pay both"), said("both are paid")]
+            last = fake.requests[-1].json["messages"]
+            assert [message["role"] for message in last] == [*("system", "user"), *("assistant", "tool") * 2]
+            assert [request.json["messages"] for request in fake.requests[-3:]] == [last] * 3
+            await each.chat("sure?")
+            assert results(fake.requests[-1]) == ["paid 5", "paid 7"]
+            inputs = [entry async for entry in store.entries(each.key) if entry.kind is Kind.INPUT]
+            assert len(inputs) == 2
+            await store.verify(each.key)
+
+        told(story())
+        assert not fake.refused
+
+
+def test_a9_o33_a_call_under_way_is_told_as_unknown_and_its_neighbours_result_is_kept() -> None:
+    """A9, O-33, I-44: of two parallel calls one came to its end before the chat was cancelled; neither runs again."""
+    ran: list[str] = []
+
+    async def first(path: str) -> str:
+        """Run at once."""
+        ran.append("first")
+        return f"first of {path}"
+
+    async def second(path: str) -> str:
+        """Run until it is cancelled."""
+        ran.append("second")
+        await asyncio.Event().wait()
+        return path
+
+    both = Answer(calls=(FunctionCall("first", {"path": "a"}), FunctionCall("second", {"path": "b"})))
+    with ProviderFake("openai-chat", [both, Answer(text="I do not know of the second")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, tools=[first, second])
+            running = asyncio.ensure_future(each.chat("both"))
+            while "second" not in ran:
+                await asyncio.sleep(0)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert await each.chat("both") == "I do not know of the second"
+            assert results(fake.requests[-1]) == ["first of a", UNKNOWN]
+            assert ran == ["first", "second"]
+
+        told(story())
+        assert not fake.refused
+
+
+def test_a9_a_retry_keeps_to_the_budgets_and_goes_on_under_larger_ones() -> None:
+    """A9, I-43: what was executed counts; the last call's result is there although no request told it."""
+    with ProviderFake("openai-chat", [paying(1), paying(2), Answer(text="done")]) as fake:
+
+        async def story() -> None:
+            store, till = MemoryStore(), Till()
+            options: dict[str, Any] = {"store": store, "conversation": "c", "tools": [till.tool()]}
+            for _ in range(2):
+                with pytest.raises(AgentBudgetExhausted) as caught:
+                    await agent(fake, **options, budgets=Budgets(max_decisions=2)).chat("pay")
+                assert (caught.value.budget, len(fake.requests)) == ("decisions", 2)
+            assert await agent(fake, **options, budgets=Budgets(max_decisions=3)).chat("pay") == "done"
+            assert results(fake.requests[-1]) == ["paid 1", "paid 2"]
+            assert till.paid == [1, 2]
+
+        told(story())
+        assert not fake.refused
+
+
+def test_a9_d8_a_result_that_fits_no_request_is_left_out_of_the_retry() -> None:
+    """A9, D8: the model is told that the call was executed; the chat is free again, and the record has the result."""
+
+    def look(path: str) -> str:
+        """Read a file."""
+        looked.append(path)
+        return "r" * 9000
+
+    looked: list[str] = []
+    with ProviderFake("openai-chat", [asking("a"), Failure(status=500), Answer(text="too long to read")]) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            each = agent(fake, store=store, tools=[look], limits=minutebook.WindowLimits(max_bytes=5000))
+            with pytest.raises(minutebook.errors.DecisionHistoryLimitExceeded) as caught:
+                await each.chat("read")
+            assert caught.value.__notes__ == [
+                "executed for this message: look; the same words again go on behind that; other words do not tell the "
+                "model of it"
+            ]
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("read")
+            assert await each.chat("read") == "too long to read"
+            assert results(fake.requests[-1]) == ['{"abandoned":"executed; 9,002 bytes left out"}']
+            assert looked == ["a"]
+            entries = [entry async for entry in store.entries(each.key)]
+            assert sum(b"r" * 9000 in entry.payload for entry in entries) == 1
+
+        told(story())
+        assert not fake.refused
+
+
+def test_a9_without_management_nothing_is_kept_and_the_error_says_so() -> None:
+    """A9, A1: no attempt is recorded then, so the same words may have the tools run again."""
+    with ProviderFake("openai-chat", [paying(1), Failure(status=500), paying(1), Answer(text="paid")]) as fake:
+
+        async def story() -> None:
+            till = Till()
+            each = agent(fake, tools=[till.tool()], auto_manage_history=False)
+            with pytest.raises(AgentDecisionProviderUnavailable) as caught:
+                await each.chat("pay")
+            (note,) = caught.value.__notes__
+            assert note == "executed for this message: pay; the same words again may execute them again"
+            assert await each.chat("pay") == "paid"
+            assert till.paid == [1, 1]
+
+        told(story())
 
 
 def test_a9_o32_two_chats_at_once_are_one_after_the_other_or_busy(fake: ProviderFake) -> None:
