@@ -32,6 +32,7 @@ from minutebook.model.summaries import (
     Covered,
     Summary,
     chat_opening,
+    drawn_fence,
     read_summary,
     summary_draft,
 )
@@ -47,7 +48,7 @@ from minutebook.policy.shortening import (
 )
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
+from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context, message_in
 from minutebook.reading import Reading
 from minutebook.record_reader import RecordReader
 from minutebook.talk import Server, Talk, tell_executed, unfinished
@@ -255,6 +256,8 @@ class Chat(Reading):
             DecisionHistoryBusy: another chat of this conversation is under way.
         """
         draft = CHAT_WIRE.input(message)
+        # One fence for all requests of the message, so that they begin alike.
+        context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
         renewed: Renewed | None = None

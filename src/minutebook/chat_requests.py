@@ -45,6 +45,8 @@ async def fitted_request(
     Each round knows better what stands beside the window and leaves that much room for it. What stands there only
     grows as the window shrinks, so there are at most as many rounds as there are instructions, and two more.
 
+    `context` is what is told for the newest message alone, as it is sent.
+
     Raises:
         DecisionHistoryLimitExceeded: the newest message, the exchange before it, the context and the instructions
             alone exceed a limit.

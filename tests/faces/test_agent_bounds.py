@@ -177,7 +177,7 @@ def test_a2_a5_a_context_counts_within_the_limits() -> None:
             await each.chat("with it", 'c"' * 3000)
 
         told(story())
-        assert all(b"[Context for this message" in request.body for request in fake.requests[-2:])
+        assert all(b"<context " in request.body for request in fake.requests[-2:])
         assert beyond(fake.requests, SMALL) == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ class ByHand:
         if self.summary is not None:
             fragments[0] = before(f"[Previous conversation summary: {self.summary.replace(']', ')')}]", fragments[0])
         if context is not None:
-            fragments[-1] = before(f"[Context for this message: {context.replace(']', ')')}]", fragments[-1])
+            fragments[-1] = before(context, fragments[-1])
         sent = b"[%b]" % b",".join([compact(PROMPT), *head, *fragments])
         fields = {"model": compact(body.pop("model")), "messages": sent}
         fields |= {name: compact(value) for name, value in body.items()}
@@ -222,7 +223,6 @@ async def converse(model: LocalModel, path: Path, options: dict[str, Any], steps
                         message["name"] = words[1]
                     context = words[1] if kind == "context" else None
                     body = {"model": model.model, "max_completion_tokens": 12, **extra}
-                    request = by_hand.request(message, context, body, streamed=kind == "stream")
                     if kind == "stream":
                         answer = "".join([piece async for piece in agent.stream(words[0])])
                         newest = (await agent.get_history())[-1]
@@ -231,6 +231,11 @@ async def converse(model: LocalModel, path: Path, options: dict[str, Any], steps
                     else:
                         answer = await agent.chat(words[0], context, name=message.get("name"))
                         fragment, told = answer_in(wire.answered[-1])
+                    told_context = None
+                    if context is not None:
+                        fence = re.findall(rb"<context ([0-9a-f]{32})>", wire.sent[-1])[0].decode()
+                        told_context = f"<context {fence}>\n{context}\n</context {fence}>"
+                    request = by_hand.request(message, told_context, body, streamed=kind == "stream")
                     assert wire.sent[-1] == request
                     assert told == {"role": "assistant", "content": answer}
                     assert answer

@@ -15,7 +15,6 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessa
 from minutebook.model import codec
 from minutebook.model.chat_messages import ROLES, ConversationMessage, role_of
 from minutebook.model.entries import INJECTION, Draft
-from minutebook.model.summaries import within_brackets
 from minutebook.providers.decision import Diagnosis, token_count, violation
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import opened
@@ -161,13 +160,17 @@ def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
     return draft, said, token_count(CHAT.billed(body))
 
 
-def with_context(messages: bytes, context: str) -> bytes:
-    """Return a request's messages with a context before what the newest user's message says (SPEC A2)."""
+def fenced_context(context: str, fence: str) -> str:
+    """Return a context as it is told: unaltered, inside a fence that nobody who wrote it could know (SPEC A2)."""
+    return f"<context {fence}>\n{context}\n</context {fence}>"
+
+
+def with_context(messages: bytes, told: str) -> bytes:
+    """Return a request's messages with a context, as it is told, before what the newest user's message says."""
     fragments = _slices.items(messages)
     for place in reversed(range(len(fragments))):
         value = codec.reread(fragments[place])
         if isinstance(value, dict) and value.get("role") == "user":
-            told = f"[Context for this message: {within_brackets(context)}]"
             fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
             break
     return b"[%b]" % b",".join(fragments)
