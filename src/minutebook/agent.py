@@ -23,11 +23,11 @@ from minutebook.chat_options import (
     task_cancelled,
     uuid_of,
 )
-from minutebook.chat_view import KEEP_RECENT
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
+from minutebook.policy.shortening import KEEP_RECENT
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
@@ -63,8 +63,10 @@ class Agent(AsyncClosing):
             one always stays.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
             nothing of it; what is kept is then the caller's to add.
-        enable_summarization: whether a summary takes the place of older messages once there are too many.
-        summarization_threshold: above how many estimated tokens that is.
+        enable_summarization: whether a summary takes the place of older messages before they leave the history or the
+            request, and once there are too many; the ten newest stay whole, or half of what a smaller history has.
+        summarization_threshold: above how many estimated tokens that is. After a summary, and after one that failed,
+            as many messages come first as stay whole.
         summarization_model: which model writes the summaries; the agent's own if left out.
         tools: typed functions that the model may call, in the runtime's loop; see `capability`. What they have done for
             a message that failed is not done again when the same words are said again. With `auto_manage_history=False`

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from minutebook.chat_attempts import Executed, executed_before
 from minutebook.chat_requests import fitted_request
-from minutebook.chat_view import KEEP_RECENT, NO_SUMMARY, Renewed, View, renewed_view
+from minutebook.chat_view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
 from minutebook.history import History
 from minutebook.model import codec
@@ -42,7 +42,9 @@ from minutebook.policy.shortening import (
     Said,
     asked_with,
     end_of,
+    has_grown,
     instruction_places,
+    kept_whole,
     said_in,
     shortened,
 )
@@ -84,6 +86,8 @@ class Chat(Reading):
         self._server = Server(settings, post)
         self._program = program
         self._known = View()
+        self._failed_at = 0
+        """The `seq` of the message at which no summary could be made; 0 for none."""
         self.history = History(
             store.journal,
             store.tails,
@@ -268,7 +272,7 @@ class Chat(Reading):
             try:
                 renewed = await self._renewed_if_long(hold, view, Said("user", entry))
             except NO_SUMMARY as error:
-                failed = error.code
+                failed, self._failed_at = error.code, entry.seq
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
@@ -308,7 +312,13 @@ class Chat(Reading):
         return await self._entry(hold.header, turn)
 
     async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
-        """Return the history with a summary once it is estimated too long, or no request holds it whole any more."""
+        """
+        Return the history with a summary, if one is due.
+
+        That is once messages would leave the history or the request, or once the history is estimated too long and has
+        grown since the last summary. Where none could be made, the next one is due no sooner than the history has
+        grown by as much: a summariser that fails is not asked at every message (case O-21).
+        """
         settings = self.settings
         if not settings.enable_summarization:
             return None
@@ -317,10 +327,18 @@ class Chat(Reading):
             return await hold.window(limits, floor=floor)
 
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
-        tokens = self._server.estimated(fitted.json, leaving_out=1)
-        if fitted.whole and tokens <= settings.summarization_threshold:
+        held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
+        keep = kept_whole(view.said, settings.max_history_messages, None if fitted.whole else held)
+        if self._failed_at and sum(each.seq > self._failed_at for each in view.said) < max(keep, 2):
             return None
-        return await renewed_view(self._server, view, KEEP_RECENT)
+        if fitted.whole and len(view.said) + 2 <= settings.max_history_messages:
+            start = view.opening.start if view.opening else 0
+            long = self._server.estimated(fitted.json, leaving_out=1) > settings.summarization_threshold
+            if not long or (view.summary and not has_grown(view.said, start, keep)):
+                return None
+        renewed = await renewed_view(self._server, view, keep)
+        self._failed_at = 0
+        return renewed
 
     async def _executed_before(self, hold: Hold) -> Executed:
         """

@@ -965,6 +965,63 @@ def test_a6_o19_where_summarising_fails_plain_trimming_takes_its_place(failure: 
         told(story())
 
 
+@pytest.mark.parametrize("threshold", [1, 10**9], ids=["long at once", "never long"])
+@pytest.mark.parametrize("limit", range(2, 15))
+def test_a6_nothing_leaves_a_history_that_is_not_summarised(limit: int, threshold: int, scribe: ProviderFake) -> None:
+    """A6, A5: under any limit what leaves for want of room is told by a summary first, each message once."""
+
+    async def story() -> None:
+        options = {"enable_summarization": True, "summarization_threshold": threshold}
+        each = agent(scribe, **options, max_history_messages=limit)
+        events = noted(each)
+        await each.add_to_history(system("S"))
+        for n in range(20):
+            await each.chat(f"u{n}")
+            history = [message["content"] for message in await each.get_history() if message["role"] != "system"]
+            told = str(await each.get_conversation_summary() or "").split("; ")
+            whole = [text for m in range(n + 1) for text in (f"u{m}", f"answer to u{m}")]
+            if limit > 2:  # beside an instruction there is no room for a message and its answer
+                assert history == whole[-len(history) :]
+                assert told[: len(whole) - len(history)] in (whole[: len(whole) - len(history)], [""])
+            assert len(history) < limit
+        trimmed = [fields for name, fields in events if name == "HISTORY_TRIMMED"]
+        assert bool(trimmed) == (limit == 2)
+        assert len(summaries(scribe)) <= 20 / max(1, (limit - 1) // 4) + 1
+
+    told(story())
+
+
+def test_a6_o21_a_summary_is_asked_for_once_in_ten_messages() -> None:
+    """A6, O-21: also where ten messages alone are above the threshold; a summariser that fails is not asked more."""
+    works = True
+
+    def script(request: Received) -> Line:
+        asked = request.json["messages"][0]["content"].startswith("You write the summary")
+        return Failure(status=500) if asked and not works else summarising(request)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            nonlocal works
+            each = agent(fake, enable_summarization=True, summarization_threshold=1)
+            events = noted(each)
+            for n in range(30):
+                await each.chat(f"u{n}")
+            assert [len(asked["messages"]) for asked in summaries(fake)] == [2, 10, 10, 10, 10]
+            works, before = False, len(summaries(fake))
+            for n in range(30):
+                await each.chat(f"v{n}")
+            failures = [fields for name, fields in events if name == "SUMMARIZATION_FAILED"]
+            assert len(failures) == len(summaries(fake)) - before == 5
+            works = True
+            for n in range(6):
+                await each.chat(f"w{n}")
+            assert await each.get_history_length() < 25
+
+        told(story())
+        assert not fake.refused
+
+
 def test_a6_o20_a_summary_is_undone_with_the_turn_that_failed(scribe: ProviderFake) -> None:
     """A6, A9, O-20: it stands in the commit that brings the answer, or not at all."""
     answers_left = 0
