@@ -120,14 +120,15 @@ _STATE = {"history", "agent_id", "agent_name", "timestamp", "summary"}
 
 def asked(text: object, context: object, name: str | None) -> tuple[ConversationMessage, str | None]:
     """
-    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing.
+    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing, or blanks.
 
     Raises:
-        InvalidMessage: no text, or a name that is none.
+        InvalidMessage: no text, a blank one, or a name that is none.
         InvalidValue: a context that is no text.
     """
     message = checked_message({"role": "user", "content": cast("JSON", text), "name": name})
-    return message, None if context is None or context == "" else codec.text(context, "context")
+    told = "" if context is None else codec.text(context, "context")
+    return message, told if told.strip() else None
 
 
 def given_summary(text: object) -> str | None:

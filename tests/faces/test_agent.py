@@ -531,7 +531,12 @@ def test_a3_d18_a_dropped_summary_does_not_bring_back_what_was_cleared(fake: Pro
         ({"role": "user", "content": None}, "content"),
         ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "content"),
         ({"role": "user", "content": "x", "name": 7}, "name"),
-        ({"role": "user", "content": "x", "name": ""}, "name"),
+        *(
+            ({"role": "user", "content": "x", "name": name}, "name")
+            for name in ("", "ann b", "a\n", "a<b", "a>b", "a|b", "a\\b", "a/b", "n" * 65)
+        ),
+        *(({"role": role, "content": "\n \t"}, "content") for role in ("user", "system", "developer")),
+        ({"role": "user", "content": ""}, "content"),
         ({"role": "assistant", "content": "x", "tool_calls": []}, "tool_calls"),
         ({"role": "user", "content": "x", "id\n": 1}, "another"),
     ],
@@ -547,6 +552,29 @@ def test_a4_anything_else_is_refused_with_the_field_named(fake: ProviderFake, me
         with pytest.raises(InvalidMessage):
             await each.set_history([user("a"), message])
         assert await each.get_history() == []
+
+    told(story())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "field"), [("", None, "content"), (" \n", None, "content"), ("hi", "a b", "name")]
+)
+def test_a4_o13_a_chat_says_something_and_its_speaker_is_one_that_the_api_takes(
+    fake: ProviderFake, text: str, name: str | None, field: str
+) -> None:
+    """A4, O-13: a blank message, or a name that servers refuse, is neither recorded nor sent."""
+
+    async def story() -> None:
+        store = MemoryStore()
+        each = agent(fake, store=store)
+        for say in (each.chat, lambda *args, **options: each.stream(*args, **options).__anext__()):
+            with pytest.raises(InvalidMessage) as caught:
+                await say(text, name=name)
+            assert caught.value.field == field
+        assert await store.header(each.key) is None
+        await each.chat("hi", " \n", name="é-漢." + "n" * 60)
+        assert sent(fake.requests[-1])[1:] == [user("hi", name="é-漢." + "n" * 60)]
+        await each.add_to_history(said(" "))
 
     told(story())
 

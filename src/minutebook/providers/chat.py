@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
 
+_NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
+"""What the API takes as the name of who speaks."""
+
 _FIELDS: Final = ("role", "content", "name")
 _USABLE: Final = frozenset({Diagnosis.LENGTH.value, Diagnosis.REFUSAL.value})
 """Endings of an answer that is one all the same: to a person a refusal is an answer, and so is a text that was cut."""
@@ -68,8 +71,11 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
     """
     Return a message of a history as a copy, once it is one (SPEC A4).
 
+    What an agent says may be blank, since a server may have said it. Nobody else says nothing: there would be nothing
+    to answer, and servers refuse it (case O-13).
+
     Raises:
-        InvalidMessage: it has another role or field, no content, or a name that is none; `field` names it.
+        InvalidMessage: it has another role or field, no content, a blank one, or a name that is none; `field` names it.
         InvalidValue: a text that is no Unicode.
     """
     if not isinstance(message, dict):
@@ -83,10 +89,17 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
     if role is None:
         raise _refused(f"the field 'role' is one of {', '.join(ROLES)}", path, "role")
     checked: ConversationMessage = {"role": role, "content": _checked_text(given.get("content"), path, "content")}
+    if role != "assistant" and not checked["content"].strip():
+        raise _refused("the field 'content' is blank; say something", path, "content")
     if given.get("name") is not None:
         checked["name"] = _checked_text(given["name"], path, "name")
-        if not checked["name"]:
-            raise _refused("the field 'name' is empty; leave it out", path, "name")
+        if not _NAME.fullmatch(checked["name"]):
+            raise _refused(
+                "the field 'name' is 1 to 64 characters without blanks and <, >, |, \\ and /, as the API has it; "
+                "mend it or leave it out",
+                path,
+                "name",
+            )
     return checked
 
 
