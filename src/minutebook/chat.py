@@ -194,7 +194,7 @@ class Chat(Reading):
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
             places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
-            opening = chat_opening(summary, Covered(last=max(view.covered.last, start)), start, places)
+            opening = chat_opening(summary, Covered(last=start), start, places)
             if view.said or view.opening or summary or places:
                 drafts += [summary_draft(opening)]
             said = await self._commit(hold, drafts)

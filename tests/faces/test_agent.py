@@ -35,6 +35,7 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.entries import Kind
+from minutebook.model.receipts import decode_sent
 from minutebook.stores.journal import JournalStore
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 from minutebook.testing.fakes import Cut, Failure, Line, Received, Reply, html_page
@@ -444,6 +445,16 @@ def test_a3_the_state_is_plain_json_and_restores_either_way(fake: ProviderFake) 
         assert await third.get_conversation_summary() is None
 
     told(story())
+
+
+def test_a3_an_agents_id_is_a_uuid_in_its_usual_form(fake: ProviderFake) -> None:
+    """A3: a conversation's id where that is one, however it is written; else one that is made of its address."""
+    written = "6BA7B8109DAD11D180B400C04FD430C8"
+    assert agent(fake, conversation=written).agent_id == "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    made = {agent(fake, conversation=id_, store=MemoryStore(name)).agent_id for id_ in "ab" for name in ("n", "m")}
+    assert len(made) == 4
+    assert made == {str(uuid.UUID(each)) for each in made}
+    assert agent(fake, conversation="a", store=MemoryStore("n")).agent_id in made
 
 
 def test_a3_the_states_time_is_the_stores(fake: ProviderFake, tmp_path: Path) -> None:
@@ -993,6 +1004,21 @@ def test_a6_o19_where_summarising_fails_plain_trimming_takes_its_place(failure: 
         told(story())
 
 
+def test_a6_what_is_being_asked_starts_no_summary(scribe: ProviderFake) -> None:
+    """A6: the estimate is of the history; a long message is in it from the next one on."""
+
+    async def story() -> None:
+        each = agent(scribe, enable_summarization=True, summarization_threshold=200)
+        await each.set_history(messages(14))
+        assert await each.estimate_history_tokens() < 100
+        await each.chat("long " * 200)
+        assert not summaries(scribe)
+        await each.chat("short")
+        assert [asked["messages"] for asked in summaries(scribe)] == [messages(14)[:6]]
+
+    told(story())
+
+
 @pytest.mark.parametrize("threshold", [1, 10**9], ids=["long at once", "never long"])
 @pytest.mark.parametrize("limit", range(2, 15))
 def test_a6_nothing_leaves_a_history_that_is_not_summarised(limit: int, threshold: int, scribe: ProviderFake) -> None:
@@ -1379,6 +1405,28 @@ def test_a9_o34_a_failed_call_leaves_no_half_turn(broken: Line, streamed: bool) 
         told(story())
 
 
+UNUSABLE = b'{"choices":[{"index":0,"finish_reason":"content_filter","message":{"role":"assistant","content":"half"}}]}'
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["chat", "stream"])
+def test_a9_o13_an_answer_that_is_none_is_kept_for_an_operator(streamed: bool) -> None:
+    """A9, O-13: the body as it came stands under the mark, and is in no history and no later request."""
+    with ProviderFake("openai-chat", [Reply(body=UNUSABLE), Answer(text="fine")]) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            each = agent(fake, store=store)
+            with pytest.raises(AgentDecisionProviderSchemaViolation):
+                await _said(each, "hi", streamed=streamed)
+            entries = [entry async for entry in store.entries(each.key)]
+            assert [entry.kind.name for entry in entries] == ["INPUT", "RESPONSE", "ABANDONED"]
+            assert entries[1].payload == UNUSABLE
+            assert await _said(each, "hi", streamed=streamed) == "fine"
+            assert sent(fake.requests[-1]) == [PROMPT, user("hi")]
+
+        told(story())
+
+
 async def _said(each: Agent, text: str, *, streamed: bool) -> str:
     return "".join([piece async for piece in each.stream(text)]) if streamed else await each.chat(text)
 
@@ -1708,6 +1756,44 @@ def test_a10_an_answer_is_streamed_as_it_comes_and_recorded_whole(fake: Provider
         assert fake.requests[-1].json["stream"] is True
 
     told(story())
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["answer", "calls first"])
+def test_a10_what_a_server_sends_at_once_is_streamed_all_the_same(calls: bool) -> None:
+    """A10: one that knows no streams answers with a body; the text comes out of it once it is there."""
+
+    def body(message: dict[str, Any]) -> Reply:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
+        return Reply(body=json.dumps({"choices": [choice]}).encode())
+
+    function = {"name": "look", "arguments": '{"path":"a"}'}
+    called = body({"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]})
+    script = [*([called] if calls else []), body({"content": "all of it at once"})]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            each = agent(fake, tools=[look])
+            assert [piece async for piece in each.stream("hi")] == ["all of it at once"]
+            assert await each.get_history() == [user("hi"), said("all of it at once")]
+
+        told(story())
+
+
+def test_a10_b5_a_receipt_has_what_was_billed() -> None:
+    """A10, B5: each request of a chat with the tokens that the server billed for it."""
+    with ProviderFake("openai-chat", [asking("a"), Answer(text="read")]) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            each = agent(fake, store=store, tools=[look])
+            await each.chat("read")
+            receipts = [receipt async for receipt in store.receipts(each.key) if receipt.sent]
+            billed = [decode_sent(receipt.sent).billed_tokens for receipt in receipts]
+            assert len(billed) == 2
+            assert all(billed)
+            assert billed == sorted(set(billed))
+
+        told(story())
 
 
 def test_a10_o35_a_stream_that_is_left_leaves_the_history_as_it_was(fake: ProviderFake) -> None:
