@@ -259,8 +259,8 @@ class Agent(AsyncClosing):
         and the tools' schemas.
 
         With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
-        of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed
-        last corrects both.
+        of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed corrects
+        that rule, with tools from the second bill on.
 
         Raises:
             DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.

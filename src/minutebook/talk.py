@@ -26,7 +26,7 @@ from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header
-from minutebook.policy.estimates import Estimates
+from minutebook.policy.estimates import Billed, Estimates
 from minutebook.providers.chat import CHAT_WIRE, exact_counter, read_answer, weighed
 from minutebook.providers.decision import Ask, Diagnosis, joined
 from minutebook.providers.native import Native
@@ -36,7 +36,7 @@ from minutebook.providers.streams import Deltas, assembled
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from minutebook.chat_options import Settings
     from minutebook.history import History, Hold
@@ -55,8 +55,13 @@ class Server:
         self.settings = settings
         self._post = post
         self._extra = settings.extra
+        self._counter: Callable[[str], int] | None = None
         self._estimates: Estimates | None = None
-        self._billed: tuple[bytes, bytes, int] | None = None
+        self._tools = b""
+        self._first: Billed | None = None
+        """The first bill for these tools."""
+        self._bills: list[tuple[bytes, int]] = []
+        """Messages of requests and what these were billed at, until somebody wants an estimate: two at most."""
 
     def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
         """Return a request of the agent's with these messages."""
@@ -109,21 +114,37 @@ class Server:
 
     def bill(self, ask: Ask, billed: int | None) -> None:
         """Remember what a request was billed at, for the next estimate."""
-        if billed:
-            fields = CHAT.fields(ask)
-            self._billed = (fields["messages"], fields.get("tools", b""), billed)
+        if not billed:
+            return
+        fields = CHAT.fields(ask)
+        if fields.get("tools", b"") != self._tools:
+            self._tools, self._first, self._bills = fields.get("tools", b""), None, []
+        first = self._bills[:1] if self._tools and self._first is None else []
+        self._bills = [*first, (fields["messages"], billed)]
 
     def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
         """
-        Return how many tokens messages take, the newest ones left out: by a tokenizer or a rule, corrected by the bill.
+        Return how many tokens messages take, the newest ones left out: by a tokenizer, or by a rule that bills correct.
         """
-        estimates = self._estimates or _estimates(self.settings.model)
-        if self._billed is not None:
-            (sent, tools, billed), self._billed = self._billed, None
-            estimates = estimates.learned(estimates.expected(weighed(sent, tools)), billed)
-        self._estimates = estimates
+        estimates = self._learn()
         found = weighed(messages)
         return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
+
+    def _learn(self) -> Estimates:
+        """Return the estimates, once the newest bill is taken into account: a count that is exact has none to fear."""
+        if self._estimates is None:
+            self._counter = exact_counter(self.settings.model)
+            self._estimates = Estimates(count=self._counter) if self._counter else Estimates()
+        bills, self._bills = self._bills, []
+        for sent, tokens in bills if self._counter is None else ():
+            billed = Billed(expected=self._estimates.expected(weighed(sent)), tokens=tokens)
+            if not self._tools:
+                self._estimates = self._estimates.learned(billed)
+            elif self._first is None:
+                self._first = billed
+            else:
+                self._estimates = self._estimates.learned_beside_tools(self._first, billed)
+        return self._estimates
 
 
 class Talk:
@@ -169,8 +190,6 @@ class Talk:
         limits = self._server.settings.request_limits
         fitted = await fitted_request(self._said, limits, self._window, self._context)
         ask = self._server.ask(fitted.json, request)
-        if self._hold is not None:
-            self._hold.generated = True
         try:
             payload = await self._server.answer(ask, streamed=self._streamed)
         except AgentDecisionProviderUnavailable as error:
@@ -233,12 +252,6 @@ class Talk:
         if self._hold is not None:
             return await self._hold.window(limits, self.staged, floor=floor)
         return await self._history.window(limits, staged=self.staged, floor=floor)
-
-
-def _estimates(model: str) -> Estimates:
-    """Return how texts are counted for a model; a tokenizer is loaded by the first estimate alone."""
-    counter = exact_counter(model)
-    return Estimates() if counter is None else Estimates(count=counter)
 
 
 def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentDecisionProviderUnavailable:

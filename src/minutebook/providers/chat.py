@@ -135,15 +135,15 @@ def _text(message: dict[str, JSON]) -> str:
     return content if isinstance(content, str) and content else refusal if isinstance(refusal, str) else ""
 
 
-def weighed(messages: bytes, *more: bytes) -> list[tuple[str, str, str]]:
-    """Return role, text and name of a request's messages, calls among the texts, and each of `more` as one message."""
+def weighed(messages: bytes) -> list[tuple[str, str, str]]:
+    """Return role, text and name of a request's messages, calls among the texts."""
     found: list[tuple[str, str, str]] = []
     for value in cast("list[dict[str, JSON]]", codec.reread(messages)):
         calls = value.get("tool_calls")
         said = _text(value) + (codec.encode(calls).decode() if calls else "")
         name = value.get("name")
         found.append((str(value.get("role")), said, name if isinstance(name, str) else ""))
-    return found + [("", each.decode(), "") for each in more if each]
+    return found
 
 
 def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
