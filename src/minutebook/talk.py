@@ -8,7 +8,7 @@ being answered and where its window begins, and nothing of histories and summari
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Outcome
     from minutebook.windows import Window
+
+
+_OF_TOOLS: Final = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
+"""Further fields that a server refuses in a request without tools."""
 
 
 class Server:
@@ -99,7 +103,12 @@ class Server:
         return body
 
     async def written(self, instructions: str, told: object) -> str:
-        """Return what the model for summaries writes of `told`, which goes as a user's data."""
+        """
+        Return what the model for summaries writes of `told`, which goes as a user's data.
+
+        The agent's further fields go along, but for those that speak of tools, of which there are none here. Its bound
+        on answers does not: a summary that was cut is none.
+        """
         ask = Ask(
             model=self.settings.summarization_model or self.settings.model,
             instructions=instructions,
@@ -108,7 +117,8 @@ class Server:
             schema={},
             max_output_tokens=None,
         )
-        payload = await self._post(CHAT.path, joined(CHAT.fields(ask)))
+        extra = {name: value for name, value in self._extra.items() if name not in _OF_TOOLS}
+        payload = await self._post(CHAT.path, joined(merged(CHAT, CHAT.fields(ask), extra)))
         opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
         return read_answer(payload)[1].strip()
 

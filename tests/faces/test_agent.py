@@ -253,6 +253,22 @@ def test_a1_fields_of_the_agents_own_are_refused_and_others_are_sent(fake: Provi
     told(story())
 
 
+def test_a1_a6_further_fields_go_with_a_summarys_request_too(scribe: ProviderFake) -> None:
+    """A1, A6: all but what speaks of tools, which a server refuses without any; and no bound, which would cut it."""
+    extra = {"temperature": 0.5, "user": "u-1", "tool_choice": "auto", "parallel_tool_calls": False}
+
+    async def story() -> None:
+        each = agent(scribe, extra_body=extra, max_output_tokens=64, tools=[look])
+        await each.set_history(messages(12))
+        assert await each.summarize_history() == "m0; m1"
+        assert scribe.requests[-1].json.keys() == {"model", "messages", "temperature", "user"}
+        assert (scribe.requests[-1].json["temperature"], scribe.requests[-1].json["user"]) == (0.5, "u-1")
+        await each.chat("now")
+        assert scribe.requests[-1].json.items() >= extra.items()
+
+    told(story())
+
+
 def test_a1_each_colour_takes_its_own_client(fake: ProviderFake) -> None:
     """A1, B11: a blocking client would stop the loop, and an asynchronous one never end."""
     blocking = openai.OpenAI(base_url=fake.base_url, api_key=KEY)
