@@ -132,6 +132,30 @@ def test_i06_after_a_failed_sync_everything_is_refused_until_it_is_opened_again(
     assert set(refused) <= {None, "DecisionHistoryStorageFailed failed_before"}, refused
 
 
+@needs_strace
+@pytest.mark.parametrize("host", ["WAL-FULL", "DELETE-EXTRA", "TRUNCATE-FULL", "PERSIST-FULL"])
+def test_i06_after_a_failed_sync_a_hosts_connection_is_refused_until_it_is_opened_again(
+    host: str, fresh: Fresh, figure: Figure
+) -> None:
+    """In every journal mode, at every sync of the work: named, refused from then on, right on a new connection."""
+    plan = Plan("append", count=2, host=host)
+    root = fresh()
+    points = fault_points(plan.command(root), SYNCS, paths=store_files(root / NAME))
+    refused = 0
+    for call, n in points if PROVE else points[-8:]:
+        root = fresh()
+        end = inject_error(plan.command(root), call, "EIO", n, paths=store_files(root / NAME))
+        outcome = stages(end.stderr)
+        if outcome.get("work", "").startswith("DecisionHistoryStorageFailed SQLITE_IOERR"):
+            assert outcome["again"] == "DecisionHistoryStorageFailed failed_before", f"{call} {n}: {end}"
+            refused += 1
+        workload.run_plan(plan, root / NAME)
+        with Found(plan, root / NAME) as found:
+            assert workload.recorded(found.at(0)) == workload.recorded(Story.of(plan).final)
+    figure(f"{host}: {refused} of {len(points)} syncs refused everything after them")
+    assert refused > 0
+
+
 # --- I-7: disks that fill up -----------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,16 @@ PLANS = [
     Plan("cut", blocking=True),
 ]
 
+HOSTS = {
+    "WAL-FULL": True,
+    "TRUNCATE-FULL": True,
+    "PERSIST-FULL": True,
+    "DELETE-EXTRA": True,
+    "DELETE-FULL": False,
+    "WAL-NORMAL": False,
+}
+"""Settings of a host's connection, and whether its commits are durable."""
+
 
 def story_check(plan: Plan) -> Check:
     """Return the check that the disk holds a state which the acknowledgements allow."""
@@ -89,6 +99,23 @@ def test_i02_control_commits_without_a_sync_are_lost(tmp_path: Path, figure: Fig
     """The same store on a connection set to NORMAL loses rows: a harness that misses them would miss ours."""
     report = cut_everywhere(Plan("append", normal=True), tmp_path, figure)
     assert report.lost > 0, report
+    assert (report.corrupt, report.other) == (0, 0), report
+
+
+@needs_strace
+@long_run
+@pytest.mark.parametrize("host", HOSTS)
+def test_i02_bad_input_89_a_hosts_connection_loses_nothing_where_it_claims_so(
+    tmp_path: Path, host: str, figure: Figure
+) -> None:
+    """What is acknowledged on settings that count as durable survives; those that do not do lose something."""
+    plan = Plan("append", host=host)
+    with Found(plan, tmp_path / NAME) as found:
+        durable = found.journal.durable
+    for file in tmp_path.iterdir():
+        file.unlink()
+    report = cut_everywhere(plan, tmp_path, figure)
+    assert (report.lost == 0) is durable is HOSTS[host], report
     assert (report.corrupt, report.other) == (0, 0), report
 
 

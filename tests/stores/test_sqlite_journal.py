@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -1106,7 +1107,7 @@ def test_i39_a_header_that_does_not_decode_is_refused(path: Path, change: str) -
     done(journal.close())
 
 
-def test_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v15_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program's open transaction ends in StorageLocked; afterwards the store works. A loop is not held up."""
     monkeypatch.setattr(writer_module, "BUSY_SECONDS", 0.05)
 
@@ -1266,6 +1267,7 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE theirs (a TEXT)")
     connection.execute("PRAGMA application_id = 5")
     connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA synchronous = EXTRA")
     journal = SQLiteJournal.on_connection(connection)
     assert journal.durable
     done(append(journal, KEY, "a"))
@@ -1288,7 +1290,18 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "synchronous", "durable"),
-    [("WAL", "FULL", True), ("WAL", "NORMAL", False), ("DELETE", "EXTRA", True), ("TRUNCATE", "OFF", False)],
+    [
+        ("WAL", "FULL", True),
+        ("WAL", "NORMAL", False),
+        ("DELETE", "EXTRA", True),
+        ("DELETE", "FULL", False),
+        ("TRUNCATE", "FULL", True),
+        ("TRUNCATE", "NORMAL", False),
+        ("PERSIST", "FULL", True),
+        ("PERSIST", "OFF", False),
+        ("MEMORY", "EXTRA", False),
+        ("OFF", "EXTRA", False),
+    ],
 )
 def test_bad_input_89_a_hosts_settings_decide_what_is_claimed(
     tmp_path: Path, mode: str, synchronous: str, durable: bool
@@ -1321,6 +1334,37 @@ def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
     for call in (append(journal, KEY, "a"), journal.header(KEY)):
         with pytest.raises(StoreClosed):
             done(call)
+
+
+class FailingConnection(sqlite3.Connection):
+    """A connection whose commits fail while they are told to."""
+
+    failing = False
+
+    def cursor(self, *arguments: Any) -> Any:
+        cursor = super().cursor(*arguments)
+        return FailingCursor(cursor, sql.COMMIT, "SQLITE_IOERR_FSYNC") if self.failing else cursor
+
+
+def test_i06_a_failed_sync_is_the_connections_so_every_store_on_it_refuses(tmp_path: Path) -> None:
+    """One that wrapped it before, and one that wraps it afterwards; another connection to the same file works."""
+    connection = sqlite3.connect(tmp_path / "host.db", factory=FailingConnection)
+    one, other = (SQLiteJournal.on_connection(connection) for _ in range(2))
+    done(append(one, KEY, "a"))
+    connection.failing = True
+    with pytest.raises(DecisionHistoryStorageFailed):
+        done(append(one, KEY, "b"))
+    connection.failing = False
+    for journal in (one, other):
+        for call in (append(journal, KEY, "b"), journal.header(KEY)):
+            with pytest.raises(DecisionHistoryStorageFailed) as caught:
+                done(call)
+            assert caught.value.problem == "failed_before"
+    with pytest.raises(DecisionHistoryStorageFailed):
+        SQLiteJournal.on_connection(connection)
+    connection.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "host.db")) as again:
+        assert done(append(SQLiteJournal.on_connection(again), KEY, "b")).header.entries == 8
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
