@@ -163,7 +163,9 @@ class Agent(AsyncClosing):
         """
         Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
 
-        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was.
+        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was, and the
+        chat is busy until the generator is closed. A plain `break` leaves that to the event loop, a moment later;
+        `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
         """
         self._post.connect()
         message = asked(text, context, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import re
@@ -1830,6 +1831,47 @@ def test_a10_o35_a_stream_that_is_left_leaves_the_history_as_it_was(fake: Provid
         assert len(marks) == 1
         assert await each.chat("go on") == "answer to go on"
         assert texts(fake.requests[-1]) == ["go on"]
+
+    told(story())
+
+
+@pytest.mark.parametrize("closed_first", [True, False], ids=["store closed", "store open"])
+@pytest.mark.parametrize("how", ["aclosing", "break", "kept"])
+def test_a10_i18_a_plain_break_frees_the_chat_for_another_store(
+    how: str, closed_first: bool, fake: ProviderFake, tmp_path: Path
+) -> None:
+    """A10, I-18: a stream that nobody closes is given back by the loop, and by its store when that is closed."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+
+    async def left(store: SQLiteStore) -> Any:
+        stream = agent(fake, store=store, conversation="c").stream("a longer message to be answered")
+        if how == "aclosing":
+            async with contextlib.aclosing(stream):
+                async for _ in stream:
+                    break
+            return None
+        async for _ in stream:
+            break
+        return stream if how == "kept" else None
+
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stores:
+            store = await stores.enter_async_context(SQLiteStore(path, namespace="n"))
+            kept = await left(store)
+            if closed_first:
+                await stores.aclose()
+            elif how == "kept":
+                await kept.aclose()
+            await asyncio.sleep(0)  # a round of the loop, in which it takes up what was dropped
+            while not closed_first and (waiting := asyncio.all_tasks() - {asyncio.current_task()}):
+                await asyncio.gather(*waiting)
+            async with SQLiteStore(path, namespace="n") as other:
+                each = agent(fake, store=other, conversation="c")
+                assert await each.chat("go on") == "answer to go on"
+                assert await each.get_history() == [user("go on"), said("answer to go on")]
+                await other.verify(each.key)
+            del kept
 
     told(story())
 
