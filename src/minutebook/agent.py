@@ -68,9 +68,12 @@ class Agent(AsyncClosing):
         summarization_threshold: above how many estimated tokens that is. After a summary, and after one that failed,
             as many messages come first as stay whole.
         summarization_model: which model writes the summaries; the agent's own if left out.
-        tools: typed functions that the model may call, in the runtime's loop; see `capability`. What they have done for
-            a message that failed is not done again when the same words are said again. With `auto_manage_history=False`
-            it may be, since nothing is recorded.
+        tools: typed functions that the model may call, in the runtime's loop; see `capability`. The model is told a
+            function's name, its parameters and the first line of its docstring; `capability(description=…)` says more.
+            A plain function is called where the agent runs and holds the event loop until it returns, so one that takes
+            long is an `async def`, with `asyncio.to_thread` for what blocks. What they have done for a message that
+            failed is not done again when the same words are said again; with `auto_manage_history=False` it may be,
+            since nothing is recorded.
         budgets: what one message may use of requests, calls and time.
         store: where the conversation is kept; in RAM if left out.
         conversation: its id in the store, to come back to it; a fresh one if left out.
@@ -125,13 +128,11 @@ class Agent(AsyncClosing):
             extra_body=extra_body,
             limits=limits,
         )
-        self.name, self.goal = name, goal
-        self.conversation = fresh_uuid() if conversation is None else conversation
-        """The conversation's id in the store."""
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
-        self._chat = Chat(given_store(store), self.conversation, settings, program, self._post)
+        id_ = fresh_uuid() if conversation is None else conversation
+        self._chat = Chat(given_store(store), id_, settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
@@ -147,6 +148,8 @@ class Agent(AsyncClosing):
             name: who says it, where several do.
 
         Raises:
+            InvalidMessage: no text, a blank one, or a name that the API does not take; `field` says which.
+            InvalidValue: a context that is no text, or half a character in one of them.
             DecisionHistoryLimitExceeded: what must be sent exceeds `limits`; nothing was sent.
             AgentDecisionProviderUnavailable: the server gave no answer. Nothing shortens a request that was too large
                 for the model (`provider_error_code` is `context_length_exceeded`): the message says what to do.
@@ -219,6 +222,7 @@ class Agent(AsyncClosing):
         Raises:
             InvalidOption: it is no such state; `option` names the field.
             InvalidMessage: a message in it is none.
+            DecisionHistorySummaryInvalid: its summary is none, or is too long.
         """
         messages, summary = given_state(state)
         await self._handlers.tell((await self._chat.begin_anew(messages, summary))[1])
@@ -270,6 +274,21 @@ class Agent(AsyncClosing):
             DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.
         """
         return await self._chat.estimated()
+
+    @property
+    def name(self) -> str:
+        """What the agent is called. Another name is another agent, with the same conversation if need be."""
+        return self._chat.settings.name
+
+    @property
+    def goal(self) -> str:
+        """What the agent is for."""
+        return self._chat.settings.goal
+
+    @property
+    def conversation(self) -> str:
+        """The conversation's id in the store."""
+        return self.key.id
 
     @property
     def agent_id(self) -> str:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -464,6 +465,28 @@ def test_a3_the_state_is_plain_json_and_restores_either_way(fake: ProviderFake) 
     told(story())
 
 
+def test_a3_any_mapping_is_a_state(fake: ProviderFake) -> None:
+    """A3: as the signature says; what is left out of it but the history is not missed."""
+
+    async def story() -> None:
+        each = agent(fake)
+        await each.import_conversation_state(MappingProxyType({"history": [user("a")], "summary": None}))
+        assert await each.get_history() == [user("a")]
+
+    told(story())
+
+
+def test_a1_what_an_agent_is_cannot_be_changed_by_half(fake: ProviderFake) -> None:
+    """A1: its prompt and its events have its name and goal, and its key the conversation; they are there to be read."""
+    each = agent(fake, conversation="c")
+    other = sync.Agent(name="Assistant", goal="Help users", conversation="c")
+    for attribute, value in (("name", "Assistant"), ("goal", "Help users"), ("conversation", "c")):
+        assert getattr(each, attribute) == getattr(other, attribute) == value
+        for one in (each, other):
+            with pytest.raises(AttributeError):
+                setattr(one, attribute, "another")
+
+
 def test_a3_an_agents_id_is_a_uuid_in_its_usual_form(fake: ProviderFake) -> None:
     """A3: a conversation's id where that is one, however it is written; else one that is made of its address."""
     written = "6BA7B8109DAD11D180B400C04FD430C8"
@@ -497,7 +520,13 @@ def test_a3_the_states_time_is_the_stores(fake: ProviderFake, tmp_path: Path) ->
         ([], "state"),
         ({}, "history"),
         ({"history": "x"}, "history"),
-        ({"history": [], "agentId": "x"}, "state"),
+        ({"history": [], "agentId": "x"}, "agentId"),
+        ({"history": [], "what was said": 1}, "another"),
+        ({"history": [], 7: 1}, "another"),
+        ({"history": [], "agent_id": 7}, "agent_id"),
+        ({"history": [], "agent_name": None}, "agent_name"),
+        ({"history": [], "timestamp": True}, "timestamp"),
+        ({"history": [], "timestamp": "1"}, "timestamp"),
     ],
 )
 def test_a3_what_is_no_state_is_refused(fake: ProviderFake, state: Any, field: str) -> None:

@@ -83,7 +83,7 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
     given = cast("dict[object, JSON]", message)
     for field in given:
         if field not in _FIELDS:
-            shown = field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
+            shown = plain_name(field)
             raise _refused(f"the field {shown!r} is unknown; a message has role, content and name", path, shown)
     role = role_of(given)
     if role is None:
@@ -101,6 +101,11 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
                 "name",
             )
     return checked
+
+
+def plain_name(field: object) -> str:
+    """Return the name of an unknown field as an error shows it: what is no plain name may be content."""
+    return field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
 
 
 def _checked_text(value: object, path: str, field: str) -> str:
