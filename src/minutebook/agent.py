@@ -79,8 +79,8 @@ class Agent(AsyncClosing):
         conversation: its id in the store, to come back to it; a fresh one if left out.
         max_output_tokens: the server's bound on what it generates as an answer. A request for a summary has none, since
             a summary that was cut is none; it asks for 300 words at most, and 16 KiB are what is taken.
-        extra_body: further fields of each request, such as `temperature`; of one for a summary too, but for
-            `tool_choice` and what else speaks of tools.
+        extra_body: further fields of each request, such as `temperature`; of one for a summary too. `tool_choice` and
+            what else speaks of tools stays out of those that have none.
         limits: what one request holds of the conversation, calls and results included: 128 messages (or as many as
             `max_history_messages`) and 262,144 bytes if left out. What does not fit leaves the request, oldest exchange
             first and whole, and stays in the history. The prompt and the tools' schemas are not counted.

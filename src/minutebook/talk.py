@@ -28,7 +28,7 @@ from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header
 from minutebook.policy.estimates import Billed, Estimates
 from minutebook.providers.chat import CHAT_WIRE, exact_counter, read_answer, weighed
-from minutebook.providers.decision import Ask, Diagnosis, joined
+from minutebook.providers.decision import Ask, Diagnosis, Fields, joined
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import answers, merged, opened
@@ -85,7 +85,7 @@ class Server:
 
         What comes in another way, as from a server that does not stream, is emitted once all of it is there.
         """
-        fields = merged(CHAT, CHAT.fields(ask), self._extra)
+        fields = self._fields(ask)
         if not streamed:
             return await self._post(CHAT.path, joined(fields))
         deltas, emitted = Deltas(), 0
@@ -102,12 +102,16 @@ class Server:
                 await emit(rest)
         return body
 
+    def _fields(self, ask: Ask) -> Fields:
+        """Return the fields of a request: the agent's further ones too, those of tools only where it has some."""
+        extra = {name: value for name, value in self._extra.items() if ask.tools or name not in _OF_TOOLS}
+        return merged(CHAT, CHAT.fields(ask), extra)
+
     async def written(self, instructions: str, told: object) -> str:
         """
         Return what the model for summaries writes of `told`, which goes as a user's data.
 
-        The agent's further fields go along, but for those that speak of tools, of which there are none here. Its bound
-        on answers does not: a summary that was cut is none.
+        The agent's bound on answers does not go along: a summary that was cut is none.
         """
         ask = Ask(
             model=self.settings.summarization_model or self.settings.model,
@@ -117,8 +121,7 @@ class Server:
             schema={},
             max_output_tokens=None,
         )
-        extra = {name: value for name, value in self._extra.items() if name not in _OF_TOOLS}
-        payload = await self._post(CHAT.path, joined(merged(CHAT, CHAT.fields(ask), extra)))
+        payload = await self._post(CHAT.path, joined(self._fields(ask)))
         opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
         return read_answer(payload)[1].strip()
 

@@ -271,6 +271,21 @@ def test_a1_a6_further_fields_go_with_a_summarys_request_too(scribe: ProviderFak
     told(story())
 
 
+def test_a1_what_speaks_of_tools_stays_out_of_a_request_that_has_none() -> None:
+    """A1, D28: once the budget of calls is used up no tool is offered, and a server refuses a choice among none."""
+    with ProviderFake("openai-chat", [asking("a"), Answer(text="read")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, extra_body={"tool_choice": "required"}, tools=[look], budgets=Budgets(max_calls=1))
+            assert await each.chat("read") == "read"
+            assert [("tools" in body.json, "tool_choice" in body.json) for body in fake.requests] == [
+                *[(True, True), (False, False)]
+            ]
+
+        told(story())
+        assert not fake.refused
+
+
 def test_a1_each_colour_takes_its_own_client(fake: ProviderFake) -> None:
     """A1, B11: a blocking client would stop the loop, and an asynchronous one never end."""
     blocking = openai.OpenAI(base_url=fake.base_url, api_key=KEY)
