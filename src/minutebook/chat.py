@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minutebook.chat_attempts import Executed, executed_before
+from minutebook.chat_reading import ChatReading
 from minutebook.chat_requests import fitted_request
 from minutebook.chat_view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
-from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.chat_events import (
     ChatEvent,
@@ -24,21 +24,18 @@ from minutebook.model.chat_events import (
     MessageAdded,
     SummarizationFailed,
 )
-from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, recompute_digest
+from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry
 from minutebook.model.law import extend
-from minutebook.model.pause import pause
 from minutebook.model.record import Delta, Header, new_header
 from minutebook.model.summaries import (
     Covered,
     Summary,
     chat_opening,
     drawn_fence,
-    read_summary,
     summary_draft,
 )
 from minutebook.policy.shortening import (
     INSTRUCTING,
-    Backward,
     Said,
     asked_with,
     end_of,
@@ -48,12 +45,10 @@ from minutebook.policy.shortening import (
     said_in,
     shortened,
 )
-from minutebook.ports import STREAM_PAGE, Page
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context, message_in
-from minutebook.reading import Reading
+from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
-from minutebook.talk import Server, Talk, tell_executed, unfinished
+from minutebook.talk import Talk, tell_executed, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +63,7 @@ if TYPE_CHECKING:
     from minutebook.windows import Window
 
 
-class Chat(Reading):
+class Chat(ChatReading):
     """One agent's conversation in a store."""
 
     def __init__(
@@ -80,89 +75,10 @@ class Chat(Reading):
         post: SdkPost,
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
-        self.store = store
-        self.key = store.key(id)
-        self.settings = settings
-        self._server = Server(settings, post)
+        super().__init__(store, id, settings, post)
         self._program = program
-        self._known = View()
         self._failed_at = 0
         """The `seq` of the message at which no summary could be made; 0 for none."""
-        self.history = History(
-            store.journal,
-            store.tails,
-            store.tokens,
-            store.fresh_id,
-            self.key,
-            wire=CHAT_WIRE,
-            identity=CHAT_IDENTITY,
-            limits=settings.request_limits,
-            low_water=1.0,
-        )
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    async def view(self) -> View:
-        """
-        Return the history as it stands; what is being said right now is not in it.
-
-        Raises:
-            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
-        """
-        header = await self.history.header()
-        return View() if header is None else await self._view(header)
-
-    async def _view(self, header: Header, newest: Entry | None = None) -> View:
-        """Return the history before the attempt under way, whose input is `newest` if it was the last to come."""
-        known = self._known
-        if known.digest == header.digest:
-            return known
-        if newest is not None and known.digest and recompute_digest(known.digest, newest) == header.digest:
-            return known
-        opening = await self._opening(header)
-        view = View(digest=header.digest, said=await self._said(header, opening), opening=opening)
-        if header.attempt is None:
-            self._known = view
-        return view
-
-    async def _opening(self, header: Header) -> Summary | None:
-        seq = (header.attempt.state if header.attempt else header.state).summary
-        return read_summary(await self._entry(header, seq)) if seq else None
-
-    async def _said(self, header: Header, opening: Summary | None) -> tuple[Said, ...]:
-        """Return the newest messages behind the start, as far as the limit reaches, and the instructions."""
-        limit, start = self.settings.max_history_messages, opening.start if opening else 0
-        reader = RecordReader(self._one_record(header), self.key)
-        page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
-        backward = Backward(header)
-        while backward.next_seq > start and sum(not said.instructs for said in backward.said) < limit:
-            await reader.read_on(header, backward, page)
-            await pause()
-        found = {said.seq: said for said in backward.said if said.seq > start}
-        for seq in opening.kept if opening else ():
-            if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:
-                found[seq] = kept
-        return shortened([found[seq] for seq in sorted(found)], limit)
-
-    async def estimated(self) -> int:
-        """
-        Return how many tokens the history takes as the next request would hold it; see `Server.estimated`.
-
-        Raises:
-            DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
-        """
-        view = await self.view()
-        if any(each.role == "user" for each in view.said):
-
-            async def windowed(limits: WindowLimits, floor: int) -> Window:
-                return await self.history.window(limits, floor=floor)
-
-            fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
-            return self._server.estimated(fitted.json)
-        messages = [message_in(each.role, each.entry) for each in view.said if each.instructs]
-        if view.opening and view.opening.told:
-            messages = [{"role": "user", "content": view.opening.told}, *messages]
-        return self._server.estimated(codec.encode(messages))
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
