@@ -346,8 +346,11 @@ class Generate(Protocol):
     It serves the structured interface: what it returns is the JSON object that a model bound to `schema` would write.
     """
 
-    def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> Awaitable[JSON] | JSON:
-        """Return the decision for `messages`, the instructions first as a message of the role `system`."""
+    def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> object:
+        """
+        Return the decision for `messages`, the instructions first as a message of the role `system`, or what is awaited
+        for it.
+        """
         ...
 
 
@@ -369,7 +372,7 @@ class Summarize(Protocol):
 class Observer(Protocol):
     """Who is told of events. What it raises is kept from the history (threat: hooks that raise or block)."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Take one event."""
         ...
 

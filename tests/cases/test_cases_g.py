@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from tests.budgets import budget
 from tests.faces.places import Place, calling, chat, dump, lasting, output, reply, said, seen, short, tell, user
 
 from minutebook.conversation import Conversation
@@ -27,8 +28,6 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
-
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 
 
 @pytest.fixture
@@ -270,7 +269,7 @@ async def largest_gap(work):
 @pytest.mark.timeout(1_200)
 def test_o38_no_async_call_holds_the_event_loop(place, figure):
     """A long conversation: a page, the whole record, an append, a window and a stream leave the loop to others."""
-    items, size = (100_000, 4_000) if PROVE else (4_000, 4_000)
+    items, size = budget((4_000, 4_000), (100_000, 4_000))
 
     @lasting
     async def body(place):
@@ -334,7 +333,7 @@ def test_o49_size_grows_with_length_and_not_with_its_square(file):
         sizes = []
         store = place.open()
         conversation = chat(store)
-        turns = 1_000 if PROVE else 150
+        turns = budget(150, 1_000)
         for number in range(2 * turns):
             await tell(conversation, "x" * 500, "y" * 500)
             if number + 1 in (turns, 2 * turns):

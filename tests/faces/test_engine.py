@@ -179,7 +179,7 @@ WRONG
         assert all((f"{tmp_path / name}:" in told.stdout) == bool(errors) for name in files)
 
 
-def test_e1_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
+def test_e1_o28_o30_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
     """With `metadata=`; without it as the JSON that it is, and what no JSON holds exactly is refused whole."""
 
     class Mood(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ def test_e3_turns_and_injections_have_default_projections(store: JournalStore) -
     ]
 
 
-def test_e3_entries_come_back_as_they_were_recorded(store: JournalStore) -> None:
+def test_e3_i20_o29_entries_come_back_as_they_were_recorded(store: JournalStore) -> None:
     """With details of every part, byte for byte; any text that JSON can hold."""
     kept = manager(store=store)
     odd = "é\u0301 \U0001f600 \x00 '\"\\"
@@ -504,7 +504,7 @@ def test_e4_a_projection_composes_with_the_default_or_ignores_it() -> None:
     assert context(kept) == ["u one", "a yes", "d noted", "s rule"]
 
 
-def test_e4_what_defaults_gives_is_a_copy() -> None:
+def test_e4_o24_what_defaults_gives_is_a_copy() -> None:
     """A projection that alters it alters neither the record nor a later context."""
 
     def derive(entry: HistoryEntry[Any], defaults: Any) -> Any:
@@ -900,7 +900,7 @@ def test_e8_an_engine_takes_turns_in_its_context(store: JournalStore) -> None:
     assert context(engine) == ["u two", "a two after 2", "u three", "a three after 4"]
 
 
-def test_e8_sessions_are_isolated(store: JournalStore) -> None:
+def test_e8_o41_sessions_are_isolated(store: JournalStore) -> None:
     """Whatever their ids have in common; so are two namespaces of one store."""
     engine = Engine(history=HistoryConfig(store=store, max_entries=2), respond=lambda turn: turn.session)
     ids = ("s", "S", "s ", "s:1", "s/1", "\u00e9", "e\u0301")
@@ -914,7 +914,7 @@ def test_e8_sessions_are_isolated(store: JournalStore) -> None:
     assert context(manager(store=other)) == []
 
 
-def test_e8_two_sessions_at_once_and_two_turns_of_one(tmp_path: Path) -> None:
+def test_e8_o32_two_sessions_at_once_and_two_turns_of_one(tmp_path: Path) -> None:
     """Turns of two sessions overlap; a second turn of one is Busy, and the first is recorded."""
     tmp_path.chmod(0o700)
 
@@ -1025,7 +1025,7 @@ def struck_by_its_store(made: type[HistoryManager[Any]], policy: dict[str, Any],
 
 @pytest.mark.parametrize("policy", FAILING, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "reply lost"])
-def test_e8_a_failing_store_surfaces_its_error_and_no_half_turn(policy: dict[str, Any], after: bool) -> None:
+def test_e8_i03_a_failing_store_surfaces_its_error_and_no_half_turn(policy: dict[str, Any], after: bool) -> None:
     """Struck at each of its calls in turn: the error is the store's, and the turn is there whole or not at all."""
     struck, halves = struck_by_its_store(HistoryManager, policy, after=after)
     assert struck >= 2
@@ -1054,7 +1054,7 @@ def test_e8_a_store_without_room_refuses_the_turn_whole() -> None:
     assert context(capped)[0].strip().endswith("19")
 
 
-def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> None:
+def test_e8_o35_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> None:
     """What `respond` raises goes on; an operator sees the attempt, no context does, and the next turn goes on."""
     broken = [True]
 
@@ -1199,7 +1199,7 @@ def test_e8_options_of_an_engine_are_checked() -> None:
         assert caught.value.option == next(iter(wrong))
 
 
-def test_e8_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
+def test_e8_o12_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
     """A session is no conversation of a wire format, and the other way round; neither is altered."""
     talk = Conversation(store, "c", format="openai-chat")
     drive(talk.append([{"role": "user", "content": "hello"}]))
@@ -1213,7 +1213,7 @@ def test_e8_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
     assert context(kept) == ["u one", "a yes"]
 
 
-def test_e8_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
+def test_e8_i08_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
     """A repetition records nothing, also after it has left; another entry under the same id is a conflict."""
     kept = manager(store=store, max_entries=2)
     for _ in range(3):
@@ -1330,7 +1330,7 @@ def test_e7_i08_a_transform_does_not_hinder_a_repetition(store: JournalStore) ->
         drive(engine.turn("s", "two", id="b"))
 
 
-def test_e8_a_restart_on_sqlite_finds_the_session(tmp_path: Path) -> None:
+def test_e8_i01_a_restart_on_sqlite_finds_the_session(tmp_path: Path) -> None:
     """A killed process leaves whole turns; after a recovery the next one goes on, capped as before."""
     tmp_path.chmod(0o700)
     source = """
@@ -1395,7 +1395,7 @@ async def cut_at_each_await(made: type[HistoryManager[Any]], cut: Cut, policy: d
 @pytest.mark.parametrize(
     "policy", [{}, {"max_entries": 2}, {"max_chars": 9}, {"max_chars": 9, "keep_truncated": True}], ids=str
 )
-def test_e8_a_turn_that_is_cut_at_any_await_is_whole_or_not_there(cut: Cut, policy: dict[str, Any]) -> None:
+def test_e8_i18_o35_a_turn_that_is_cut_at_any_await_is_whole_or_not_there(cut: Cut, policy: dict[str, Any]) -> None:
     """Cancelled, timed out, closed or interrupted: no half turn, no hole, and the session is not left busy."""
     struck, halves = asyncio.run(cut_at_each_await(HistoryManager, cut, policy))
     assert struck >= 6

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.workload import NAME, NAMESPACE, Dump, Found, Plan, Store, Story
 from tests.stores.hosts import ThreadedHost
@@ -40,8 +41,7 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.stores.streams import stream_listings
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-FLIPS = 10_000 if PROVE else 500
+FLIPS = budget(500, 10_000)
 SEED = 20
 
 Figure = Callable[[str], None]
@@ -121,7 +121,7 @@ def test_i39_a_flipped_bit_is_named_or_harmless(tmp_path: Path, sound: tuple[byt
 def test_i39_a_truncated_file_is_named_or_right(tmp_path: Path, sound: tuple[bytes, Dump], figure: Figure) -> None:
     """Cut at each 512 bytes (bad input 87). Cut to nothing it is a new file."""
     content, right = sound
-    lengths = range(512, len(content), 512 if PROVE else 1_536)
+    lengths = range(512, len(content), budget(1_536, 512))
     met = Counter(Case(tmp_path / "case", content[:length]).judge(right) for length in lengths)
     figure(f"{len(lengths)} lengths: {dict(met)}, 0 wrong")
     assert met["open"]
@@ -140,7 +140,7 @@ def test_bad_input_87_what_is_no_database_is_refused_unchanged(tmp_path: Path, c
     assert {path.name for path in case.database.parent.iterdir()} <= {NAME, NAME + "-lock"}
 
 
-@pytest.mark.parametrize("seed", range(30 if PROVE else 6))
+@pytest.mark.parametrize("seed", range(budget(6, 30)))
 def test_bad_input_86_the_log_of_another_database_is_never_mixed_in(tmp_path: Path, seed: int) -> None:
     """
     A log left beside the wrong database is refused by name, or the conversation that is read is one of the two, whole.

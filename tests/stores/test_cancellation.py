@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.budgets import budget
 from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 
 from minutebook.conversation import Conversation
@@ -218,7 +219,7 @@ def test_i18_cut_at_any_await(kind: str, method: Method, cut: Cut, tmp_path: Pat
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.value)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
-@pytest.mark.parametrize("kind", ["RAM", "SQLite"] if not PROVE else KINDS)
+@pytest.mark.parametrize("kind", budget(["RAM", "SQLite"], KINDS))
 def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
     """Under asyncio: a cancelled task, an expired timeout, a closed and an interrupted coroutine (I-18)."""
 
@@ -390,7 +391,7 @@ def raced(opened: Callable[[], Any], calls: int, writing: float = 0.5) -> Counte
 @pytest.mark.parametrize("kind", KINDS)
 def test_i19_v14_no_reply_reaches_another_caller(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """200 tenants at once on one journal, a fifth of the calls cancelled: nobody is given a foreign byte (I-19)."""
-    calls = 100_000 if PROVE else 3_000
+    calls = budget(3_000, 100_000)
     counts = raced(lambda: SuspendingJournal(open_journal(kind, tmp_path, blocking=False)), calls)
     assert (counts["foreign"], counts["empty"]) == (0, 0)
     figure(

@@ -28,6 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.budgets import budget
 
 from minutebook.errors import (
     CallerError,
@@ -49,11 +50,10 @@ from minutebook.stores.private_files import (
 from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.sqlite_statements import APPLICATION_ID
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SWAPS = 100_000 if PROVE else 0
-RACE_SECONDS = 600.0 if PROVE else 1.5
+SWAPS = budget(0, 100_000)
+RACE_SECONDS = budget(1.5, 600.0)
 NAIVE_TRIES = 200_000
-CREATIONS = 2_000 if PROVE else 60
+CREATIONS = budget(60, 2_000)
 NOBODY = 65534
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are the host's on Windows")
@@ -737,7 +737,6 @@ def attacked(path: Path) -> Iterator[tuple[Watch, Path]]:
         os.close(watch.descriptor)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_i35_swap_race_reaches_no_foreign_file(room: Path, suffix: str) -> None:
@@ -932,8 +931,8 @@ def test_d20_errors_of_the_system_are_translated_once(
 # --- I-36 and bad input 116: exports ----------------------------------------------------------------------------------
 
 
-def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is at the path until the block ends; file sync, rename, directory sync follow in this order."""
+def noted_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what notes every sync of a file or directory and every rename from now on."""
     steps: list[str] = []
     really_sync, really_replace = os.fsync, os.replace
 
@@ -947,6 +946,28 @@ def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", replace)
+    return steps
+
+
+def test_i36_control_a_plain_write_is_neither_whole_nor_private_nor_synced(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `open` writes is there before it ends, is not 0600 under a usual umask, and was never synced."""
+    steps = noted_steps(monkeypatch)
+    before = os.umask(0o022)
+    try:
+        with (room / "export.jsonl").open("wb") as writer:
+            writer.write(b"{}\n" * 100_000)
+            assert (room / "export.jsonl").exists()
+    finally:
+        os.umask(before)
+    assert steps == []
+    assert mode_of(room / "export.jsonl") == 0o644
+
+
+def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is at the path until the block ends; file sync, rename, directory sync follow in this order."""
+    steps = noted_steps(monkeypatch)
     with private_file_writer(room / "export.jsonl") as writer:
         writer.write(b"{}\n" * 100_000)
         assert not (room / "export.jsonl").exists()
