@@ -24,14 +24,20 @@ if TYPE_CHECKING:
 
 BOUNDS_MS = {"RAM": 1.0, "SQLite": 5.0}
 KEPT = 50
-"""Messages that a history has: the default."""
+"""Messages that a history has at most: the default."""
 
 PROMPT = "You are Bench.\nYour goal: Answer"
 NOTE = (
     "milliseconds that `Agent.chat` takes beyond a bare loop with the official client, which keeps a list and sends "
-    "its last messages: 51 of them, 200 B asked, 300 B answered. The bare loop has the client parse and check the "
-    "answer, which ours does not need. Beside it what each takes beyond a plain HTTP post of the same bytes."
+    "its last messages: as many in each request as the history has, the prompt included, 200 B asked and 300 B "
+    "answered. The bare loop has the client parse and check the answer, which ours does not need. Beside it what each "
+    "takes beyond a plain HTTP post of as many messages of the same sizes."
 )
+
+
+def _kept(behind: int) -> int:
+    """Return the messages of a history, full from the first chat on, so that no request is larger than the first."""
+    return min(KEPT, 2 * behind)
 
 
 def _said(turns: int) -> list[dict[str, Any]]:
@@ -44,7 +50,7 @@ def _bare(client: openai.AsyncOpenAI, behind: int) -> Step:
 
     async def chat() -> None:
         messages.append({"role": "user", "content": text("ask", len(messages), 200)})
-        window = [{"role": "system", "content": PROMPT}, *messages[1 - KEPT :]]
+        window = [{"role": "system", "content": PROMPT}, *messages[1 - _kept(behind) :]]
         reply = await client.chat.completions.create(model="bench", messages=window)
         messages.append({"role": "assistant", "content": reply.choices[0].message.content})
 
@@ -52,7 +58,8 @@ def _bare(client: openai.AsyncOpenAI, behind: int) -> Step:
 
 
 def _post(client: httpx2.AsyncClient, url: str, behind: int) -> Step:
-    window = [{"role": "system", "content": PROMPT}, *_said(behind)[1 - KEPT :], {"role": "user", "content": PROMPT}]
+    asked = {"role": "user", "content": text("ask", behind, 200)}
+    window = [{"role": "system", "content": PROMPT}, *_said(behind)[2 - _kept(behind) :], asked]
     body = compact({"model": "bench", "messages": window})
 
     async def post() -> None:
@@ -62,7 +69,8 @@ def _post(client: httpx2.AsyncClient, url: str, behind: int) -> Step:
 
 
 def _ours(lab: Lab, client: openai.AsyncOpenAI, store: SQLiteStore | None, behind: int) -> Step:
-    agent = Agent(name="Bench", goal="Answer", model="bench", client=client, store=store, max_history_messages=KEPT)
+    kept = _kept(behind)
+    agent = Agent(name="Bench", goal="Answer", model="bench", client=client, store=store, max_history_messages=kept)
     lab.run(agent.set_history(_said(behind)))
 
     async def chat() -> None:

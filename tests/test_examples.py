@@ -161,10 +161,9 @@ def test_a6_a_chat_that_summarises(tmp_path: Path) -> None:
     assert told[6:] == [
         "  summarised 2: 12 -> 10",
         "I am at home until six. I see.",
-        "  summarised 2: 12 -> 10",
         "Which order was it? It was ORD-42445.",
         "summary: The customer waits for ORD-42445 [a blue parcel].",
-        "history: 12 messages",
+        "history: 14 messages",
         "retained: I live in the third street on the left.",
     ]
 

@@ -23,11 +23,11 @@ from minutebook.chat_options import (
     task_cancelled,
     uuid_of,
 )
-from minutebook.chat_view import KEEP_RECENT
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
+from minutebook.policy.shortening import KEEP_RECENT
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
@@ -63,15 +63,24 @@ class Agent(AsyncClosing):
             one always stays.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
             nothing of it; what is kept is then the caller's to add.
-        enable_summarization: whether a summary takes the place of older messages once there are too many.
-        summarization_threshold: above how many estimated tokens that is.
+        enable_summarization: whether a summary takes the place of older messages before they leave the history or the
+            request, and once there are too many; the ten newest stay whole, or half of what a smaller history has.
+        summarization_threshold: above how many estimated tokens that is. After a summary, and after one that failed,
+            as many messages come first as stay whole.
         summarization_model: which model writes the summaries; the agent's own if left out.
-        tools: typed functions that the model may call, in the runtime's loop; see `capability`.
+        tools: typed functions that the model may call, in the runtime's loop; see `capability`. The model is told a
+            function's name, its parameters and the first line of its docstring; `capability(description=…)` says more.
+            A plain function is called where the agent runs and holds the event loop until it returns, so one that takes
+            long is an `async def`, with `asyncio.to_thread` for what blocks. What they have done for a message that
+            failed is not done again when the same words are said again; with `auto_manage_history=False` it may be,
+            since nothing is recorded.
         budgets: what one message may use of requests, calls and time.
         store: where the conversation is kept; in RAM if left out.
         conversation: its id in the store, to come back to it; a fresh one if left out.
-        max_output_tokens: the server's bound on what it generates.
-        extra_body: further fields of each request, such as `temperature`.
+        max_output_tokens: the server's bound on what it generates as an answer. A request for a summary has none, since
+            a summary that was cut is none; it asks for 300 words at most, and 16 KiB are what is taken.
+        extra_body: further fields of each request, such as `temperature`; of one for a summary too. `tool_choice` and
+            what else speaks of tools stays out of those that have none.
         limits: what one request holds of the conversation, calls and results included: 128 messages (or as many as
             `max_history_messages`) and 262,144 bytes if left out. What does not fit leaves the request, oldest exchange
             first and whole, and stays in the history. The prompt and the tools' schemas are not counted.
@@ -119,18 +128,19 @@ class Agent(AsyncClosing):
             extra_body=extra_body,
             limits=limits,
         )
-        self.name, self.goal = name, goal
-        self.conversation = fresh_uuid() if conversation is None else conversation
-        """The conversation's id in the store."""
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
-        self._chat = Chat(given_store(store), self.conversation, settings, program, self._post)
+        id_ = fresh_uuid() if conversation is None else conversation
+        self._chat = Chat(given_store(store), id_, settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
         """
         Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
+
+        The same words again, after a failure, go on behind the calls that were executed before it; a note on the error
+        names them. Other words begin without them.
 
         Args:
             text: what the user says.
@@ -138,6 +148,8 @@ class Agent(AsyncClosing):
             name: who says it, where several do.
 
         Raises:
+            InvalidMessage: no text, a blank one, or a name that the API does not take; `field` says which.
+            InvalidValue: a context that is no text, or half a character in one of them.
             DecisionHistoryLimitExceeded: what must be sent exceeds `limits`; nothing was sent.
             AgentDecisionProviderUnavailable: the server gave no answer. Nothing shortens a request that was too large
                 for the model (`provider_error_code` is `context_length_exceeded`): the message says what to do.
@@ -154,7 +166,9 @@ class Agent(AsyncClosing):
         """
         Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
 
-        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was.
+        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was, and the
+        chat is busy until the generator is closed. A plain `break` leaves that to the event loop, a moment later;
+        `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
         """
         self._post.connect()
         message = asked(text, context, name)
@@ -208,6 +222,7 @@ class Agent(AsyncClosing):
         Raises:
             InvalidOption: it is no such state; `option` names the field.
             InvalidMessage: a message in it is none.
+            DecisionHistorySummaryInvalid: its summary is none, or is too long.
         """
         messages, summary = given_state(state)
         await self._handlers.tell((await self._chat.begin_anew(messages, summary))[1])
@@ -252,13 +267,28 @@ class Agent(AsyncClosing):
         and the tools' schemas.
 
         With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
-        of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed
-        last corrects both.
+        of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed corrects
+        that rule, with tools from the second bill on.
 
         Raises:
             DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.
         """
         return await self._chat.estimated()
+
+    @property
+    def name(self) -> str:
+        """What the agent is called. Another name is another agent, with the same conversation if need be."""
+        return self._chat.settings.name
+
+    @property
+    def goal(self) -> str:
+        """What the agent is for."""
+        return self._chat.settings.goal
+
+    @property
+    def conversation(self) -> str:
+        """The conversation's id in the store."""
+        return self.key.id
 
     @property
     def agent_id(self) -> str:

@@ -3,17 +3,20 @@ A chat's story over a history: who said what, what is sent of it, and what is re
 
 Each message is one turn. Its input is recorded before anything is asked, the runtime's loop decides and calls, and one
 last commit brings the answer, with a summary if one was made, and gives the reservation back. So whatever fails in
-between, an abandoned turn is all that is left, and the history is what it was. Nothing here loops over messages, weighs
-or cuts them: that is `policy.shortening`, the record is read back by `Backward`, and `chat_view` makes summaries.
+between, an abandoned turn is all that is left, and the history is what it was; the same words again go on behind what
+the turn's tools have done (`chat_attempts`). Which messages leave a history stands in `policy.shortening`, and what a
+summary makes of it in `chat_view`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minutebook.chat_attempts import Executed, executed_before
+from minutebook.chat_reading import ChatReading
 from minutebook.chat_requests import fitted_request
-from minutebook.chat_view import KEEP_RECENT, NO_SUMMARY, Renewed, View, renewed_view
-from minutebook.history import History
+from minutebook.chat_view import NO_SUMMARY, Renewed, View, renewed_view
+from minutebook.errors import MinutebookError
 from minutebook.model import codec
 from minutebook.model.chat_events import (
     ChatEvent,
@@ -21,33 +24,31 @@ from minutebook.model.chat_events import (
     MessageAdded,
     SummarizationFailed,
 )
-from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, recompute_digest
+from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry
 from minutebook.model.law import extend
-from minutebook.model.pause import pause
 from minutebook.model.record import Delta, Header, new_header
 from minutebook.model.summaries import (
     Covered,
     Summary,
     chat_opening,
-    read_summary,
+    drawn_fence,
     summary_draft,
 )
 from minutebook.policy.shortening import (
     INSTRUCTING,
-    Backward,
     Said,
     asked_with,
     end_of,
+    has_grown,
     instruction_places,
+    kept_whole,
     said_in,
     shortened,
 )
-from minutebook.ports import STREAM_PAGE, Page
-from minutebook.programs import Runtime
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
-from minutebook.reading import Reading
+from minutebook.programs import Runtime, fresh_id
+from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
-from minutebook.talk import Server, Talk, unfinished
+from minutebook.talk import Talk, tell_executed, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from minutebook.windows import Window
 
 
-class Chat(Reading):
+class Chat(ChatReading):
     """One agent's conversation in a store."""
 
     def __init__(
@@ -74,87 +75,10 @@ class Chat(Reading):
         post: SdkPost,
     ) -> None:
         """Name the conversation; nothing is read or written yet."""
-        self.store = store
-        self.key = store.key(id)
-        self.settings = settings
-        self._server = Server(settings, post)
+        super().__init__(store, id, settings, post)
         self._program = program
-        self._known = View()
-        self.history = History(
-            store.journal,
-            store.tails,
-            store.tokens,
-            store.fresh_id,
-            self.key,
-            wire=CHAT_WIRE,
-            identity=CHAT_IDENTITY,
-            limits=settings.request_limits,
-            low_water=1.0,
-        )
-
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    async def view(self) -> View:
-        """
-        Return the history as it stands; what is being said right now is not in it.
-
-        Raises:
-            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
-        """
-        header = await self.history.header()
-        return View() if header is None else await self._view(header)
-
-    async def _view(self, header: Header, newest: Entry | None = None) -> View:
-        """Return the history before the attempt under way, whose input is `newest` if it was the last to come."""
-        known = self._known
-        if known.digest == header.digest:
-            return known
-        if newest is not None and known.digest and recompute_digest(known.digest, newest) == header.digest:
-            return known
-        opening = await self._opening(header)
-        view = View(digest=header.digest, said=await self._said(header, opening), opening=opening)
-        if header.attempt is None:
-            self._known = view
-        return view
-
-    async def _opening(self, header: Header) -> Summary | None:
-        seq = (header.attempt.state if header.attempt else header.state).summary
-        return read_summary(await self._entry(header, seq)) if seq else None
-
-    async def _said(self, header: Header, opening: Summary | None) -> tuple[Said, ...]:
-        """Return the newest messages behind the start, as far as the limit reaches, and the instructions."""
-        limit, start = self.settings.max_history_messages, opening.start if opening else 0
-        reader = RecordReader(self._one_record(header), self.key)
-        page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
-        backward = Backward(header)
-        while backward.next_seq > start and sum(not said.instructs for said in backward.said) < limit:
-            await reader.read_on(header, backward, page)
-            await pause()
-        found = {said.seq: said for said in backward.said if said.seq > start}
-        for seq in opening.kept if opening else ():
-            if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:
-                found[seq] = kept
-        return shortened([found[seq] for seq in sorted(found)], limit)
-
-    async def estimated(self) -> int:
-        """
-        Return how many tokens the history takes as the next request would hold it; see `Server.estimated`.
-
-        Raises:
-            DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
-        """
-        view = await self.view()
-        if any(each.role == "user" for each in view.said):
-
-            async def windowed(limits: WindowLimits, floor: int) -> Window:
-                return await self.history.window(limits, floor=floor)
-
-            fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
-            return self._server.estimated(fitted.json)
-        messages = [message_in(each.role, each.entry) for each in view.said if each.instructs]
-        if view.opening and view.opening.told:
-            messages = [{"role": "user", "content": view.opening.told}, *messages]
-        return self._server.estimated(codec.encode(messages))
+        self._failed_at = 0
+        """The `seq` of the message at which no summary could be made; 0 for none."""
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
@@ -186,7 +110,7 @@ class Chat(Reading):
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
             places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
-            opening = chat_opening(summary, Covered(last=max(view.covered.last, start)), start, places)
+            opening = chat_opening(summary, Covered(last=start), start, places)
             if view.said or view.opening or summary or places:
                 drafts += [summary_draft(opening)]
             said = await self._commit(hold, drafts)
@@ -252,6 +176,8 @@ class Chat(Reading):
             DecisionHistoryBusy: another chat of this conversation is under way.
         """
         draft = CHAT_WIRE.input(message)
+        # One fence for all requests of the message, so that they begin alike.
+        context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
         renewed: Renewed | None = None
@@ -262,13 +188,14 @@ class Chat(Reading):
             try:
                 renewed = await self._renewed_if_long(hold, view, Said("user", entry))
             except NO_SUMMARY as error:
-                failed = error.code
+                failed, self._failed_at = error.code, entry.seq
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
+            executed = await self._executed_before(hold)
             talk = Talk(self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed)
             try:
-                answer = await self._run(talk, str(message["content"]))
+                answer = await self._run(talk, executed)
             finally:
                 hold.unrecorded = talk.left()
             committed = await hold.commit(talk.staged, settles=True, release=True)
@@ -291,7 +218,7 @@ class Chat(Reading):
         talk = Talk(
             self._server, self.history, header, (*view.said, Said("user", entry)), (draft,), context, streamed=streamed
         )
-        return await self._run(talk, "")
+        return await self._run(talk, Executed())
 
     async def _input(self, hold: Hold) -> Entry:
         """Return the entry of the message that is being answered; a retry goes on from the one of before."""
@@ -301,7 +228,13 @@ class Chat(Reading):
         return await self._entry(hold.header, turn)
 
     async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
-        """Return the history with a summary once it is estimated too long, or no request holds it whole any more."""
+        """
+        Return the history with a summary, if one is due.
+
+        That is once messages would leave the history or the request, or once the history is estimated too long and has
+        grown since the last summary. Where none could be made, the next one is due no sooner than the history has
+        grown by as much: a summariser that fails is not asked at every message (case O-21).
+        """
         settings = self.settings
         if not settings.enable_summarization:
             return None
@@ -310,16 +243,49 @@ class Chat(Reading):
             return await hold.window(limits, floor=floor)
 
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
-        tokens = self._server.estimated(fitted.json, leaving_out=1)
-        if fitted.whole and tokens <= settings.summarization_threshold:
+        held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
+        keep = kept_whole(view.said, settings.max_history_messages, None if fitted.whole else held)
+        if self._failed_at and sum(each.seq > self._failed_at for each in view.said) < max(keep, 2):
             return None
-        return await renewed_view(self._server, view, KEEP_RECENT)
+        if fitted.whole and len(view.said) + 2 <= settings.max_history_messages:
+            start = view.opening.start if view.opening else 0
+            long = self._server.estimated(fitted.json, leaving_out=1) > settings.summarization_threshold
+            if not long or (view.summary and not has_grown(view.said, start, keep)):
+                return None
+        renewed = await renewed_view(self._server, view, keep)
+        self._failed_at = 0
+        return renewed
 
-    async def _run(self, talk: Talk, task: str) -> str:
-        outcome = await Runtime(self._program, talk, checkpoints=False).run(task)
-        if outcome.kind == "finished":
-            return talk.answer
-        raise unfinished(outcome)
+    async def _executed_before(self, hold: Hold) -> Executed:
+        """
+        Return what attempts at the message have executed, recorded anew as the beginning of this one.
+
+        An agent without tools can repeat none, and asks anew.
+        """
+        if not self._program.capabilities:
+            return Executed()
+        executed = await executed_before(RecordReader(self.store.journal, self.key), hold.header)
+        if executed.drafts:
+            await hold.commit(executed.drafts)
+        return executed
+
+    async def _run(self, talk: Talk, executed: Executed) -> str:
+        # What the model is asked stands in the history; the runtime passes no task on.
+        running = Runtime(self._program, talk, checkpoints=False).run(
+            "",
+            run_id=fresh_id(),
+            invocation_id=fresh_id(),
+            observations=executed.observations,
+            on_observation=talk.observe,
+        )
+        try:
+            outcome = await running
+            if outcome.kind == "finished":
+                return talk.answer
+            raise unfinished(outcome)
+        except MinutebookError as error:
+            tell_executed(error, talk.executed, kept=self.settings.auto_manage_history)
+            raise
 
 
 def _next_seq(header: Header) -> int:

@@ -18,7 +18,7 @@ from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.colours import check_plain, check_store_colour
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import checked_summary
-from minutebook.providers.chat import checked_message
+from minutebook.providers.chat import checked_message, plain_name
 from minutebook.providers.openai_chat import CHAT
 from minutebook.runtime.capabilities import Capability, capability
 from minutebook.turn import checked_limits
@@ -115,19 +115,21 @@ def uuid_of(key: ConversationKey) -> str:
 SUMMARY_BYTES: Final = 16_384
 """UTF-8 bytes that a summary may have."""
 
-_STATE = {"history", "agent_id", "agent_name", "timestamp", "summary"}
+_STATE: Final = {"history": list, "agent_id": str, "agent_name": str, "timestamp": int}
+"""The fields of a state beside its summary, and what each of them is."""
 
 
 def asked(text: object, context: object, name: str | None) -> tuple[ConversationMessage, str | None]:
     """
-    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing.
+    Return what a user says as a message of a history, and what is told for it alone; `None` for nothing, or blanks.
 
     Raises:
-        InvalidMessage: no text, or a name that is none.
+        InvalidMessage: no text, a blank one, or a name that is none.
         InvalidValue: a context that is no text.
     """
     message = checked_message({"role": "user", "content": cast("JSON", text), "name": name})
-    return message, None if context is None or context == "" else codec.text(context, "context")
+    told = "" if context is None else codec.text(context, "context")
+    return message, told if told.strip() else None
 
 
 def given_summary(text: object) -> str | None:
@@ -197,16 +199,24 @@ def given_messages(messages: object) -> list[ConversationMessage]:
 
 def given_state(state: object) -> tuple[list[ConversationMessage], str | None]:
     """Return the messages and the summary of an exported state, checked."""
-    if not isinstance(state, dict):
-        raise InvalidOption("a state is what export_conversation_state returned", option="state")
-    given = cast("dict[str, JSON]", state)
-    history, summary = given.get("history"), given.get("summary")
-    if unknown := given.keys() - _STATE:
+    if not isinstance(state, Mapping):
         raise InvalidOption(
-            f"a state has {', '.join(sorted(_STATE))}, and {len(unknown)} other field(s)", option="state"
+            f"a state is what export_conversation_state returned, not {type(state).__name__}", option="state"
         )
+    given = dict(cast("Mapping[object, JSON]", state))
+    for field in given:
+        if field not in (*_STATE, "summary"):
+            told = plain_name(field)
+            raise InvalidOption(f"a state has {', '.join(_STATE)} and summary, and no field {told!r}", option=told)
+    for field, kind in _STATE.items():
+        if field in given and type(given[field]) is not kind:
+            raise InvalidOption(
+                f"the field {field!r} of a state is a {kind.__name__}, not a {type(given[field]).__name__}",
+                option=field,
+            )
+    history, summary = given.get("history"), given.get("summary")
     if not isinstance(history, list):
-        raise InvalidOption("the field 'history' of a state is a list of messages", option="history")
+        raise InvalidOption("the field 'history' of a state is missing", option="history")
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
     return messages, given_summary(summary)
 

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 
 class FittedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of a request, the prompt left out, and whether they hold every message of the history."""
+    """The messages of a request, the prompt left out, and which messages of the history they hold."""
 
     json: bytes
+    opening: int
+    """The `seq` of the user's message that it begins with; 0 if there is none."""
     whole: bool
+    """Whether no message of the history had to leave for the limits."""
 
     __repr__ = type_alone
 
@@ -44,6 +47,8 @@ async def fitted_request(
 
     Each round knows better what stands beside the window and leaves that much room for it. What stands there only
     grows as the window shrinks, so there are at most as many rounds as there are instructions, and two more.
+
+    `context` is what is told for the newest message alone, as it is sent.
 
     Raises:
         DecisionHistoryLimitExceeded: the newest message, the exchange before it, the context and the instructions
@@ -58,7 +63,7 @@ async def fitted_request(
         head = [each.entry.fragment for each in left_out(said, opening, window.sent.first)]
         messages = behind(head, window.json if context is None else with_context(window.json, context))
         if len(head) + len(window) <= limits.max_messages and len(messages) <= limits.max_bytes:
-            return FittedRequest(json=messages, whole=opening == first)
+            return FittedRequest(json=messages, opening=opening, whole=opening == first)
         count, size = max(count, len(head)), max(size, len(messages) - len(window.json))
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from minutebook.model.chat_messages import ConversationMessage
     from minutebook.talk import Server
 
-KEEP_RECENT: Final = 10
-"""How many messages stay whole when the others are summarised (SPEC A6)."""
-
 NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded)
 """Why there may be no summary; then plain trimming takes its place (SPEC A6)."""
 

@@ -8,7 +8,7 @@ being answered and where its window begins, and nothing of histories and summari
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,24 +17,26 @@ from minutebook.errors import (
     AgentBudgetExhausted,
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    MinutebookError,
     ProviderError,
 )
 from minutebook.model import codec
-from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish, Observation
 from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header
-from minutebook.policy.estimates import Estimates
+from minutebook.policy.estimates import Billed, Estimates
 from minutebook.providers.chat import CHAT_WIRE, exact_counter, read_answer, weighed
-from minutebook.providers.decision import Ask, Diagnosis, joined
+from minutebook.providers.decision import Ask, Diagnosis, Fields, joined
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import answers, merged, opened
 from minutebook.providers.streams import Deltas, assembled
+from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from minutebook.chat_options import Settings
     from minutebook.history import History, Hold
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
     from minutebook.windows import Window
 
 
+_OF_TOOLS: Final = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
+"""Further fields that a server refuses in a request without tools."""
+
+
 class Server:
     """Who answers: one server's model, asked over the host's client, and what its bills tell of tokens."""
 
@@ -53,8 +59,13 @@ class Server:
         self.settings = settings
         self._post = post
         self._extra = settings.extra
+        self._counter: Callable[[str], int] | None = None
         self._estimates: Estimates | None = None
-        self._billed: tuple[bytes, bytes, int] | None = None
+        self._tools = b""
+        self._first: Billed | None = None
+        """The first bill for these tools."""
+        self._bills: list[tuple[bytes, int]] = []
+        """Messages of requests and what these were billed at, until somebody wants an estimate: two at most."""
 
     def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
         """Return a request of the agent's with these messages."""
@@ -74,7 +85,7 @@ class Server:
 
         What comes in another way, as from a server that does not stream, is emitted once all of it is there.
         """
-        fields = merged(CHAT, CHAT.fields(ask), self._extra)
+        fields = self._fields(ask)
         if not streamed:
             return await self._post(CHAT.path, joined(fields))
         deltas, emitted = Deltas(), 0
@@ -91,8 +102,17 @@ class Server:
                 await emit(rest)
         return body
 
+    def _fields(self, ask: Ask) -> Fields:
+        """Return the fields of a request: the agent's further ones too, those of tools only where it has some."""
+        extra = {name: value for name, value in self._extra.items() if ask.tools or name not in _OF_TOOLS}
+        return merged(CHAT, CHAT.fields(ask), extra)
+
     async def written(self, instructions: str, told: object) -> str:
-        """Return what the model for summaries writes of `told`, which goes as a user's data."""
+        """
+        Return what the model for summaries writes of `told`, which goes as a user's data.
+
+        The agent's bound on answers does not go along: a summary that was cut is none.
+        """
         ask = Ask(
             model=self.settings.summarization_model or self.settings.model,
             instructions=instructions,
@@ -101,27 +121,43 @@ class Server:
             schema={},
             max_output_tokens=None,
         )
-        payload = await self._post(CHAT.path, joined(CHAT.fields(ask)))
+        payload = await self._post(CHAT.path, joined(self._fields(ask)))
         opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
         return read_answer(payload)[1].strip()
 
     def bill(self, ask: Ask, billed: int | None) -> None:
         """Remember what a request was billed at, for the next estimate."""
-        if billed:
-            fields = CHAT.fields(ask)
-            self._billed = (fields["messages"], fields.get("tools", b""), billed)
+        if not billed:
+            return
+        fields = CHAT.fields(ask)
+        if fields.get("tools", b"") != self._tools:
+            self._tools, self._first, self._bills = fields.get("tools", b""), None, []
+        first = self._bills[:1] if self._tools and self._first is None else []
+        self._bills = [*first, (fields["messages"], billed)]
 
     def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
         """
-        Return how many tokens messages take, the newest ones left out: by a tokenizer or a rule, corrected by the bill.
+        Return how many tokens messages take, the newest ones left out: by a tokenizer, or by a rule that bills correct.
         """
-        estimates = self._estimates or _estimates(self.settings.model)
-        if self._billed is not None:
-            (sent, tools, billed), self._billed = self._billed, None
-            estimates = estimates.learned(estimates.expected(weighed(sent, tools)), billed)
-        self._estimates = estimates
+        estimates = self._learn()
         found = weighed(messages)
         return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
+
+    def _learn(self) -> Estimates:
+        """Return the estimates, once the newest bill is taken into account: a count that is exact has none to fear."""
+        if self._estimates is None:
+            self._counter = exact_counter(self.settings.model)
+            self._estimates = Estimates(count=self._counter) if self._counter else Estimates()
+        bills, self._bills = self._bills, []
+        for sent, tokens in bills if self._counter is None else ():
+            billed = Billed(expected=self._estimates.expected(weighed(sent)), tokens=tokens)
+            if not self._tools:
+                self._estimates = self._estimates.learned(billed)
+            elif self._first is None:
+                self._first = billed
+            else:
+                self._estimates = self._estimates.learned_beside_tools(self._first, billed)
+        return self._estimates
 
 
 class Talk:
@@ -155,16 +191,18 @@ class Talk:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
+        self._observed: dict[CallReference, Observation] = {}
+        self.executed: dict[str, int] = {}
+        """How often each tool was executed for it."""
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
         results = answers(self._record().state.open, request.observations, self._interface)
         self.staged = (*self.staged, *results)
+        self._observed.clear()
         limits = self._server.settings.request_limits
         fitted = await fitted_request(self._said, limits, self._window, self._context)
         ask = self._server.ask(fitted.json, request)
-        if self._hold is not None:
-            self._hold.generated = True
         try:
             payload = await self._server.answer(ask, streamed=self._streamed)
         except AgentDecisionProviderUnavailable as error:
@@ -184,9 +222,27 @@ class Talk:
             return Decision(finish=Finish(output=said), billed_tokens=billed)
         return await self._called(decision)
 
+    def observe(self, observation: Observation) -> None:
+        """Keep what a call came to until the next decision stages it."""
+        if was_executed(observation):
+            self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
+        if observation.reference is not None:
+            self._observed[observation.reference] = observation
+
     def left(self) -> tuple[Draft, ...]:
-        """Return what came in and was not recorded: an operator finds it under the mark of a turn that failed."""
-        return (*self.staged, *self._unusable)
+        """Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark."""
+        return (*self.staged, *self._results(), *self._unusable)
+
+    def _results(self) -> list[Draft]:
+        """Return the results of calls that were observed since the last decision."""
+        drafts: list[Draft] = []
+        for exchange in self._record().state.open if self._observed else ():
+            for position in exchange.waiting:
+                seen = self._observed.get(CallReference(exchange.exchange, position))
+                if seen is not None:
+                    draft = self._interface.result(position, exchange.calls[position], seen)
+                    drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
+        return drafts
 
     async def _called(self, decision: Decision) -> Decision:
         if self._hold is not None:
@@ -211,12 +267,6 @@ class Talk:
         return await self._history.window(limits, staged=self.staged, floor=floor)
 
 
-def _estimates(model: str) -> Estimates:
-    """Return how texts are counted for a model; a tokenizer is loaded by the first estimate alone."""
-    counter = exact_counter(model)
-    return Estimates() if counter is None else Estimates(count=counter)
-
-
 def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentDecisionProviderUnavailable:
     """Return the error, with what to do where the request was too large for the model: nothing shortens by itself."""
     if error.provider_error_code != Diagnosis.CONTEXT_LENGTH:
@@ -228,6 +278,14 @@ def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentD
         **error.facts,
         bytes=len(messages),
     )
+
+
+def tell_executed(error: MinutebookError, executed: Mapping[str, int], *, kept: bool) -> None:
+    """Note on an error which tools were executed before it, and what the same words again do then."""
+    if executed:
+        names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in executed.items())
+        again = "go on behind that; other words do not tell the model of it" if kept else "may execute them again"
+        error.add_note(f"executed for this message: {names}; the same words again {again}")
 
 
 def unfinished(outcome: Outcome[str]) -> Exception:

@@ -41,11 +41,13 @@ FACES = {
     "sessions": set(),
     "engine": {"sessions"},
     "chat_options": {"turn"},
+    "chat_attempts": set(),
     "chat_requests": set(),
     "talk": {"chat_options", "chat_requests"},
     "chat_view": {"chat_options", "talk"},
-    "chat": {"chat_options", "chat_requests", "chat_view", "programs", "reading", "talk"},
-    "agent": {"chat", "chat_options", "chat_view", "reading"},
+    "chat_reading": {"chat_options", "chat_requests", "chat_view", "reading", "talk"},
+    "chat": {"chat_attempts", "chat_options", "chat_reading", "chat_requests", "chat_view", "programs", "talk"},
+    "agent": {"chat", "chat_options", "reading"},
     "__init__": {"_version", "agent", "conversation", "decisions", "engine", "programs", "reading", "turn"},
 }
 """For each face, the other faces that it may import, beside all layers: none of them blocking, a command or a test."""

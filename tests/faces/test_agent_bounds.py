@@ -178,7 +178,7 @@ def test_a2_a5_a_context_counts_within_the_limits() -> None:
             await each.chat("with it", 'c"' * 3000)
 
         told(story())
-        assert all(b"[Context for this message" in request.body for request in fake.requests[-2:])
+        assert all(b"<context " in request.body for request in fake.requests[-2:])
         assert beyond(fake.requests, SMALL) == []
 
 
@@ -363,13 +363,13 @@ def test_a6_the_estimate_sees_calls_and_results_and_starts_summaries() -> None:
             await each.chat("q0")
             assert 3000 < await each.estimate_history_tokens() < 9000
             await chats(each, range(1, 25))
-            assert await each.get_history() == transcript(range(19, 25))
+            assert await each.get_history() == transcript(range(16, 25))
             assert str(await each.get_conversation_summary()).startswith("q0; looked; q1")
 
         told(story())
-        assert len(summaries(fake)) == 19
+        assert [len(asked["messages"]) for asked in summaries(fake)] == [2, 10, 10, 10]  # O-21: not at every message
         results = [request.body.count(b"r" * 16_000) for request in fake.requests]
-        assert max(results) == 6  # those of the newest ten messages, and of the one that is being answered
+        assert max(results) == 10  # those of fewer than twice ten messages, and of the one that is being answered
         assert not fake.refused
 
 
@@ -381,8 +381,8 @@ def test_a6_what_leaves_the_request_by_its_limits_is_summarised_first() -> None:
             far = {"enable_summarization": True, "summarization_threshold": 10**9}
             each = agent(fake, **far, tools=[giving(10)], limits=SMALL)
             await chats(each, range(9))
-            assert summaries(fake)[0]["messages"] == transcript(range(2))
-            assert (await each.get_history_length()) < 18
+            assert [asked["messages"] for asked in summaries(fake)] == [transcript(range(4))]
+            assert await each.get_history() == transcript(range(4, 9))
 
         told(story())
         assert beyond(fake.requests, SMALL) == []
@@ -414,15 +414,7 @@ def test_a7_the_bill_corrects_the_estimate_with_tools_too(monkeypatch: pytest.Mo
     monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
 
     def script(request: Received) -> Line:
-        answer: dict[str, Any] = {"role": "assistant", "content": "looked"}
-        ending = "stop"
-        if request.json["messages"][-1]["role"] == "user":
-            call = {"id": f"call_{len(request.body)}", "type": "function"}
-            call["function"] = {"name": "look", "arguments": '{"path":"a"}'}  # type: ignore[assignment]
-            answer, ending = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
-        usage = {"prompt_tokens": len(request.body) // 2, "completion_tokens": 1, "total_tokens": 1}
-        choice = {"index": 0, "finish_reason": ending, "message": answer}
-        return Reply(body=json.dumps({"choices": [choice], "usage": usage}).encode())
+        return billing(request, len(request.body) // 2)
 
     with ProviderFake("openai-chat", script) as fake:
 
@@ -437,6 +429,72 @@ def test_a7_the_bill_corrects_the_estimate_with_tools_too(monkeypatch: pytest.Mo
             assert unbilled < 0.6 * really
 
         told(story())
+
+
+@pytest.mark.parametrize("tools_tokens", [0, 5000])
+def test_a7_what_a_server_makes_of_tools_spoils_no_estimate(tools_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A7: one that bills tools at nothing, or at length, and texts at the rule's double: learned apart."""
+    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
+
+    def script(request: Received) -> Line:
+        return billing(request, 2 * ruled(request.json["messages"]) + tools_tokens)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            each = agent(fake, tools=[giving(4000)])
+            await chats(each, range(5))
+            really = 2 * ruled([*fake.requests[-1].json["messages"][1:], said("looked")])
+            assert 0.95 * really < await each.estimate_history_tokens() < 1.05 * really
+            each = agent(fake, tools=[giving(4000)])  # no estimate in between: the first bill is not forgotten
+            await each.chat("one")
+            assert await each.estimate_history_tokens() > 1.9 * (4000 / 4)
+
+        told(story())
+
+
+def test_a7_an_exact_count_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A7: what a server bills beyond it is its own, such as a prompt that it adds."""
+    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: lambda text: len(text.split()))
+
+    def script(request: Received) -> Line:
+        return billing(request, 900)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            for tools in ([], [giving(10)]):
+                each = agent(fake, tools=tools)
+                await each.set_history([user("four words are here"), said("and three more")])
+                assert await each.estimate_history_tokens() == (3 + 1 + 4) + (3 + 1 + 3)
+                await each.chat("look")
+                assert await each.estimate_history_tokens() < 80
+
+        told(story())
+
+
+def ruled(messages: list[dict[str, Any]]) -> int:
+    """Return what the rule expects of messages."""
+    texts = [str(m.get("content") or "") + (compact(m["tool_calls"]) if "tool_calls" in m else "") for m in messages]
+    roles = sum(-(-len(message["role"]) // 4) for message in messages)
+    return 3 * len(messages) + roles + sum(-(-len(text) // 4) for text in texts)
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def billing(request: Received, tokens: int) -> Line:
+    """Make one call for each question where there are tools, then answer; billed at so many tokens."""
+    answer: dict[str, Any] = {"role": "assistant", "content": "looked"}
+    ending = "stop"
+    if "tools" in request.json and request.json["messages"][-1]["role"] == "user":
+        function = {"name": "look", "arguments": '{"path":"a"}'}
+        call = {"id": f"call_{len(request.body)}", "type": "function", "function": function}
+        answer, ending = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+    usage = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    choice = {"index": 0, "finish_reason": ending, "message": answer}
+    return Reply(body=json.dumps({"choices": [choice], "usage": usage}).encode())
 
 
 def test_a6_d7_what_a_summary_is_made_of_is_sent_in_requests_within_the_limits() -> None:
@@ -463,6 +521,26 @@ def test_a6_d7_what_a_summary_is_made_of_is_sent_in_requests_within_the_limits()
 
         told(story())
         assert beyond(fake.requests, limits) == []
+
+
+def test_a6_d7_a_summarys_request_is_within_the_limits_to_the_byte() -> None:
+    """A6: messages of every size around the one of which two fit: what stands around them is counted too."""
+    limits = WindowLimits(max_bytes=2000)
+    with ProviderFake("openai-chat", summarising) as fake:
+
+        async def story() -> None:
+            for size in range(890, 950):
+                each = agent(fake, limits=limits)
+                await each.set_history([user("x" * size), user("y" * size)])
+                await each.summarize_history(keep_recent_count=0)
+
+        told(story())
+        told_at_once = [len(asked["messages"]) for asked in summaries(fake)]
+        assert told_at_once[0] == 2
+        assert told_at_once[-2:] == [1, 1]
+        assert beyond(fake.requests, limits) == []
+        largest = max(measured(request)[1] for request in fake.requests)
+        assert largest > limits.max_bytes - 64
 
 
 def test_a6_a_message_that_no_request_for_a_summary_holds_is_not_sent() -> None:

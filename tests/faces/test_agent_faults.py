@@ -72,6 +72,15 @@ async def set_summary(each: Agent) -> None:
     await each.set_conversation_summary("s")
 
 
+def noting_look(called: list[str]) -> Callable[[str], str]:
+    def look(path: str) -> str:
+        """Read a file."""
+        called.append(path)
+        return path
+
+    return look
+
+
 METHODS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]], str | None]] = {
     "chat": (chat, {}, WHOLE, None),
     "chat with a tool": (chat, {"tools": [look]}, WHOLE, None),
@@ -112,6 +121,9 @@ async def struck(
     Returns whether the method was still under way, and whether it was done all the same.
     """
     call, options, after, summary = METHODS[method]
+    called: list[str] = []
+    tools = [noting_look(called)] if "tools" in options else []
+    options = {**options, "tools": tools}
     plain = JournalStore(journal, namespace="n")
     await make(fake, store=plain, conversation="c").set_history(OLD)
     store = JournalStore(SuspendingJournal(journal), namespace="n")  # type: ignore[arg-type]
@@ -120,7 +132,7 @@ async def struck(
     place = f"{method} {cut.value} at await {step}"
     if ended.struck:
         assert not isinstance(ended.error, (MinutebookError, AssertionError)), f"{place}: {ended.error!r}"
-    again = make(fake, store=store, conversation="c")
+    again = make(fake, store=store, conversation="c", tools=tools)
     history = await again.get_history()
     assert history in (OLD, after), f"{place}: neither old nor new"
     done = history == after and await again.get_conversation_summary() == summary
@@ -134,6 +146,7 @@ async def struck(
         entry async for entry in plain.entries(again.key) if entry.kind is Kind.INPUT and b'"asks"' in entry.payload
     ]
     assert len(inputs) == 1 + repeated, f"{place}: the message is recorded {len(inputs)} times"
+    assert len(called) <= 1 + repeated, f"{place}: the tool ran {len(called)} times"
     await plain.verify(again.key)
     return ended.struck, done
 
@@ -292,6 +305,44 @@ def test_a9_o33_killed_in_the_middle_and_gone_on_with(where: str, tmp_path: Path
                     *("first", "answer to first", "asks")
                 ]
                 assert await each.get_history() == [*before, user("asks"), said("answer to asks")]
+                await store.verify(each.key)
+
+        asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
+def test_a9_o33_i44_killed_in_a_tool_it_is_told_as_unknown_and_not_run_again(tmp_path: Path) -> None:
+    """A9, O-33, I-44: whoever says the same words after the kill has the model told that nobody knows."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+
+    def answering(request: Received) -> Line:
+        newest = request.json["messages"][-1]
+        return asking("a") if newest["content"] == "asks" else echo(request)
+
+    with ProviderFake("openai-chat", answering) as fake:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, path, fake.base_url, "tool"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in range(2)] == ["said\n", "called\n"]
+        child.kill()
+        child.wait()
+        called: list[str] = []
+
+        async def story() -> None:
+            async with SQLiteStore(path, namespace="n") as store:
+                each = agent(fake, store=store, conversation="c", tools=[noting_look(called)])
+                await each.recover(worker_stopped=True)
+                unknown = '{"error":{"interrupted":"outcome unknown"}}'
+                assert await each.chat("asks") == f"answer to {unknown}"
+                assert [message["role"] for message in fake.requests[-1].json["messages"][3:]] == [
+                    *("user", "assistant", "tool")
+                ]
+                assert called == []
                 await store.verify(each.key)
 
         asyncio.run(story())

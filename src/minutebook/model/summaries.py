@@ -71,6 +71,11 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Summary).decode
 
 
+def drawn_fence(fresh: str) -> str:
+    """Return a fence made of an unguessable id: a mark that nobody who wrote what stands inside could know."""
+    return hashlib.sha256(fresh.encode()).hexdigest()[:32]
+
+
 def fenced(text: str, covered: Covered, fence: str) -> Summary:
     """Return the summary of `covered`, inside a fence that nobody who wrote `text` could know."""
     return Summary(

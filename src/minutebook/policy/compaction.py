@@ -18,7 +18,7 @@ from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, reread
 from minutebook.model.colours import refuse_loopless
 from minutebook.model.shown import type_alone
-from minutebook.model.summaries import Covered, Summary, checked_summary, covering, fenced
+from minutebook.model.summaries import Covered, Summary, checked_summary, covering, drawn_fence, fenced
 from minutebook.policy.projection import unit_fragments
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def summarising(
     return Summarising(
         summarize=cast("Summarize", summarize),
         max_bytes=size,
-        fence=lambda: hashlib.sha256(fresh_id().encode()).hexdigest()[:32],
+        fence=lambda: drawn_fence(fresh_id()),
     )
 
 

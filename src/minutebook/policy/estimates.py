@@ -3,8 +3,12 @@ How many tokens a chat's messages take, without asking a server (SPEC A7).
 
 Where a tokenizer is at hand its counts are exact for the models that it is of. Otherwise the estimate is a rule that
 anybody can check: a quarter of a token for each ASCII character and one for each other, with `PER_MESSAGE` for each
-message. Either is corrected by what a server billed for the last request, as a ratio of what was expected of it, so
-that another tokenizer, and a template that adds words of its own, are learned from the first answer on.
+message. The rule is corrected by what a server billed, as a ratio of what was expected, so that another tokenizer, and
+a template that adds words of its own, are learned from the first answer on.
+
+What a server makes of tools nobody knows from here: it may write their schemas out at length, or in a few words. So
+requests with tools are learned from by two bills for the same tools: what the tools take is in both, and the difference
+is what messages take.
 """
 
 from __future__ import annotations
@@ -28,11 +32,21 @@ PER_MESSAGE: Final = 3
 MIN_RATIO, MAX_RATIO = 0.25, 8.0
 """A bill beyond these is not believed: it is of something else than was expected."""
 
+APART: Final = 100
+"""Expected tokens between two requests with tools, below which the difference of their bills tells nothing."""
+
 
 def estimated_text(text: str) -> int:
     """Return the estimate for a text: a quarter of a token for each ASCII character and one for each other."""
     other = sum(not char.isascii() for char in text) if not text.isascii() else 0
     return other + math.ceil((len(text) - other) / 4)
+
+
+class Billed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was expected of a request's messages, and what a server billed for them, and for tools where it had some."""
+
+    expected: int
+    tokens: int
 
 
 class Estimates(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +69,15 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is estimated where so many tokens were expected."""
         return math.ceil(expected * self.ratio)
 
-    def learned(self, expected: int, billed: int | None) -> Estimates:
-        """Return the estimates after a server billed `billed` tokens for a request of `expected`."""
-        if not billed or not expected:
-            return self
-        ratio = billed / expected
+    def learned(self, newest: Billed) -> Estimates:
+        """Return the estimates after a bill for a request without tools."""
+        return self._believed(newest.tokens, newest.expected)
+
+    def learned_beside_tools(self, first: Billed, newest: Billed) -> Estimates:
+        """Return the estimates after two bills for requests with the same tools, once they are far enough apart."""
+        apart = newest.expected - first.expected
+        return self._believed(newest.tokens - first.tokens, apart) if abs(apart) >= APART else self
+
+    def _believed(self, billed: int, expected: int) -> Estimates:
+        ratio = billed / expected if expected else 0
         return msgspec.structs.replace(self, ratio=ratio) if MIN_RATIO <= ratio <= MAX_RATIO else self

@@ -9,7 +9,7 @@ places of instructions, in the summary's entry: the rest is a pure function of t
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -182,6 +182,27 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
             if each.role == "assistant" and each.seq > max(covered, self.start):
                 told.append(each)
         return told
+
+
+KEEP_RECENT: Final = 10
+"""How many messages stay whole when the others are summarised (SPEC A6)."""
+
+
+def kept_whole(said: Sequence[Said], limit: int, held: int | None = None) -> int:
+    """
+    Return how many of the newest messages stay whole when a summary is made by itself: ten, or half of a smaller room.
+
+    The room is what a history's `limit` leaves beside its instructions, and the `held` messages of a request that does
+    not hold all of them. Messages come in pairs, so half of it is counted in pairs too; the next pair has its place in
+    the other half, and pushes out nothing that no summary has told.
+    """
+    room = limit - len(instruction_places(said))
+    return max(0, min(KEEP_RECENT, (room if held is None else min(room, held)) // 4 * 2))
+
+
+def has_grown(said: Sequence[Said], start: int, keep: int) -> bool:
+    """Return whether as many messages came behind what stayed whole as did stay: then a summary is worth a request."""
+    return sum(each.seq > start for each in said if not each.instructs) >= 2 * keep
 
 
 def parted(said: Sequence[Said], keep: int) -> Parting:

@@ -15,7 +15,6 @@ from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessa
 from minutebook.model import codec
 from minutebook.model.chat_messages import ROLES, ConversationMessage, role_of
 from minutebook.model.entries import INJECTION, Draft
-from minutebook.model.summaries import within_brackets
 from minutebook.providers.decision import Diagnosis, token_count, violation
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import opened
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
+
+_NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
+"""What the API takes as the name of who speaks."""
 
 _FIELDS: Final = ("role", "content", "name")
 _USABLE: Final = frozenset({Diagnosis.LENGTH.value, Diagnosis.REFUSAL.value})
@@ -69,8 +71,11 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
     """
     Return a message of a history as a copy, once it is one (SPEC A4).
 
+    What an agent says may be blank, since a server may have said it. Nobody else says nothing: there would be nothing
+    to answer, and servers refuse it (case O-13).
+
     Raises:
-        InvalidMessage: it has another role or field, no content, or a name that is none; `field` names it.
+        InvalidMessage: it has another role or field, no content, a blank one, or a name that is none; `field` names it.
         InvalidValue: a text that is no Unicode.
     """
     if not isinstance(message, dict):
@@ -78,17 +83,29 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
     given = cast("dict[object, JSON]", message)
     for field in given:
         if field not in _FIELDS:
-            shown = field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
+            shown = plain_name(field)
             raise _refused(f"the field {shown!r} is unknown; a message has role, content and name", path, shown)
     role = role_of(given)
     if role is None:
         raise _refused(f"the field 'role' is one of {', '.join(ROLES)}", path, "role")
     checked: ConversationMessage = {"role": role, "content": _checked_text(given.get("content"), path, "content")}
+    if role != "assistant" and not checked["content"].strip():
+        raise _refused("the field 'content' is blank; say something", path, "content")
     if given.get("name") is not None:
         checked["name"] = _checked_text(given["name"], path, "name")
-        if not checked["name"]:
-            raise _refused("the field 'name' is empty; leave it out", path, "name")
+        if not _NAME.fullmatch(checked["name"]):
+            raise _refused(
+                "the field 'name' is 1 to 64 characters without blanks and <, >, |, \\ and /, as the API has it; "
+                "mend it or leave it out",
+                path,
+                "name",
+            )
     return checked
+
+
+def plain_name(field: object) -> str:
+    """Return the name of an unknown field as an error shows it: what is no plain name may be content."""
+    return field if isinstance(field, str) and field.isidentifier() and len(field) <= 40 else "another"
 
 
 def _checked_text(value: object, path: str, field: str) -> str:
@@ -123,15 +140,15 @@ def _text(message: dict[str, JSON]) -> str:
     return content if isinstance(content, str) and content else refusal if isinstance(refusal, str) else ""
 
 
-def weighed(messages: bytes, *more: bytes) -> list[tuple[str, str, str]]:
-    """Return role, text and name of a request's messages, calls among the texts, and each of `more` as one message."""
+def weighed(messages: bytes) -> list[tuple[str, str, str]]:
+    """Return role, text and name of a request's messages, calls among the texts."""
     found: list[tuple[str, str, str]] = []
     for value in cast("list[dict[str, JSON]]", codec.reread(messages)):
         calls = value.get("tool_calls")
         said = _text(value) + (codec.encode(calls).decode() if calls else "")
         name = value.get("name")
         found.append((str(value.get("role")), said, name if isinstance(name, str) else ""))
-    return found + [("", each.decode(), "") for each in more if each]
+    return found
 
 
 def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
@@ -161,13 +178,17 @@ def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
     return draft, said, token_count(CHAT.billed(body))
 
 
-def with_context(messages: bytes, context: str) -> bytes:
-    """Return a request's messages with a context before what the newest user's message says (SPEC A2)."""
+def fenced_context(context: str, fence: str) -> str:
+    """Return a context as it is told: unaltered, inside a fence that nobody who wrote it could know (SPEC A2)."""
+    return f"<context {fence}>\n{context}\n</context {fence}>"
+
+
+def with_context(messages: bytes, told: str) -> bytes:
+    """Return a request's messages with a context, as it is told, before what the newest user's message says."""
     fragments = _slices.items(messages)
     for place in reversed(range(len(fragments))):
         value = codec.reread(fragments[place])
         if isinstance(value, dict) and value.get("role") == "user":
-            told = f"[Context for this message: {within_brackets(context)}]"
             fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
             break
     return b"[%b]" % b",".join(fragments)

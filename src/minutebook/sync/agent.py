@@ -70,9 +70,21 @@ class Agent(Closing, Over[asynchronous.Agent]):
             extra_body=extra_body,
             limits=limits,
         )
-        self.name = self._core.name
-        self.goal = self._core.goal
-        self.conversation = self._core.conversation
+
+    @property
+    def name(self) -> str:
+        """What the agent is called. Another name is another agent, with the same conversation if need be."""
+        return self._core.name
+
+    @property
+    def goal(self) -> str:
+        """What the agent is for."""
+        return self._core.goal
+
+    @property
+    def conversation(self) -> str:
+        """The conversation's id in the store."""
+        return self._core.conversation
 
     @property
     def agent_id(self) -> str:

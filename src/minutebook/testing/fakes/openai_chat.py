@@ -2,6 +2,7 @@
 OpenAI Chat Completions, and the count endpoint that llama.cpp's server has for it.
 
     messages are of the SDK's types, every object closed; `annotations`, which the answer has, may come back
+    a name of who speaks has 64 characters at most, and no blanks, `<`, `>`, `|`, backslashes or slashes
     tool messages stand directly behind the assistant message whose calls they answer, one for each call
     an assistant message has content, a refusal or calls
     call ids have 40 characters at most, and stand once in a request (stricter than the service, which repeats some)
@@ -12,6 +13,7 @@ The service has no count endpoint for this API; what is counted here is what `us
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +46,8 @@ COUNTED: Final = (
 _TYPE: Final = ("openai.types.chat.completion_create_params", "CompletionCreateParamsNonStreaming")
 _ANSWERED: Final = ("ChatCompletionAssistantMessageParam", "annotations")
 _MAX_ID_CHARACTERS: Final = 40
+_MAX_NAME_CHARACTERS: Final = 64
+_SPEAKER: Final = re.compile(r"[^\s<|\\/>]{1,64}")
 
 
 def _request_shape() -> Shape:
@@ -91,7 +95,7 @@ def _sequence(messages: list[Any]) -> Problem | None:
             problem = None if answering else _stray(index)
             problem = problem or _answer(message, waiting, index)
         else:
-            problem = _unanswered(waiting) or _content(message, index)
+            problem = _unanswered(waiting) or _content(message, index) or _speaker(message, index)
             answering = bool(message.get("tool_calls"))
         problem = problem or _calls(message, waiting, seen, index)
         if problem is not None:
@@ -131,6 +135,17 @@ def _content(message: dict[str, Any], index: int) -> Problem | None:
         place = at("messages", index, "content")
         return invalid(f"Invalid value for '{place}': expected a string, got null.", place, "invalid_type")
     return _empty(message, index)
+
+
+def _speaker(message: dict[str, Any], index: int) -> Problem | None:
+    name = message.get("name")
+    if name is None or message["role"] == "function" or _SPEAKER.fullmatch(name):
+        return None
+    place = at("messages", index, "name")
+    told = "string does not match pattern. Expected a string that matches the pattern '^[^\\s<|\\\\/>]+$'."
+    if len(name) > _MAX_NAME_CHARACTERS:
+        told = f"string too long. Expected a string with maximum length {_MAX_NAME_CHARACTERS}."
+    return invalid(f"Invalid '{place}': {told}", place, "invalid_value")
 
 
 def _empty(message: dict[str, Any], index: int) -> Problem | None:
