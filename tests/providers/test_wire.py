@@ -423,8 +423,8 @@ def test_o13_a_message_without_usable_content_is_kept_and_never_sent(wire, said)
 @pytest.mark.parametrize("key", ["refusal", "reasoning_content", "audio", "tool_calls"])
 def test_o13_anything_said_counts_as_content(key):
     """A refusal, reasoning, audio or a call alone is worth sending."""
-    value = [{"id": "c", "function": {"name": "f", "arguments": ""}}] if key == "tool_calls" else "x"
-    assert CHAT.response({"role": "assistant", "content": None, key: value}).messages == 1
+    objects = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}], "audio": {"id": "a"}}
+    assert CHAT.response({"role": "assistant", "content": None, key: objects.get(key, "x")}).messages == 1
 
 
 def test_c2_fields_with_nothing_in_them_are_no_call_and_no_content():
