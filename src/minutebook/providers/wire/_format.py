@@ -81,6 +81,10 @@ class Format(ABC):
     def complete(self, output: JSON) -> Reply | None:
         """Return what `output` answers, if it already is a complete result of this format."""
 
+    def check_complete(self, call: Call, output: JSON) -> None:
+        """Refuse a complete result in a form that the provider does not take for `call`: `InvalidMessage`."""
+        del call, output
+
     def pieces(self, messages: Iterable[Piece]) -> Iterable[Piece]:
         """Return the steps of a transcript; here every message is one."""
         return messages
@@ -153,6 +157,7 @@ class Format(ABC):
 
         Raises:
             PairingViolation: a complete message that answers another call.
+            InvalidMessage: a value that no result of this call is made of, or a complete one in another form.
             InvalidValue: what JSON cannot hold.
         """
         payload, value = _bodies.opened(output)
@@ -165,6 +170,8 @@ class Format(ABC):
                 f"the message answers another call than the one at position {position}; give it with its own call",
                 call=position,
             )
+        else:
+            self.check_complete(call, value)
         return self._resulted(payload, value, position)
 
     def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
