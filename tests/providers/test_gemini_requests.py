@@ -16,6 +16,7 @@ from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Server, acting,
 from minutebook import sync
 from minutebook.decisions import GeminiDecisionProvider, HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
+from minutebook.providers.counting import GEMINI as COUNTING
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.gemini_http import BASE_URL, Httpx2Post
 from minutebook.testing import drive
@@ -141,7 +142,7 @@ def test_d15_options_are_checked_at_construction(options: dict[str, Any]) -> Non
     """D4, D15: no cache, continuation or second candidate, in either spelling."""
     with pytest.raises(InvalidOption):
         sync.GeminiDecisionProvider(**{"model": "m", **options})
-    assert GEMINI.own.isdisjoint(GEMINI.counted - {"contents", "systemInstruction", "tools"})
+    assert GEMINI.own.isdisjoint(COUNTING.counted - {"contents", "systemInstruction", "tools"})
 
 
 def test_a_key_comes_from_the_option_the_environment_or_the_client(

@@ -138,11 +138,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]
-    """The fields that are ours, or that would make the provider keep or choose a history of its own."""
-    counted: frozenset[str]
-    """The fields that the counting endpoint takes."""
-    uncounted: frozenset[str]
-    """The fields that change no count. One in neither set is refused where requests are counted."""
+    """The fields that are ours, and those by which the provider would keep or choose a history of its own."""
     shared: Mapping[str, frozenset[str]] = {}
     """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
     withheld: str = ""

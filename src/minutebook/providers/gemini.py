@@ -165,10 +165,8 @@ GEMINI: Final = Api(
         assembled=joined_parts,
     ),
     billed=billed,
-    own=_spelled("model", "contents", "systemInstruction", "tools", "cachedContent", "continuationToken", "store")
+    own=_spelled("model", "contents", "systemInstruction", "tools", *GEMINI_COUNTING.switched_off)
     | {"generation_config"},
-    counted=GEMINI_COUNTING.counted,
-    uncounted=GEMINI_COUNTING.uncounted,
     shared={
         "generationConfig": _spelled(
             *("responseMimeType", "responseSchema", "responseJsonSchema", "maxOutputTokens", "candidateCount")

@@ -175,7 +175,7 @@ class OpenAIResponses(Format):
         kind = _output_of(call)
         if kind not in _PLAIN:
             raise InvalidMessage(
-                f"a {call.name} is answered by a complete item of the type {kind}; give that", path="$"
+                f"a call of the type {call.name} is answered by a complete item of the type {kind}; give that", path="$"
             )
         content = output if are_parts(output, _PARTS) else as_text(output)
         return {"type": kind, "call_id": call.id, "output": content}
