@@ -280,6 +280,7 @@ class GeminiDecisionProvider(ApiProvider):
     Options and refusals are those of `OpenAIDecisionProvider`, with these differences:
 
     Args:
+        model: the model's name, as in `gemini-4-pro` or, as the API lists it, `models/gemini-4-pro`.
         client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
         base_url: the service's address, such as `https://generativelanguage.googleapis.com`; also beside a client.
             A version of the API in its path (`…/v1beta`) is asked for, otherwise it is `v1`.

@@ -75,7 +75,7 @@ class Steps:
 
     Args:
         api: how requests and bodies look.
-        model: the provider's name of the model; part of every conversation's identity.
+        model: the provider's name of the model, without the prefix of its lists; part of every conversation's identity.
         decision_interface: `native` (provider tool calling) or `structured` (typed JSON output).
         history: options, `None` for the defaults, or `False` for none.
         max_output_tokens: the provider's bound on what it generates.
@@ -108,7 +108,7 @@ class Steps:
         reasoning: Reasoning = "keep",
     ) -> None:
         self.api = api
-        self.model = codec.text(model, "model")
+        self.model = codec.text(model, "model").removeprefix(api.model_prefix)
         if not self.model.strip():
             raise InvalidOption("model names the provider's model", option="model")
         self.interface = _interface(api, decision_interface)

@@ -119,6 +119,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Where requests are posted; `{model}` in it stands for the model's name."""
     count_path: str
+    model_prefix: str = ""
+    """What the provider writes before a model's name where it lists them; a name is given with it or without."""
     fields: Callable[[Ask], Fields]
     """Return the fields of the request body."""
     code: Code

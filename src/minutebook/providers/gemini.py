@@ -153,6 +153,7 @@ GEMINI: Final = Api(
     name="gemini",
     path="/models/{model}:generateContent",
     count_path="/models/{model}:countTokens",
+    model_prefix="models/",
     fields=request_fields,
     code=lambda error: code_of(200, error),
     check=check,
