@@ -6,10 +6,12 @@ The clients are the real ones and the fakes hold every request to the SDK's own 
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 
 import anthropic
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ParsedChatCompletion
@@ -478,3 +480,93 @@ def test_o12_a_turn_after_a_list_that_ends_in_an_open_call_names_the_way_out():
     with conversation.turn("And now?") as turn:
         assert len(turn.window().messages) == 4
         turn.respond(MESSAGE)
+
+
+# --- what is given in a response's place -----------------------------------------------------------------------------
+
+PIECE = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "geheim"}}]}
+CHAT_BODY = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": "geheim"}}]}
+CLAUDE_BODY = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, r"the prompt was blocked \(SAFETY\)"),
+        ("gemini", {"prompt_feedback": {"block_reason": "OTHER"}, "candidates": []}, r"blocked \(OTHER\)"),
+        ("gemini", {"promptFeedback": {"blockReason": "geheim"}}, "the prompt was blocked, so"),
+        ("gemini", {"usageMetadata": {}}, "a body without candidates"),
+        ("gemini", CHAT_BODY, "a body of the format openai-chat"),
+        ("gemini", CLAUDE_BODY, "a body of the format anthropic"),
+        ("openai-responses", CHAT_BODY, "a body of the format openai-chat"),
+        ("openai-responses", MESSAGE, "give the list of all items"),
+        ("openai-responses", {}, "a body without output"),
+        ("openai-responses", {"type": "response.output_text.delta", "delta": "geheim"}, "a piece of a stream"),
+        ("openai-responses", {"type": "response.completed", "response": {"output": []}}, "give its `response`"),
+        ("openai-chat", {}, "a body without choices"),
+        ("openai-chat", PIECE, "a piece of a stream"),
+        ("openai-chat", {"object": "response", "output": []}, "a body of the format openai-responses"),
+        ("openai-chat", {"candidates": []}, "a body of the format gemini"),
+        ("openai-chat", CLAUDE_BODY, "a body of the format anthropic"),
+        ("openai-chat", [MESSAGE], "a list is no response"),
+        ("openai-chat", "geheim", "give that, as bytes or as the SDK's object"),
+        ("openai-chat", b'data: {"geheim":1}\n\n', "a stream is no response"),
+        ("anthropic", {}, "a body without content"),
+        ("anthropic", {"type": "message_start", "message": {}}, "a piece of a stream"),
+        ("anthropic", b'event: message_start\ndata: {"geheim":1}\n\n', "a stream is no response"),
+        ("anthropic", (each for each in ["geheim"]), "a stream is no response"),
+        ("anthropic", httpx2.Response(200, json={"a": "geheim"}), r"give response\.content"),
+    ],
+)
+def test_i37_what_is_no_response_is_called_by_its_name_and_never_quoted(name, given, told):
+    """It says what was given and what to give; nothing of it is repeated, and nothing is recorded."""
+    conversation = Conversation(MemoryStore(), "c", format=name)
+    with pytest.raises(InvalidMessage, match=told) as refusal, conversation.turn("Where is it?") as turn:
+        turn.respond(given)
+    assert "geheim" not in str(refusal.value)
+    assert refusal.value.facts["path"].startswith("$")
+    assert not any(entry.kind is Kind.RESPONSE for entry in conversation.entries())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"role": "assistant", "content": 7}, "neither a text nor a list of parts"),
+        ({"choices": []}, "0 choices where exactly one is kept"),
+        ({"error": {"message": "no"}}, "the body is an error"),
+        ({"choices": [{"message": {"role": "assistant", "tool_calls": [7]}}]}, "a JSON object is needed here"),
+    ],
+)
+def test_bad_input_a_response_of_the_right_form_keeps_its_own_refusal(given, told):
+    """The general word is for what is none at all."""
+    with pytest.raises(InvalidMessage, match=told):
+        wire_format("openai-chat").response(given)
+
+
+def raw_forms(name, url):
+    """Return what the real client of an API gives that is no response, each with what is told of it."""
+    api = APIS[name](url)
+    asked = {"model": "m", "stream": True, **({"max_tokens": 9} if name == "anthropic" else {})}
+    asked |= {"input": "q", "store": False} if name == "openai-responses" else {"messages": [QUESTION]}
+    path = {"openai-chat": "chat.completions", "openai-responses": "responses", "anthropic": "messages"}[name]
+    create = functools.reduce(getattr, path.split("."), api.client)
+    yield create.create(**asked), "a stream is no response"
+    yield next(iter(create.create(**asked))), "a piece of a stream is no response"
+    yield create.with_raw_response.create(**{**asked, "stream": False}), r"give response\.http_response\.content"
+    if name == "openai-responses":
+        yield list(create.create(**asked))[-1], "give its `response`"
+
+
+@each_api
+def test_c2_what_a_real_client_gives_beside_responses_is_refused_with_what_to_give(name):
+    """A stream, its first event, a raw response; the content of that is taken."""
+    with ProviderFake(name, (Answer(text="hi"),) * 5) as fake:
+        wire = wire_format(name)
+        for given, told in raw_forms(name, fake.base_url):
+            with pytest.raises(InvalidMessage, match=told):
+                wire.response(given)
+            if "content" in told:
+                assert wire.response(given.http_response.content).messages == 1
+            close = getattr(given, "close", None)
+            if close is not None:
+                close()

@@ -17,6 +17,7 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidVal
 from minutebook.model import codec
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
+from minutebook.providers.wire._mistaken import mistaken
 from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
 
@@ -137,14 +138,16 @@ class Format(ABC):
         A response without usable content is kept and has nothing to send (case O-13).
 
         Raises:
-            InvalidMessage: an error object, a body without a message, or one with several alternatives.
+            InvalidMessage: an error object, a body without a message or with several alternatives, a stream or a piece
+                of one, an HTTP response in the place of its body, or the body of another format.
             InvalidValue: not strict JSON.
         """
-        payload, value = _bodies.opened(body)
+        payload, value = _bodies.opened_response(body)
         try:
             return self.responded(payload, value, "$")
         except InvalidMessage as error:
-            raise InvalidMessage(f"{error}; this conversation's format is {self.name}", **error.facts) from None
+            told = mistaken(value, self.name) or error
+            raise InvalidMessage(f"{told}; this conversation's format is {self.name}", **error.facts) from None
 
     def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
         """Return the calls of a response's fragment with their arguments as the provider wrote them."""
