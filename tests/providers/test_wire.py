@@ -373,6 +373,85 @@ def test_bad_input_44_a_complete_result_is_taken_as_is_and_only_for_its_own_call
     assert caught.value.call == 1
 
 
+CLAUDE_CALL = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+
+
+def claude_turn(*blocks, results=("r",), then="next"):
+    """Return the messages of a window behind a turn whose first answer is these blocks, and the conversation."""
+    conversation = Conversation(MemoryStore(), "c", format="anthropic")
+    with conversation.turn("Do it.") as turn:
+        calls = turn.respond({"role": "assistant", "content": list(blocks)})
+        for call, result in zip(calls, results, strict=False):
+            turn.result(call, result)
+        if calls:
+            turn.respond({"role": "assistant", "content": "done"})
+    with conversation.turn(then) as turn:
+        sent = turn.window().messages
+        turn.respond({"role": "assistant", "content": "done"})
+    return sent, conversation
+
+
+@pytest.mark.parametrize("unsealed", [{"thinking": "hm"}, {"thinking": "", "signature": None}])
+def test_o12_thinking_that_nothing_seals_is_kept_and_not_sent(unsealed):
+    """Servers of Anthropic's kind make it; the API's type requires the signature, and would refuse every request."""
+    thought = {"type": "thinking", **unsealed}
+    sent, conversation = claude_turn(thought, CLAUDE_CALL)
+    assert sent[1] == {"role": "assistant", "content": [CLAUDE_CALL]}
+    assert check_messages(sent) is None
+    assert check_messages([sent[0], {"role": "assistant", "content": [thought, CLAUDE_CALL]}, *sent[2:]]) is not None
+    assert any(b'"thinking"' in entry.payload for entry in conversation.entries())
+    assert ANTHROPIC.response({"role": "assistant", "content": [thought]}).messages == 0
+
+
+def test_o12_redacted_thinking_is_sealed_by_its_data_and_an_empty_signature_is_the_servers_own():
+    """`data` is what the API requires there. An empty signature is of the API's type: it goes back as it came."""
+    bare, sealed = {"type": "redacted_thinking"}, {"type": "redacted_thinking", "data": "eA=="}
+    local = {"type": "thinking", "thinking": "hm", "signature": ""}
+    sent, _ = claude_turn(bare, sealed, local, CLAUDE_CALL)
+    assert sent[1]["content"] == [sealed, local, CLAUDE_CALL]
+    assert check_messages(sent) is None
+
+
+@pytest.mark.parametrize("ids", [("functions.f:0",), ("",), ("t 1!",), ("a:b", "a:b"), ("fine", "ä"), ("", "")])
+def test_o09_a_call_id_that_anthropic_refuses_gets_another_in_requests(ids):
+    """Case O-09: as a repeated one does, with its result; the record keeps what the server wrote."""
+    calls = [{**CLAUDE_CALL, "id": id_} for id_ in ids]
+    sent, conversation = claude_turn(*calls, results=[f"result {n}" for n in range(len(ids))])
+    assert check_messages(sent) is None
+    made = [block["id"] for block in sent[1]["content"]]
+    assert [block["tool_use_id"] for block in sent[2]["content"]] == made
+    assert [block["content"] for block in sent[2]["content"]] == [f"result {n}" for n in range(len(ids))]
+    assert [new for new, old in zip(made, ids, strict=True) if old == "fine"] == ["fine"] * ids.count("fine")
+    assert check_messages([sent[0], {"role": "assistant", "content": calls}, *sent[2:]]) is not None
+    recorded = next(entry for entry in conversation.entries() if entry.kind is Kind.RESPONSE)
+    assert [block["id"] for block in json.loads(recorded.payload)["content"]] == list(ids)
+
+
+@pytest.mark.parametrize(
+    "members", [{"content": None}, {"content": 7}, {"content": {"text": "x"}}, {"is_error": None}, {"is_error": 1}]
+)
+def test_o12_a_complete_result_of_anthropics_holds_what_the_api_takes(members):
+    """A member that no request may hold is refused where it is given: as a result, and in a transcript."""
+    result = {"type": "tool_result", "tool_use_id": "t", **members}
+    message_of_results = {"role": "user", "content": [result]}
+    listed = [
+        {"role": "user", "content": "Do it."},
+        {"role": "assistant", "content": [CLAUDE_CALL]},
+        message_of_results,
+        {"role": "assistant", "content": "done"},
+    ]
+    assert check_messages(listed[:3]) is not None
+    for whole in (result, message_of_results):
+        with pytest.raises(InvalidMessage, match=next(iter(members))) as refusal:
+            ANTHROPIC.result(0, Call("t", "f"), whole)
+        assert refusal.value.facts["path"].endswith(f".{next(iter(members))}")
+    with pytest.raises(InvalidMessage):
+        Conversation(MemoryStore(), "c", format="anthropic").append(listed)
+    bare = {"type": "tool_result", "tool_use_id": "t"}
+    assert json.loads(fragment(ANTHROPIC.result(0, Call("t", "f"), bare))) == bare
+    assert check_messages([*listed[:2], {"role": "user", "content": [bare]}]) is None
+
+
 def test_d8_a_custom_call_is_answered_by_its_own_item():
     """Responses answers a custom call by another item type; given complete it is taken as it is."""
     ready = {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}

@@ -22,6 +22,7 @@ from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from minutebook.model.codec import JSON
@@ -42,6 +43,7 @@ class Format(ABC):
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
     binds: bool = False
+    id_form: re.Pattern[str] | None = None
     loops: bool = True
     list_key: str = "content"
     """Where a message has what it says: a text, or a list of parts."""

@@ -32,7 +32,7 @@ _BLOCKED: Final = frozenset(
 )
 
 
-def is_event_stream(body: bytes) -> bool:
+def is_event_stream(body: bytes | bytearray) -> bool:
     """Return whether bytes are those of a streamed response: server-sent events, and no JSON."""
     return body.lstrip().startswith((b"data:", b"event:"))
 
