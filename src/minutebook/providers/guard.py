@@ -11,7 +11,6 @@ One coroutine serves both colours; under the blocking transport it ends without 
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -39,6 +38,7 @@ from minutebook.providers.counting import (
 from minutebook.providers.decision import unavailable
 from minutebook.providers.endpoints import OFFICIAL, Entrance, entrance, httpx2_module, place_of, places
 from minutebook.providers.explicit import check_explicit
+from minutebook.providers.sdk_http import own_error, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -99,7 +99,7 @@ class Guard:
         way = entrance(request, self._official, place_of(request, self._places))
         if way is not None:
             request = await self._counted(request, way, forward)
-        response: Response = await _result(forward(request))
+        response: Response = await result_of(forward(request))
         if 300 <= response.status_code < 400:
             await self._close(response)
             raise unavailable("redirect_refused", response.status_code)
@@ -143,7 +143,7 @@ class Guard:
     async def _count(self, request: Request, forward: Forward) -> bytes:
         failure: ProviderContextCountUnavailable
         try:
-            response = await _result(forward(request))
+            response = await result_of(forward(request))
             try:
                 return await self._read(response)
             finally:
@@ -246,7 +246,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         try:
             returned = await call_next(request)
         except Exception as error:
-            refusal = refusal_in(error)
+            refusal = own_error(error) or error
         else:
             return await self._guard.carried(returned)
         raise refusal
@@ -266,16 +266,6 @@ class ContextGuardTransport(AsyncBaseTransport):
         traceback: TracebackType | None = None,
     ) -> None:
         await self._inner.__aexit__(exc_type, exc_value, traceback)
-
-
-def refusal_in(error: Exception) -> Exception:
-    """Return the error of ours that an SDK wrapped; `error` itself when there is none."""
-    cause: BaseException | None = error
-    for _ in range(8):
-        if isinstance(cause, MinutebookError):
-            return cause
-        cause = cause.__cause__ if cause else None
-    return error
 
 
 def carrier(transport: object, method: str, default: str) -> Any:
@@ -350,8 +340,3 @@ def _bounded(chunk: bytes, before: int) -> bytes:
     if before + len(chunk) > MAX_COUNT_BYTES:
         raise count_failed("count_too_long")
     return chunk
-
-
-async def _result(returned: Any) -> Any:
-    """Return what a transport of either colour comes to."""
-    return await returned if inspect.isawaitable(returned) else returned

@@ -219,7 +219,7 @@ class SdkPost:
         except module.APITimeoutError:
             failure = unavailable("timeout")
         except module.APIConnectionError as error:
-            failure = _own_error(error) or connection_failed(error.__cause__ or error, moved=moved)
+            failure = own_error(error) or connection_failed(error.__cause__ or error, moved=moved)
         except getattr(module, self._sdk.base_error):
             failure = unavailable("client_failed")
         except MinutebookError:
@@ -392,11 +392,11 @@ def _unknown_sender(sdk: Sdk) -> InvalidOption:
 _OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-def _own_error(error: BaseException) -> MinutebookError | None:
+def own_error(error: BaseException) -> MinutebookError | None:
     """Return the error of this package that an SDK wrapped: a refusal from inside a transport keeps its code."""
     cause: BaseException | None = error
     for _ in range(8):
-        cause = cause.__cause__ if cause is not None else None
         if isinstance(cause, MinutebookError):
             return cause
+        cause = cause.__cause__ if cause is not None else None
     return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
+from minutebook.providers.guard import Guard, Provider, carrier
+from minutebook.providers.sdk_http import own_error
 from minutebook.sync.driving import drive
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ContextGuardTransport(BaseTransport):
         try:
             returned = call_next(request)
         except Exception as error:
-            refusal = refusal_in(error)
+            refusal = own_error(error) or error
         else:
             return drive(self._guard.carried(returned))
         raise refusal
