@@ -125,7 +125,8 @@ class SdkPost:
         blocking: whether no event loop runs this.
 
     Raises:
-        InvalidOption: a client that is none or of an unknown version, or options of a client beside one.
+        InvalidOption: a client that is none or of an unknown version, options of a client beside one, or a base URL
+            that is none.
         BlockingMismatch: a client of the other colour.
     """
 
@@ -141,6 +142,8 @@ class SdkPost:
         for name, value in (("base_url", base_url), ("api_key", api_key)):
             if value is not None and (client is not None or type(value) is not str or not value):
                 raise InvalidOption(f"{name} is a text, and given without a client", option=name)
+        if base_url is not None:
+            check_base_url(base_url, "https://models.example.com/v1")
         self._sdk = sdk
         self._settings = {"base_url": base_url, "api_key": api_key}
         self._blocking = blocking
@@ -158,7 +161,8 @@ class SdkPost:
         Have a client, so that a missing package or key is told before anything is recorded.
 
         Raises:
-            InvalidOption: the package is absent or of an unknown version, or nothing names a key.
+            InvalidOption: the package is absent or of an unknown version, nothing names a key, or the environment names
+                a base URL that is none.
         """
         if self._client is None:
             sdk, module = self._sdk, imported(self._sdk.package, self._sdk.package)
@@ -169,6 +173,7 @@ class SdkPost:
                 raise InvalidOption(missing) from error
             if not sdk.authenticates(made):
                 raise InvalidOption(missing)
+            check_base_url(str(made.base_url), "https://models.example.com/v1")
             self._client = _single(sdk, made, blocking=self._blocking)
 
     async def close(self) -> None:
@@ -240,6 +245,24 @@ class SdkPost:
             given = client.default_headers.get(name)
             headers[name] = f"{given},{value}" if isinstance(given, str) and given else value
         return headers
+
+
+def check_base_url(base_url: str, example: str) -> None:
+    """
+    Refuse what no request can be posted below.
+
+    Raises:
+        InvalidOption: no `http` or `https` URL of a host, or one with a query or fragment; it is not quoted.
+    """
+    try:
+        url = urlsplit(base_url)
+        plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
+    except ValueError:
+        plain = False
+    if not plain:
+        raise InvalidOption(
+            f"base_url is the URL of a server, such as {example}, without query and fragment", option="base_url"
+        )
 
 
 def status_code(code: Callable[[int, JSON], str | None], status: int, body: bytes) -> str:
