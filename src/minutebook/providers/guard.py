@@ -36,7 +36,7 @@ from minutebook.providers.counting import (
     refused,
 )
 from minutebook.providers.decision import unavailable
-from minutebook.providers.endpoints import OFFICIAL, Entrance, entrance, httpx2_module, place_of, places
+from minutebook.providers.endpoints import OFFICIAL, Match, httpx2_module, match_of, origin_of, origins
 from minutebook.providers.explicit import check_explicit
 from minutebook.providers.sdk_http import own_error, result_of
 
@@ -82,7 +82,7 @@ class Guard:
             raise InvalidOption("context is a ContextWindow", option="context")
         check_observer(on_event)
         self._official = OFFICIAL[provider]
-        self._places = places(self._official, qualified)
+        self._origins = origins(self._official, qualified)
         self._context = context
         self._on_event = on_event
         self._blocking = blocking
@@ -96,9 +96,9 @@ class Guard:
             ProviderContextCountUnavailable: it cannot be counted, or was not; nothing was generated.
             AgentDecisionProviderUnavailable: the server answered with a redirect, which is not followed.
         """
-        way = entrance(request, self._official, place_of(request, self._places))
-        if way is not None:
-            request = await self._counted(request, way, forward)
+        matched = match_of(request, self._official, origin_of(request, self._origins))
+        if matched is not None:
+            request = await self._counted(request, matched, forward)
         response: Response = await result_of(forward(request))
         if 300 <= response.status_code < 400:
             await self._close(response)
@@ -124,15 +124,15 @@ class Guard:
             option="http_client",
         )
 
-    async def _counted(self, request: Request, way: Entrance, forward: Forward) -> Request:
+    async def _counted(self, request: Request, matched: Match, forward: Forward) -> Request:
         """Return the request to send, made of the bytes that were counted."""
-        counting, content = way.door.counting, _content(request)
+        counting, content = matched.route.counting, _content(request)
         body = _body(content)
         check_explicit(counting, body)
         output = output_limit(counting, body)
         _check_betas(request)
         fields = {name: bytes(raw) for name, raw in _fields(content).items()}
-        asked = _count_request(request, way.count_path, count_body(counting, fields, way.model))
+        asked = _count_request(request, matched.count_path, count_body(counting, fields, matched.model))
         tokens = counted_tokens(counting, await self._count(asked, forward))
         counted = self._context.measured(counting.provider, tokens, output)
         self._tell(counted)
@@ -220,7 +220,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         on_event: Observer | None = None,
     ) -> None:
         self._guard = Guard(provider, context, qualified, on_event, blocking=False)
-        self._inner = carrier(transport, "handle_async_request", "AsyncHTTPTransport")
+        self._inner = inner_transport(transport, "handle_async_request", "AsyncHTTPTransport")
 
     async def handle_async_request(self, request: Request) -> Response:
         """
@@ -268,7 +268,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         await self._inner.__aexit__(exc_type, exc_value, traceback)
 
 
-def carrier(transport: object, method: str, default: str) -> Any:
+def inner_transport(transport: object, method: str, default: str) -> Any:
     """
     Return what carries the requests: the application's transport, or a fresh one.
 

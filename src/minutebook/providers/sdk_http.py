@@ -37,7 +37,7 @@ MAX_REFUSAL_BYTES: Final = 1024 * 1024
 """Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
 
 
-Heard: TypeAlias = "Callable[[bytes], Awaitable[None]]"
+OnChunk: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 """Who is given the pieces of a body while it comes in."""
 
 
@@ -199,9 +199,9 @@ class SdkPost:
         self.connect()
         return self._client, moved
 
-    async def __call__(self, path: str, body: bytes, heard: Heard | None = None) -> bytes:
+    async def __call__(self, path: str, body: bytes, on_chunk: OnChunk | None = None) -> bytes:
         """
-        Post `body` once and return the body of a 2xx response; `heard` is given each piece of that as it comes in.
+        Post `body` once and return the body of a 2xx response; `on_chunk` is given each piece of that as it comes in.
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
@@ -215,7 +215,7 @@ class SdkPost:
             options = {"headers": self._headers(client), "follow_redirects": False}
             posted = client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
             response = await result_of(posted)
-            received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, heard=heard)
+            received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, on_chunk=on_chunk)
             if received is not None:
                 return received
             failure = unavailable("response_too_large")
@@ -294,11 +294,11 @@ async def result_of(returned: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-async def read_body(response: Any, max_bytes: int, *, blocking: bool, heard: Heard | None = None) -> bytes | None:
+async def read_body(response: Any, max_bytes: int, *, blocking: bool, on_chunk: OnChunk | None = None) -> bytes | None:
     """
     Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`.
 
-    `heard` is waited for with each piece.
+    `on_chunk` is waited for with each piece.
     """
     body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
     async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
@@ -306,8 +306,8 @@ async def read_body(response: Any, max_bytes: int, *, blocking: bool, heard: Hea
             if len(body) + len(piece) > max_bytes:
                 return None
             body += piece
-            if heard is not None:
-                await heard(piece)
+            if on_chunk is not None:
+                await on_chunk(piece)
     return bytes(body)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.model.entries import Call
+from minutebook.model.shown import type_alone
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
 from minutebook.providers.wire._values import (
@@ -171,6 +172,8 @@ class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: msgspec.Raw
     arguments: msgspec.Raw
 
+    __repr__ = type_alone
+
 
 class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A call with what a request may say of it, and nothing else."""
@@ -178,6 +181,8 @@ class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     id: msgspec.Raw
     type: msgspec.Raw
     function: _PlainFunction
+
+    __repr__ = type_alone
 
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
