@@ -1,13 +1,10 @@
 """
 Face D: the decision providers, with their history.
 
-A provider answers one question, «what next?», and keeps what was said meanwhile. Each `decide` is one step: the task or
-the outcomes since the last decision go in, one request leaves, and its response is recorded in the commit that ends the
-step. Whatever fails in between is marked and leaves the conversation as it was; the same step can then be asked again.
-
-Every provider here is thin: an API, an interface, a way to post bytes, and `Steps`, which joins them to a history and
-stands in `steps.py`. What a history keeps and sends is said by `HistoryOptions`, which is written in `options.py` and
-belongs to this module's names.
+A provider answers one question, «what next?», and keeps what was said meanwhile. Every one here is thin: an API, an
+interface, a way to post bytes, and `Steps`, which joins them to a history; what a step is says `steps.py`. What a
+history keeps and sends is said by `HistoryOptions`, which is written in `options.py` and belongs to this module's
+names.
 """
 
 from __future__ import annotations
@@ -280,6 +277,7 @@ class GeminiDecisionProvider(ApiProvider):
     Options and refusals are those of `OpenAIDecisionProvider`, with these differences:
 
     Args:
+        model: the model's name, as in `gemini-4-pro` or, as the API lists it, `models/gemini-4-pro`.
         client: an `httpx2.AsyncClient` (in `minutebook.sync` an `httpx2.Client`), its proxies and time-outs included.
         base_url: the service's address, such as `https://generativelanguage.googleapis.com`; also beside a client.
             A version of the API in its path (`…/v1beta`) is asked for, otherwise it is `v1`.

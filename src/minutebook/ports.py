@@ -17,6 +17,7 @@ from minutebook.model.entries import Call, Draft, Entry
 from minutebook.model.record import Header, Receipt
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from minutebook.model.codec import JSON
@@ -311,6 +312,11 @@ class Wire(Protocol):
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a response's or result's fragment with its call ids replaced: (old id, new id) for each, in order."""
+        ...
+
+    @property
+    def id_form(self) -> re.Pattern[str] | None:
+        """What a call's id in a request has to match; `None` where an id goes back in whatever form it came."""
         ...
 
     @property

@@ -21,10 +21,11 @@ from minutebook.errors import (
     DecisionHistoryNotReserved,
     InvalidOption,
     PairingViolation,
+    ProviderContextCountUnavailable,
 )
 from minutebook.history import History, Hold
 from minutebook.model import codec
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
 from minutebook.model.entries import Draft, Kind, payload_digest
@@ -32,8 +33,9 @@ from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
-from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
+from minutebook.providers.counting import COUNTINGS, Refusal, count_body, count_failed, counted_tokens, reason
 from minutebook.providers.decision import Ask, joined
+from minutebook.providers.explicit import check_content, check_explicit
 from minutebook.providers.generator import Generator
 from minutebook.providers.native import Native
 from minutebook.providers.step import (
@@ -73,7 +75,7 @@ class Steps:
 
     Args:
         api: how requests and bodies look.
-        model: the provider's name of the model; part of every conversation's identity.
+        model: the provider's name of the model, without the prefix of its lists; part of every conversation's identity.
         decision_interface: `native` (provider tool calling) or `structured` (typed JSON output).
         history: options, `None` for the defaults, or `False` for none.
         max_output_tokens: the provider's bound on what it generates.
@@ -106,7 +108,7 @@ class Steps:
         reasoning: Reasoning = "keep",
     ) -> None:
         self.api = api
-        self.model = codec.text(model, "model")
+        self.model = codec.text(model, "model").removeprefix(api.model_prefix)
         if not self.model.strip():
             raise InvalidOption("model names the provider's model", option="model")
         self.interface = _interface(api, decision_interface)
@@ -115,9 +117,8 @@ class Steps:
             check_count(max_output_tokens, "max_output_tokens")
         elif api.needs_output_bound and generator is None:
             raise InvalidOption("this provider generates nothing without max_output_tokens", option="max_output_tokens")
-        for name, value in (("count", count), ("stream", stream)):
-            if type(value) is not bool:
-                raise InvalidOption(f"{name} is True or False", option=name)
+        check_flag(count, "count")
+        check_flag(stream, "stream")
         self.context = _checked_context(context, max_output_tokens)
         self.count = count or context is not None
         self.stream = api.stream if stream else None
@@ -448,9 +449,24 @@ def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[s
             raise InvalidOption(f"the field {name!r} is set here, or would change what the model sees", option=name)
         if name in api.shared:
             _check_members(name, value, api.shared[name])
-        if count and name not in api.counted | api.uncounted:
-            raise InvalidOption(f"whether the field {name!r} changes a token count is not known", option=name)
+    _check_explicit(api, {name: codec.decode(value) for name, value in fields.items()}, count=count)
     return fields
+
+
+def _check_explicit(api: Api, extra: Mapping[str, JSON], *, count: bool) -> None:
+    """Hold further fields to what the guard holds a request to; to be known only where requests are counted."""
+    counting = COUNTINGS[api.name]
+    check = check_explicit if count else check_content
+    refusal: InvalidOption
+    try:
+        check(counting, {**counting.required, **extra})
+    except ProviderContextCountUnavailable as error:
+        field = error.field or ""
+        why = reason(Refusal(error.provider_error_code or ""), field)
+        refusal = InvalidOption(f"extra_body cannot be sent: {why}", option=field or "extra_body")
+    else:
+        return
+    raise refusal
 
 
 def _check_members(name: str, value: object, own: frozenset[str]) -> None:

@@ -32,6 +32,7 @@ from minutebook.errors import (
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.events import HistoryAbandoned, HistoryTrimmed, ProviderContextCount
 from minutebook.model.receipts import Sent, decode_sent
+from minutebook.providers.counting import COUNTINGS
 from minutebook.testing import drive
 
 KEY = "sk-canary-4711"
@@ -524,6 +525,45 @@ def test_d10_d15_what_could_not_be_counted_is_refused_at_construction(
     with pytest.raises(InvalidOption) as caught:
         BLOCKING[api](**chosen)
     assert caught.value.option == named
+
+
+EVERY = {**BLOCKING, "anthropic": sync.AnthropicDecisionProvider, "gemini": sync.GeminiDecisionProvider}
+STATEFUL = [
+    (api, field)
+    for api, name in (("responses", "openai-responses"), ("chat", "openai-chat"), ("anthropic", "anthropic"))
+    for field in COUNTINGS[name].switched_off
+]
+STATEFUL += [("gemini", field) for field in COUNTINGS["gemini"].switched_off]
+STATEFUL += [("gemini", "cached_content"), ("gemini", "continuation_token")]
+
+
+@pytest.mark.parametrize("count", [False, True])
+@pytest.mark.parametrize(("api", "field"), STATEFUL)
+def test_d15_a_field_of_state_at_the_server_is_no_providers_to_send(api: str, field: str, count: bool) -> None:
+    """D15: what the guard refuses under an SDK, a provider refuses at construction, counted or not."""
+    chosen = {"model": "m", "api_key": KEY, "max_output_tokens": 64, "count": count}
+    with pytest.raises(InvalidOption) as caught:
+        EVERY[api](**chosen, extra_body={field: {"any": "value"}})
+    assert caught.value.option == field
+
+
+@pytest.mark.parametrize("count", [False, True])
+@pytest.mark.parametrize("held", [{"prewarm": True}, {"mode": "explicit", "prewarm": 1}, [{"prewarm": True}]])
+def test_d15_a_request_that_would_generate_nothing_is_refused_at_construction(held: object, count: bool) -> None:
+    """D15: `prewarm` fills a cache and answers nothing; the guard's refusal of what is in a field holds here too."""
+    with pytest.raises(InvalidOption, match="server_state at 'prewarm'") as caught:
+        BLOCKING["responses"](model="m", api_key=KEY, count=count, extra_body={"prompt_cache_options": held})
+    assert caught.value.option == "prewarm"
+    BLOCKING["responses"](model="m", api_key=KEY, count=count, extra_body={"prompt_cache_options": {"ttl": "12h"}})
+
+
+def test_d11_the_name_of_a_field_is_told_only_where_it_looks_like_one() -> None:
+    """D11, I-37: a key of `extra_body` may be anything."""
+    with pytest.raises(InvalidOption, match="unknown_field:") as caught:
+        BLOCKING["responses"](model="m", api_key=KEY, count=True, extra_body={"Sehr geheim!": 1})
+    assert caught.value.option == "extra_body"
+    assert "geheim" not in str(caught.value)
+    assert caught.value.__context__ is None
 
 
 def test_d10_a_generator_of_the_hosts_own_has_no_context(server: CountingServer) -> None:

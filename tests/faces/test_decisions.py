@@ -30,7 +30,7 @@ from tests.http_clients import http_client
 from tests.providers import loopback
 from tests.providers.loopback import KEY, LOOK, REQUEST, SECRET, TASK, Reply, asking, closed, ok, seen
 
-from minutebook import errors, sync
+from minutebook import decisions, errors, sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
@@ -586,6 +586,41 @@ def test_d09_d13_every_transport_failure_is_unavailable_and_never_retried(
     assert server.requests[-1] == server.requests[-2]
     assert len(server.requests) == 4
     assert [entry.kind for entry in record(provider).entries].count(Kind.INPUT) == 1
+
+
+WITHOUT_URL = [
+    "nope",
+    "ftp://h/v1",
+    "http://",
+    "http://h:0/v1",
+    "http://h:no/v1",
+    "http://h/v1?geheim=1",
+    "http://[h/v1",
+]
+
+
+@pytest.mark.parametrize("base_url", WITHOUT_URL)
+@pytest.mark.parametrize("kind", ["OpenAIChatDecisionProvider", "OpenAIDecisionProvider", "AnthropicDecisionProvider"])
+def test_d01_i37_a_base_url_that_is_none_is_refused_where_it_is_given(kind: str, base_url: str) -> None:
+    """No request could be posted below it, and the client's own error names neither the option nor what to do."""
+    for module in (sync, decisions):
+        with pytest.raises(InvalidOption, match="base_url is the URL of a server, such as http") as caught:
+            getattr(module, kind)(model="m", base_url=base_url, api_key=KEY, max_output_tokens=9)
+        assert caught.value.option == "base_url"
+        assert base_url not in str(caught.value)
+
+
+def test_d01_a_base_url_of_the_environment_that_is_none_is_refused_before_anything_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client is made from it at the first decision, and no sooner."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "nope")
+    provider = sync.OpenAIChatDecisionProvider(model="m", api_key=KEY)
+    with pytest.raises(InvalidOption) as caught:
+        provider.decide(REQUEST)
+    assert caught.value.option == "base_url"
+    assert provider.store is not None
+    assert provider.store.list() == ()
 
 
 def test_d09_timeouts_and_refused_connections_are_unavailable(server: Server) -> None:

@@ -77,12 +77,12 @@ SHOWN: dict[str, set[str]] = {
         *("name", "provider", "counted", "uncounted", "switched_off", "required", "output_limits", "answer", "wrapper")
     },
     "providers.decision.Api": {
-        *("name", "path", "count_path", "own", "counted", "uncounted", "shared", "withheld", "stream", "code", "error")
+        *("name", "path", "count_path", "model_prefix", "own", "shared", "withheld", "stream", "code", "error")
     },
-    "providers.endpoints.Door": {"path", "count", "queries"},
-    "providers.endpoints.Entrance": {"count_path", "model"},
+    "providers.endpoints.Route": {"path", "count", "queries"},
+    "providers.endpoints.Match": {"count_path", "model"},
     "providers.endpoints.Official": {"hosts", "base"},
-    "providers.endpoints.Place": {"scheme", "host", "base"},
+    "providers.endpoints.Origin": {"scheme", "host", "base"},
     "providers.sdk_http.Sdk": {
         *("package", "blocking", "asynchronous", "base_error", "key", "headers", "sender", "versions")
     },

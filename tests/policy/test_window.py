@@ -145,7 +145,7 @@ FAULTS = {
     "the latest exchange may leave": (window.Scan, "_mandatory", _faulty_mandatory),
     "results in the order they arrived": (window, "_shown_order", _results_as_they_came),
     "one separator too few is counted": (window, "array_size", lambda messages, size: 1 + size + max(0, messages - 1)),
-    "repeated ids stay": (projection, "repeated_ids", lambda units: {}),
+    "repeated ids stay": (projection, "repeated_ids", lambda units, form: {}),
     "an abandoned attempt is shown": (window, "pass_over", lambda mark, below, inputs: below),
     "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
     "what was said beside an input is lost": (window.Scan, "missing_input", lambda self, limits: (0, 0)),

@@ -16,6 +16,7 @@ from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Server, acting,
 from minutebook import sync
 from minutebook.decisions import GeminiDecisionProvider, HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, InvalidOption
+from minutebook.providers.counting import GEMINI as COUNTING
 from minutebook.providers.gemini import GEMINI
 from minutebook.providers.gemini_http import BASE_URL, Httpx2Post
 from minutebook.testing import drive
@@ -109,6 +110,18 @@ def test_d11_a_count_is_of_the_whole_request(server: Server) -> None:
     assert server.refused == []
 
 
+def test_d5_a_models_name_as_the_api_lists_it_is_the_same_model(server: Server) -> None:
+    """`models/m` is `m`: in both paths, in what is counted, and in the conversation's identity."""
+    server.replies = [GOOGLE.count(7), finishes(GOOGLE, "native")]
+    provider = provider_of(GOOGLE, server, model="models/m", count=True, max_output_tokens=9)
+    drive(provider.decide(REQUEST))
+    assert [path for path, _ in server.requests] == ["/v1/models/m:countTokens", "/v1/models/m:generateContent"]
+    assert server.body(0)["generateContentRequest"]["model"] == "models/m"
+    assert provider.key(REQUEST).id == provider_of(GOOGLE, server, model="m").key(REQUEST).id
+    with pytest.raises(InvalidOption):
+        sync.GeminiDecisionProvider(model="models/")
+
+
 @pytest.mark.parametrize("name", ["gemini-4-pro", "a/../b?x=1#y", "ä {model}"])
 def test_a_models_name_is_one_segment_of_the_path(server: Server, name: str) -> None:
     """No name leads anywhere else, whatever is in it."""
@@ -141,7 +154,7 @@ def test_d15_options_are_checked_at_construction(options: dict[str, Any]) -> Non
     """D4, D15: no cache, continuation or second candidate, in either spelling."""
     with pytest.raises(InvalidOption):
         sync.GeminiDecisionProvider(**{"model": "m", **options})
-    assert GEMINI.own.isdisjoint(GEMINI.counted - {"contents", "systemInstruction", "tools"})
+    assert GEMINI.own.isdisjoint(COUNTING.counted - {"contents", "systemInstruction", "tools"})
 
 
 def test_a_key_comes_from_the_option_the_environment_or_the_client(

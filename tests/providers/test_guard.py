@@ -38,6 +38,7 @@ from minutebook.model.events import ProviderContextCount
 from minutebook.providers import guard as guard_module
 from minutebook.providers.counting import ANTHROPIC_BETAS, COUNTINGS, Refusal, output_limit, refused
 from minutebook.providers.explicit import check_explicit
+from minutebook.providers.sdk_http import own_error
 
 KEY = "sk-canary-4711"
 SECRET = "canary-content-0815"
@@ -107,7 +108,7 @@ def refusal(act: Callable[[], object], *more: str) -> Any:
     """The error of ours that `act` ends in; it tells no content, no key, and nothing of `more`."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - an SDK may wrap it; what it is, is asserted below
         act()
-    error = guard_module.refusal_in(caught.value)
+    error = own_error(caught.value)
     assert isinstance(error, MinutebookError), caught.value
     told = "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
     for canary in (KEY, SECRET, *more):

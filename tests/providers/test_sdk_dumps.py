@@ -6,18 +6,22 @@ The clients are the real ones and the fakes hold every request to the SDK's own 
 
 from __future__ import annotations
 
+import functools
 import json
+import random
 
 import anthropic
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ParsedChatCompletion
 
 from minutebook.errors import DecisionHistoryConflict, InvalidMessage, PairingViolation
 from minutebook.model.entries import Kind
-from minutebook.providers.wire import wire_format
+from minutebook.providers.wire import _slices, openai_chat, openai_responses, wire_format
 from minutebook.sync import Conversation, MemoryStore
 from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes.openai_chat import check_messages
 
 FORMS = {
     "model_dump": lambda reply: reply.model_dump(),
@@ -202,14 +206,179 @@ def test_c2_chat_leaves_out_what_no_request_holds_and_no_other_member(members, s
     assert wire.sendable(left) == left
 
 
-def test_c2_a_fragment_without_a_null_is_not_read_again():
-    """What holds neither null nor an empty list is the same object: nothing was decoded."""
+def test_c2_what_goes_back_whole_is_the_same_object():
+    """Nothing was written anew; where a search of the bytes is enough, nothing was read either."""
+    calling = json.dumps({**MESSAGE, "content": None, "tool_calls": CALLS}, indent=2).encode()
     for name, fragment in (
-        ("openai-chat", b'{"role":"assistant","content":"hi"} not JSON'),
+        ("openai-chat", calling),
         ("openai-responses", b'{"type":"message","content":[]} not JSON'),
         ("gemini", b'[{"text":"hi"}] not JSON'),
     ):
         assert wire_format(name).sendable(fragment) is fragment
+
+
+EMPTY = [{}, [], "", 0, False, None]
+
+
+@pytest.mark.parametrize("written", [json.dumps, lambda value: json.dumps(value, indent=1)], ids=["plain", "spread"])
+@pytest.mark.parametrize("nothing", EMPTY, ids=map(json.dumps, EMPTY))
+@pytest.mark.parametrize("name", ["tool_calls", "function_call", "audio", "content", "refusal"])
+def test_o13_a_member_that_a_server_wrote_with_nothing_in_it_is_not_sent(name, nothing, written):
+    """Beside what the answer does say; an empty text or a null of content and refusal are what the API takes itself."""
+    said = {"role": "assistant", "content": "hi"} if name != "content" else {"role": "assistant", "refusal": "no"}
+    wire = wire_format("openai-chat")
+    payload = written({**said, name: nothing}).encode()
+    draft = wire.response(payload)
+    assert draft.messages == 1
+    assert draft.calls == ()
+    taken = name in ("content", "refusal") and (nothing is None or nothing == "")
+    sent = json.loads(wire.sendable(draft.payload[draft.start : draft.stop]))
+    assert sent == ({**said, name: nothing} if taken else said)
+    assert not check_messages([QUESTION, sent])
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"function_call": {"name": "", "arguments": ""}},
+        {"function_call": {"name": None, "arguments": None}},
+        {"audio": {"data": "AA==", "expires_at": 1, "transcript": "t"}},
+        {"audio": {"id": "", "data": ""}},
+        {"audio": {"id": None, "data": "AA=="}},
+    ],
+)
+def test_o13_a_call_without_a_name_and_an_audio_without_an_id_are_nothing(members):
+    """They are sent beside nothing, and alone they are no answer."""
+    wire = wire_format("openai-chat")
+    draft = wire.response({**MESSAGE, **members})
+    assert json.loads(wire.sendable(draft.payload[draft.start : draft.stop])) == MESSAGE
+    assert wire.response({**MESSAGE, "content": None, **members}).messages == 0
+
+
+@pytest.mark.parametrize("content", [7, True, {"text": "hi"}])
+def test_bad_input_content_that_is_neither_text_nor_parts_is_refused(content):
+    """No request could hold it, so none of the conversation's would be taken again."""
+    with pytest.raises(InvalidMessage, match="neither a text nor a list of parts") as refusal:
+        wire_format("openai-chat").response({"role": "assistant", "content": content})
+    assert refusal.value.facts["path"] == "$.content"
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "left"),
+    [
+        ("openai-chat", rb'{"content":"x","tool_c\u0061lls":[]}', b'{"content":"x"}'),
+        ("openai-chat", rb'{"content":"x","p\u0061rsed":{}}', b'{"content":"x"}'),
+        (
+            "openai-chat",
+            rb'{"content":"","\u0061udio":{"id":"a","d\u0061ta":"z"}}',
+            b'{"content":"","audio":{"id":"a"}}',
+        ),
+        ("openai-chat", rb'{"content":"x","a\"content":null}', b'{"content":"x"}'),
+        (
+            "openai-responses",
+            rb'{"type":"function_call","call_id":"c","name":"f","arguments":"{}","p\u0061rsed_arguments":{}}',
+            b'{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}',
+        ),
+    ],
+)
+def test_c2_a_name_written_with_escapes_is_the_same_name(name, written, left):
+    """JSON has several spellings of one text; what is refused is refused in each."""
+    assert wire_format(name).sendable(written) == left
+
+
+NAMES = [
+    *("role", "content", "refusal", "audio", "tool_calls", "parsed", "function_call", "annotations", "x"),
+    *('a"content', 'a"refusal', "id", "data", "index", "type", "function", "parsed_arguments", "arguments", "name"),
+]
+
+
+def escaped(draw, text):
+    """Return a JSON text in which some characters are written as escapes."""
+    plain = json.dumps(text)[1:-1]
+    chosen = [f"\\u{ord(each):04x}" if each.isalpha() and draw.random() < 0.1 else each for each in plain]
+    return f'"{"".join(chosen)}"' if "\\" not in plain else f'"{plain}"'
+
+
+def written_json(draw, depth):
+    """Return random JSON, as a text, of the names that matter and values that look like them."""
+    chance = draw.random()
+    if chance < 0.35:
+        return draw.choice(["null", "{}", "[]", '""', "0", "false", "true", "7"])
+    if chance < 0.5 or depth > 3:
+        return escaped(draw, draw.choice(["hi", '"content":null', '"tool_calls":[]', "null", '"parsed']))
+    blank = draw.choice(["", " ", "\n\t"])
+    if chance < 0.65:
+        return f"[{blank}{f',{blank}'.join(written_json(draw, depth + 1) for _ in range(draw.randrange(3)))}]"
+    names = draw.sample(NAMES, draw.randrange(5))
+    return f"{{{blank}{f',{blank}'.join(member(draw, name, depth, blank) for name in names)}{blank}}}"
+
+
+def member(draw, name, depth, blank):
+    """Return a member, now and then with the calls that nearly all messages have."""
+    value = json.dumps(CALLS) if name == "tool_calls" and draw.random() < 0.5 else written_json(draw, depth + 1)
+    return f"{escaped(draw, name)}{blank}:{blank}{value}"
+
+
+def random_messages(count):
+    """Yield random messages, names written with escapes among their members."""
+    draw = random.Random(20261130)
+    for _ in range(count):
+        names = draw.sample(NAMES, draw.randrange(1, 6))
+        blank = draw.choice(["", " "])
+        yield f"{{{','.join(member(draw, each, 0, blank) for each in names)}}}".encode()
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])
+def test_c2_the_quick_look_at_a_message_agrees_with_the_slow_one(name):
+    """Over random messages: what is sent is what looking at each member leaves."""
+    wire, whole, left = wire_format(name), 0, 0
+    for fragment in random_messages(6_000):
+        sent = wire.sendable(fragment)
+        assert sent == SLOW[name](fragment), fragment
+        whole, left = whole + (sent is fragment), left + (sent is not fragment)
+    assert min(whole, left) > 300
+    print(f"{name}: {whole:,} messages went back whole, {left:,} without what is refused, 0 disagreements")
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])
+def test_c2_a_quick_look_that_does_not_read_escapes_is_found_out(name):
+    """Must fail: a search of the bytes for what is refused agrees with looking at each member no more."""
+    found = (fragment for fragment in random_messages(6_000) if b"null" not in fragment and b"parsed" not in fragment)
+    assert any(SLOW[name](fragment) != fragment for fragment in found)
+
+
+SLOW = {
+    "openai-chat": lambda fragment: _slices.without(fragment, openai_chat._is_refused, openai_chat._WITHIN),
+    "openai-responses": openai_responses._sendable,
+}
+"""What is sent by looking at every member, in each format whose `sendable` has a way around that."""
+
+
+def test_c2_the_final_completion_of_the_stream_helper_goes_back():
+    """`client.chat.completions.stream` leaves `index` in each call; as it is, the fake refuses it (must fail)."""
+    with ProviderFake("openai-chat", SCRIPT) as fake:
+        client = Chat(fake.base_url).client
+
+        def ask(messages):
+            with client.chat.completions.stream(model="m", messages=messages) as stream:
+                return stream.get_final_completion()
+
+        conversation = Conversation(MemoryStore(), "c", format="openai-chat")
+        with conversation.turn(QUESTION) as turn:
+            first = ask(turn.window().messages)
+            for call in turn.respond(first):
+                turn.result(call, "here")
+            turn.respond(ask(turn.window().messages))
+        with conversation.turn("And now?") as turn:
+            turn.respond(ask(turn.window().messages))
+        assert len(fake.requests) == 3
+        assert not fake.refused
+        call = first.choices[0].message.tool_calls[0].to_dict()
+        assert call["function"].pop("parsed_arguments") is None
+        assert call["index"] == 0
+        tool = {"role": "tool", "tool_call_id": call["id"], "content": "here"}
+        with pytest.raises(openai.BadRequestError, match="index"):
+            ask([QUESTION, {"role": "assistant", "tool_calls": [call]}, tool])
 
 
 def test_c2_what_parse_adds_to_an_answer_is_not_sent():
@@ -311,3 +480,93 @@ def test_o12_a_turn_after_a_list_that_ends_in_an_open_call_names_the_way_out():
     with conversation.turn("And now?") as turn:
         assert len(turn.window().messages) == 4
         turn.respond(MESSAGE)
+
+
+# --- what is given in a response's place -----------------------------------------------------------------------------
+
+PIECE = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "geheim"}}]}
+CHAT_BODY = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": "geheim"}}]}
+CLAUDE_BODY = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, r"the prompt was blocked \(SAFETY\)"),
+        ("gemini", {"prompt_feedback": {"block_reason": "OTHER"}, "candidates": []}, r"blocked \(OTHER\)"),
+        ("gemini", {"promptFeedback": {"blockReason": "geheim"}}, "the prompt was blocked, so"),
+        ("gemini", {"usageMetadata": {}}, "a body without candidates"),
+        ("gemini", CHAT_BODY, "a body of the format openai-chat"),
+        ("gemini", CLAUDE_BODY, "a body of the format anthropic"),
+        ("openai-responses", CHAT_BODY, "a body of the format openai-chat"),
+        ("openai-responses", MESSAGE, "give the list of all items"),
+        ("openai-responses", {}, "a body without output"),
+        ("openai-responses", {"type": "response.output_text.delta", "delta": "geheim"}, "a piece of a stream"),
+        ("openai-responses", {"type": "response.completed", "response": {"output": []}}, "give its `response`"),
+        ("openai-chat", {}, "a body without choices"),
+        ("openai-chat", PIECE, "a piece of a stream"),
+        ("openai-chat", {"object": "response", "output": []}, "a body of the format openai-responses"),
+        ("openai-chat", {"candidates": []}, "a body of the format gemini"),
+        ("openai-chat", CLAUDE_BODY, "a body of the format anthropic"),
+        ("openai-chat", [MESSAGE], "a list is no response"),
+        ("openai-chat", "geheim", "give that, as bytes or as the SDK's object"),
+        ("openai-chat", b'data: {"geheim":1}\n\n', "a stream is no response"),
+        ("anthropic", {}, "a body without content"),
+        ("anthropic", {"type": "message_start", "message": {}}, "a piece of a stream"),
+        ("anthropic", b'event: message_start\ndata: {"geheim":1}\n\n', "a stream is no response"),
+        ("anthropic", (each for each in ["geheim"]), "a stream is no response"),
+        ("anthropic", httpx2.Response(200, json={"a": "geheim"}), r"give response\.content"),
+    ],
+)
+def test_i37_what_is_no_response_is_called_by_its_name_and_never_quoted(name, given, told):
+    """It says what was given and what to give; nothing of it is repeated, and nothing is recorded."""
+    conversation = Conversation(MemoryStore(), "c", format=name)
+    with pytest.raises(InvalidMessage, match=told) as refusal, conversation.turn("Where is it?") as turn:
+        turn.respond(given)
+    assert "geheim" not in str(refusal.value)
+    assert refusal.value.facts["path"].startswith("$")
+    assert not any(entry.kind is Kind.RESPONSE for entry in conversation.entries())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"role": "assistant", "content": 7}, "neither a text nor a list of parts"),
+        ({"choices": []}, "0 choices where exactly one is kept"),
+        ({"error": {"message": "no"}}, "the body is an error"),
+        ({"choices": [{"message": {"role": "assistant", "tool_calls": [7]}}]}, "a JSON object is needed here"),
+    ],
+)
+def test_bad_input_a_response_of_the_right_form_keeps_its_own_refusal(given, told):
+    """The general word is for what is none at all."""
+    with pytest.raises(InvalidMessage, match=told):
+        wire_format("openai-chat").response(given)
+
+
+def raw_forms(name, url):
+    """Return what the real client of an API gives that is no response, each with what is told of it."""
+    api = APIS[name](url)
+    asked = {"model": "m", "stream": True, **({"max_tokens": 9} if name == "anthropic" else {})}
+    asked |= {"input": "q", "store": False} if name == "openai-responses" else {"messages": [QUESTION]}
+    path = {"openai-chat": "chat.completions", "openai-responses": "responses", "anthropic": "messages"}[name]
+    create = functools.reduce(getattr, path.split("."), api.client)
+    yield create.create(**asked), "a stream is no response"
+    yield next(iter(create.create(**asked))), "a piece of a stream is no response"
+    yield create.with_raw_response.create(**{**asked, "stream": False}), r"give response\.http_response\.content"
+    if name == "openai-responses":
+        yield list(create.create(**asked))[-1], "give its `response`"
+
+
+@each_api
+def test_c2_what_a_real_client_gives_beside_responses_is_refused_with_what_to_give(name):
+    """A stream, its first event, a raw response; the content of that is taken."""
+    with ProviderFake(name, (Answer(text="hi"),) * 5) as fake:
+        wire = wire_format(name)
+        for given, told in raw_forms(name, fake.base_url):
+            with pytest.raises(InvalidMessage, match=told):
+                wire.response(given)
+            if "content" in told:
+                assert wire.response(given.http_response.content).messages == 1
+            close = getattr(given, "close", None)
+            if close is not None:
+                close()

@@ -23,6 +23,7 @@ from minutebook.ports import Wire
 from minutebook.providers.wire import FORMATS, wire_format
 from minutebook.sync import Conversation, MemoryStore
 from minutebook.testing.fakes.anthropic import check_messages
+from minutebook.testing.fakes.openai_responses import check_messages as check_items
 
 CHAT, RESPONSES = wire_format("openai-chat"), wire_format("openai-responses")
 ANTHROPIC, GEMINI = wire_format("anthropic"), wire_format("gemini")
@@ -372,11 +373,202 @@ def test_bad_input_44_a_complete_result_is_taken_as_is_and_only_for_its_own_call
     assert caught.value.call == 1
 
 
+CLAUDE_CALL = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+
+
+def claude_turn(*blocks, results=("r",), then="next"):
+    """Return the messages of a window behind a turn whose first answer is these blocks, and the conversation."""
+    conversation = Conversation(MemoryStore(), "c", format="anthropic")
+    with conversation.turn("Do it.") as turn:
+        calls = turn.respond({"role": "assistant", "content": list(blocks)})
+        for call, result in zip(calls, results, strict=False):
+            turn.result(call, result)
+        if calls:
+            turn.respond({"role": "assistant", "content": "done"})
+    with conversation.turn(then) as turn:
+        sent = turn.window().messages
+        turn.respond({"role": "assistant", "content": "done"})
+    return sent, conversation
+
+
+@pytest.mark.parametrize("unsealed", [{"thinking": "hm"}, {"thinking": "", "signature": None}])
+def test_o12_thinking_that_nothing_seals_is_kept_and_not_sent(unsealed):
+    """Servers of Anthropic's kind make it; the API's type requires the signature, and would refuse every request."""
+    thought = {"type": "thinking", **unsealed}
+    sent, conversation = claude_turn(thought, CLAUDE_CALL)
+    assert sent[1] == {"role": "assistant", "content": [CLAUDE_CALL]}
+    assert check_messages(sent) is None
+    assert check_messages([sent[0], {"role": "assistant", "content": [thought, CLAUDE_CALL]}, *sent[2:]]) is not None
+    assert any(b'"thinking"' in entry.payload for entry in conversation.entries())
+    assert ANTHROPIC.response({"role": "assistant", "content": [thought]}).messages == 0
+
+
+def test_o12_redacted_thinking_is_sealed_by_its_data_and_an_empty_signature_is_the_servers_own():
+    """`data` is what the API requires there. An empty signature is of the API's type: it goes back as it came."""
+    bare, sealed = {"type": "redacted_thinking"}, {"type": "redacted_thinking", "data": "eA=="}
+    local = {"type": "thinking", "thinking": "hm", "signature": ""}
+    sent, _ = claude_turn(bare, sealed, local, CLAUDE_CALL)
+    assert sent[1]["content"] == [sealed, local, CLAUDE_CALL]
+    assert check_messages(sent) is None
+
+
+@pytest.mark.parametrize("ids", [("functions.f:0",), ("",), ("t 1!",), ("a:b", "a:b"), ("fine", "ä"), ("", "")])
+def test_o09_a_call_id_that_anthropic_refuses_gets_another_in_requests(ids):
+    """Case O-09: as a repeated one does, with its result; the record keeps what the server wrote."""
+    calls = [{**CLAUDE_CALL, "id": id_} for id_ in ids]
+    sent, conversation = claude_turn(*calls, results=[f"result {n}" for n in range(len(ids))])
+    assert check_messages(sent) is None
+    made = [block["id"] for block in sent[1]["content"]]
+    assert [block["tool_use_id"] for block in sent[2]["content"]] == made
+    assert [block["content"] for block in sent[2]["content"]] == [f"result {n}" for n in range(len(ids))]
+    assert [new for new, old in zip(made, ids, strict=True) if old == "fine"] == ["fine"] * ids.count("fine")
+    assert check_messages([sent[0], {"role": "assistant", "content": calls}, *sent[2:]]) is not None
+    recorded = next(entry for entry in conversation.entries() if entry.kind is Kind.RESPONSE)
+    assert [block["id"] for block in json.loads(recorded.payload)["content"]] == list(ids)
+
+
+@pytest.mark.parametrize(
+    "members", [{"content": None}, {"content": 7}, {"content": {"text": "x"}}, {"is_error": None}, {"is_error": 1}]
+)
+def test_o12_a_complete_result_of_anthropics_holds_what_the_api_takes(members):
+    """A member that no request may hold is refused where it is given: as a result, and in a transcript."""
+    result = {"type": "tool_result", "tool_use_id": "t", **members}
+    message_of_results = {"role": "user", "content": [result]}
+    listed = [
+        {"role": "user", "content": "Do it."},
+        {"role": "assistant", "content": [CLAUDE_CALL]},
+        message_of_results,
+        {"role": "assistant", "content": "done"},
+    ]
+    assert check_messages(listed[:3]) is not None
+    for whole in (result, message_of_results):
+        with pytest.raises(InvalidMessage, match=next(iter(members))) as refusal:
+            ANTHROPIC.result(0, Call("t", "f"), whole)
+        assert refusal.value.facts["path"].endswith(f".{next(iter(members))}")
+    with pytest.raises(InvalidMessage):
+        Conversation(MemoryStore(), "c", format="anthropic").append(listed)
+    bare = {"type": "tool_result", "tool_use_id": "t"}
+    assert json.loads(fragment(ANTHROPIC.result(0, Call("t", "f"), bare))) == bare
+    assert check_messages([*listed[:2], {"role": "user", "content": [bare]}]) is None
+
+
 def test_d8_a_custom_call_is_answered_by_its_own_item():
     """Responses answers a custom call by another item type; given complete it is taken as it is."""
     ready = {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}
     assert json.loads(fragment(RESPONSES.result(0, Call("c", "f", custom=True), "done"))) == ready
-    assert json.loads(fragment(RESPONSES.result(0, Call("c", "patch"), ready))) == ready
+    assert json.loads(fragment(RESPONSES.result(0, Call("c", "patch", custom=True), ready))) == ready
+    functions = {**ready, "type": "function_call_output"}
+    for call, wrong in ((Call("c", "f"), ready), (Call("c", "f", custom=True), functions)):
+        with pytest.raises(InvalidMessage, match="is answered by an item of the type") as refusal:
+            RESPONSES.result(0, call, wrong)
+        assert refusal.value.facts["path"] == "$.type"
+
+
+SCREENSHOT = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="}
+OWN_TOOLS = {
+    "computer_call": (
+        {"id": "i", "action": {"type": "screenshot"}, "pending_safety_checks": [], "status": "completed"},
+        {"type": "computer_call_output", "call_id": "c", "output": SCREENSHOT},
+    ),
+    "local_shell_call": (
+        {"id": "i", "action": {"type": "exec", "command": ["ls"], "env": {}}, "status": "completed"},
+        {"type": "local_shell_call_output", "id": "c", "output": "{}"},
+    ),
+    "shell_call": (
+        {"id": "i", "action": {"commands": ["ls"]}, "status": "completed"},
+        {
+            "type": "shell_call_output",
+            "call_id": "c",
+            "output": [{"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+        },
+    ),
+    "apply_patch_call": (
+        {"id": "i", "operation": {"type": "delete_file", "path": "a"}, "status": "completed"},
+        {"type": "apply_patch_call_output", "call_id": "c", "status": "completed"},
+    ),
+    "tool_search_call": (
+        {"id": "i", "arguments": {}, "execution": "client", "status": "completed"},
+        {"type": "tool_search_output", "call_id": "c", "execution": "client", "status": "completed", "tools": []},
+    ),
+}
+"""The tools of OpenAI's own making that the client runs: a call without its type and id, and what answers it."""
+
+
+def own_call(kind):
+    """Return a call of one of OpenAI's own tools."""
+    return {"type": kind, "call_id": "c", **OWN_TOOLS[kind][0]}
+
+
+def check_given(give, kind):
+    """See that only the complete item of the call's own type is taken, and give it in the end."""
+    item = OWN_TOOLS[kind][1]
+    as_a_functions = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    incomplete = {name: value for name, value in item.items() if name not in ("output", "status", "tools")}
+    for wrong, refused_at in (("x", "$"), ({"ok": True}, "$"), (as_a_functions, "$.type"), (incomplete, "$.")):
+        with pytest.raises(InvalidMessage, match=f"of the type {item['type']}") as refusal:
+            give(wrong)
+        assert refusal.value.facts["path"].startswith(refused_at)
+    with pytest.raises(PairingViolation):
+        give({**item, "id" if "id" in item else "call_id": "another"})
+    give(item)
+
+
+@pytest.mark.parametrize("kind", OWN_TOOLS)
+def test_o12_a_call_of_openais_own_tools_takes_its_complete_item_and_nothing_else(kind):
+    """A text would be recorded as a function's output, which the API refuses in every request from then on."""
+    conversation = Conversation(MemoryStore(), "c", format="openai-responses")
+    with conversation.turn("Do it.") as turn:
+        (call,) = turn.respond([own_call(kind)])
+        assert call.name == kind
+        check_given(lambda output: turn.result(call, output), kind)
+        sent = turn.window().messages
+        assert sent[1:] == [own_call(kind), OWN_TOOLS[kind][1]]
+        if kind != "tool_search_call":  # whose output the fake does not pair
+            assert check_items(sent) is None
+            text = {"type": "function_call_output", "call_id": "c", "output": "x"}
+            assert check_items([*sent[:2], text]).status == 400
+        turn.respond([{"role": "assistant", "content": "done"}])
+
+
+@pytest.mark.parametrize("kind", OWN_TOOLS)
+def test_o12_a_late_result_of_openais_own_tools_is_held_to_the_same(kind):
+    """`complete` takes what `result` takes."""
+    conversation = Conversation(MemoryStore(), "c", format="openai-responses")
+    conversation.append([{"role": "user", "content": "Do it."}, own_call(kind)])
+    (call,) = conversation.open_calls()
+    check_given(lambda output: conversation.complete(call, output), kind)
+    assert conversation.window().messages[-1] == OWN_TOOLS[kind][1]
+
+
+def test_o12_an_output_that_a_client_of_openais_writes_for_its_local_shell_is_taken():
+    """The API's types name the call by `id`; OpenAI's own agents library writes `call_id`, as in every other output."""
+    output = {"type": "local_shell_call_output", "call_id": "c", "output": "{}"}
+    call = own_call("local_shell_call")
+    for answer in (output, OWN_TOOLS["local_shell_call"][1]):
+        conversation = Conversation(MemoryStore(), "c", format="openai-responses")
+        conversation.append([{"role": "user", "content": "Do it."}, call])
+        conversation.complete(conversation.open_calls()[0], answer)
+        migrated = Conversation(MemoryStore(), "c", format="openai-responses")
+        migrated.append([{"role": "user", "content": "Do it."}, call, answer])
+        assert migrated.open_calls() == ()
+        assert migrated.window().messages == conversation.window().messages
+        assert migrated.window().messages[1:] == [call, answer]
+
+
+def test_o09_a_local_shells_repeated_id_is_renamed_where_its_output_names_it():
+    """Case O-09: both items of the later exchange get the new id."""
+    call, output = OWN_TOOLS["local_shell_call"]
+    items = [{"type": "local_shell_call", "call_id": "c", **call}, output]
+    renamed = [json.loads(RESPONSES.rename(json.dumps(item).encode(), [("c", "d")])) for item in items]
+    assert renamed == [{**items[0], "call_id": "d"}, {**output, "id": "d"}]
+
+
+def test_d8_a_function_with_the_name_of_such_a_tool_is_a_function():
+    """Its type decides, not its name."""
+    ((call, _),) = RESPONSES.calls(b'{"type":"function_call","call_id":"c","name":"shell_call","arguments":"{}"}')
+    answer = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    assert json.loads(fragment(RESPONSES.result(0, call, "x"))) == answer
+    assert json.loads(fragment(RESPONSES.result(0, call, answer))) == answer
 
 
 def test_o09_rename_gives_repeated_ids_new_names_in_order():
@@ -423,8 +615,8 @@ def test_o13_a_message_without_usable_content_is_kept_and_never_sent(wire, said)
 @pytest.mark.parametrize("key", ["refusal", "reasoning_content", "audio", "tool_calls"])
 def test_o13_anything_said_counts_as_content(key):
     """A refusal, reasoning, audio or a call alone is worth sending."""
-    value = [{"id": "c", "function": {"name": "f", "arguments": ""}}] if key == "tool_calls" else "x"
-    assert CHAT.response({"role": "assistant", "content": None, key: value}).messages == 1
+    objects = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}], "audio": {"id": "a"}}
+    assert CHAT.response({"role": "assistant", "content": None, key: objects.get(key, "x")}).messages == 1
 
 
 def test_c2_fields_with_nothing_in_them_are_no_call_and_no_content():

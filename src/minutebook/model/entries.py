@@ -61,7 +61,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: str
     name: str
     custom: bool = False
-    """Whether the call carries free text and wants its result as such: an OpenAI Responses custom tool."""
+    """Whether it is no function's, so that its result has a form of its own: of OpenAI Responses, every other tool."""
 
     def __repr__(self) -> str:
         return "Call()"  # its id and name are a model's text

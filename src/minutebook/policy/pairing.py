@@ -3,7 +3,8 @@ Calls and results: the second look at what a window is about to send.
 
 That a result belongs to an open call of its own exchange is settled when it is written (`model.law.extend`). Here
 the complete window is checked again, and call ids that a provider used twice are told apart: pairing is by exchange
-and position, so the record keeps the ids as they came, and only the request gets new ones (cases O-02, O-09).
+and position, so the record keeps the ids as they came, and only the request gets new ones (cases O-02, O-09). So does
+an id that the API refuses, which servers of its kind make.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from minutebook.errors import DecisionHistoryCorrupt
 from minutebook.model.entries import RESULT
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable
 
     from minutebook.model.units import Unit
@@ -40,9 +42,9 @@ def check_unit(unit: Unit) -> None:
         )
 
 
-def repeated_ids(units: Iterable[Unit]) -> Renaming:
+def repeated_ids(units: Iterable[Unit], form: re.Pattern[str] | None = None) -> Renaming:
     """
-    Return new ids for calls whose id stands earlier in the same window; empty when all differ.
+    Return new ids for calls whose id stands earlier in the same window, or is not of `form`; empty when all may stay.
 
     The new id names the exchange and the position, so it is the same in every window that needs one. It has
     only letters, digits and underscores, and at most 40 characters: all providers take it.
@@ -50,14 +52,16 @@ def repeated_ids(units: Iterable[Unit]) -> Renaming:
     responses = [unit.entries[0] for unit in units if unit.entries and unit.entries[0].calls]
     ids = [call.id for entry in responses for call in entry.calls]
     taken = set(ids)
-    if len(taken) == len(ids):
+    wrong = set[str]() if form is None else {id_ for id_ in taken if not form.fullmatch(id_)}
+    if len(taken) == len(ids) and not wrong:
         return {}
     seen: set[str] = set()
     renaming: Renaming = {}
     for entry in responses:
         names: list[tuple[str, str]] = []
         for position, call in enumerate(entry.calls):
-            new = call.id if call.id not in seen or not call.id else _free_id(entry.seq, position, taken)
+            stays = call.id not in wrong and (call.id not in seen or not call.id)
+            new = call.id if stays else _free_id(entry.seq, position, taken)
             names.append((call.id, new))
             seen.add(new)
         if any(old != new for old, new in names):

@@ -1,8 +1,8 @@
 """
 From units to bytes: a window is joined from stored slices, and nothing of it is encoded again.
 
-The one exception is a call id that the same window would hold twice: those few exchanges are written with new ids. And
-of a response what its provider refuses to take back is left out, the same in every window.
+The one exception is a call id that the same window would hold twice, or that the API refuses: those few exchanges are
+written with new ids. And of a response what its provider refuses to take back is left out, the same in every window.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def project(plan: Plan, wire: Wire, summary: Summary | None = None) -> bytes:
     Raises:
         DecisionHistoryCorrupt: a call without its result, a result without its call, or a turn without its input.
     """
-    renaming = repeated_ids(plan.units)
+    renaming = repeated_ids(plan.units, wire.id_form)
     parts: list[bytes] = []
     turn = 0
     for unit in plan.units:

@@ -227,12 +227,7 @@ ANTHROPIC: Final = Api(
         assembled=joined_blocks,
     ),
     billed=billed,
-    own=frozenset(
-        {"model", "messages", "system", "tools", "max_tokens", "stream", "container", "mcp_servers", "thread"}
-        | {"context_management", "compaction", "fallbacks", "fallback_credit_token"}
-    ),
-    counted=ANTHROPIC_COUNTING.counted,
-    uncounted=ANTHROPIC_COUNTING.uncounted,
+    own=frozenset({"model", "messages", "system", "tools", "max_tokens", "stream", *ANTHROPIC_COUNTING.switched_off}),
     shared={"output_config": frozenset({"format"})},
     withheld="thinking_dropped",
     needs_output_bound=True,

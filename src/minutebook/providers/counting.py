@@ -66,13 +66,18 @@ def refused(refusal: Refusal, field: str = "") -> ProviderContextCountUnavailabl
     A name comes from the request, so one that does not look like a provider's is left out (promise I-37).
     """
     name = field if _NAME.fullmatch(field) else ""
-    told = f" at {name!r}" if name else ""
     return ProviderContextCountUnavailable(
-        f"the request cannot be counted, so nothing was generated: {refusal.value}{told}: {_WHY[refusal]}",
+        f"the request cannot be counted, so nothing was generated: {reason(refusal, name)}",
         provider_error_code=refusal.value,
         field=name,
         status=None,
     )
+
+
+def reason(refusal: Refusal, field: str) -> str:
+    """Return why a request is refused, and what to do; `field` is empty, or a name that looks like a provider's."""
+    told = f" at {field!r}" if field else ""
+    return f"{refusal.value}{told}: {_WHY[refusal]}"
 
 
 def count_failed(code: str, status: int | None = None, *, cause: str | None = None) -> ProviderContextCountUnavailable:

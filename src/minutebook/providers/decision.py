@@ -119,6 +119,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Where requests are posted; `{model}` in it stands for the model's name."""
     count_path: str
+    model_prefix: str = ""
+    """What the provider writes before a model's name where it lists them; a name is given with it or without."""
     fields: Callable[[Ask], Fields]
     """Return the fields of the request body."""
     code: Code
@@ -138,11 +140,7 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     billed: Callable[[dict[str, JSON]], JSON]
     """Return the input tokens by the provider's account, unchecked."""
     own: frozenset[str]
-    """The fields that are ours, or that would make the provider keep or choose a history of its own."""
-    counted: frozenset[str]
-    """The fields that the counting endpoint takes."""
-    uncounted: frozenset[str]
-    """The fields that change no count. One in neither set is refused where requests are counted."""
+    """The fields that are ours, and those by which the provider would keep or choose a history of its own."""
     shared: Mapping[str, frozenset[str]] = {}
     """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
     withheld: str = ""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from httpx2 import URL, Request
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
+class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One path that generates, and the path that counts for it."""
 
     path: re.Pattern[str]
@@ -48,7 +48,7 @@ class Official(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     base: str
     """The path in front of all others."""
-    doors: tuple[Door, ...]
+    routes: tuple[Route, ...]
 
 
 _MODEL: Final = r"(?P<version>v1|v1beta)/models/(?P<model>[A-Za-z0-9._-]+)"
@@ -57,9 +57,9 @@ OFFICIAL: Final[dict[str, Official]] = {
     "openai": Official(
         hosts=("api.openai.com", *(f"{region}.api.openai.com" for region in ("us", "eu", "ae", "au", "in", "jp"))),
         base="/v1",
-        doors=(
-            Door(path=re.compile("/responses"), count="/responses/input_tokens", counting=OPENAI_RESPONSES),
-            Door(
+        routes=(
+            Route(path=re.compile("/responses"), count="/responses/input_tokens", counting=OPENAI_RESPONSES),
+            Route(
                 path=re.compile("/chat/completions"),
                 count="/chat/completions/input_tokens",
                 counting=OPENAI_CHAT,
@@ -70,8 +70,8 @@ OFFICIAL: Final[dict[str, Official]] = {
     "anthropic": Official(
         hosts=("api.anthropic.com",),
         base="",
-        doors=(
-            Door(
+        routes=(
+            Route(
                 path=re.compile("/v1/messages"),
                 count="/v1/messages/count_tokens",
                 counting=ANTHROPIC,
@@ -82,13 +82,13 @@ OFFICIAL: Final[dict[str, Official]] = {
     "google": Official(
         hosts=("generativelanguage.googleapis.com",),
         base="",
-        doors=(
-            Door(
+        routes=(
+            Route(
                 path=re.compile(f"/{_MODEL}:generateContent"),
                 count=r"/\g<version>/models/\g<model>:countTokens",
                 counting=GEMINI,
             ),
-            Door(
+            Route(
                 path=re.compile(f"/{_MODEL}:streamGenerateContent"),
                 count=r"/\g<version>/models/\g<model>:countTokens",
                 counting=GEMINI,
@@ -100,7 +100,7 @@ OFFICIAL: Final[dict[str, Official]] = {
 """The direct endpoints. Azure, Bedrock, Vertex and other resellers have other hosts, paths and bodies: refused."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True):
     """Where requests may go: scheme, host, port and the path in front."""
 
     scheme: str
@@ -110,7 +110,7 @@ class Place(msgspec.Struct, frozen=True):
     official: bool = True
 
 
-def places(official: Official, qualified: Any) -> list[Place]:
+def origins(official: Official, qualified: Any) -> list[Origin]:
     """
     Return where requests may go: the official hosts, and the servers that the application vouches for.
 
@@ -119,11 +119,11 @@ def places(official: Official, qualified: Any) -> list[Place]:
     """
     if type(qualified) not in (tuple, list):
         raise InvalidOption("qualified is a list or tuple of base URLs", option="qualified")
-    hosts = [Place("https", host, None, official.base) for host in official.hosts]
-    return [*hosts, *(_place(codec.text(base, "qualified")) for base in qualified)]
+    hosts = [Origin("https", host, None, official.base) for host in official.hosts]
+    return [*hosts, *(_origin(codec.text(base, "qualified")) for base in qualified)]
 
 
-def place_of(request: Request, known: list[Place]) -> Place:
+def origin_of(request: Request, known: list[Origin]) -> Origin:
     """
     Return where a request goes.
 
@@ -139,45 +139,45 @@ def place_of(request: Request, known: list[Place]) -> Place:
             raise refused(Refusal.HEADER_REFUSED, name)
     if headers.get("host") != url.netloc.decode("ascii"):
         raise refused(Refusal.HEADER_REFUSED, "host")
-    origin = (url.scheme, url.raw_host.decode("ascii"), url.port)
-    there = [place for place in known if (place.scheme, place.host, place.port) == origin]
+    asked = (url.scheme, url.raw_host.decode("ascii"), url.port)
+    there = [origin for origin in known if (origin.scheme, origin.host, origin.port) == asked]
     if not there or url.userinfo:
         raise refused(Refusal.HOST_REFUSED)
-    for place in there:
-        if _path(url).startswith(f"{place.base}/"):
-            return place
+    for origin in there:
+        if _path(url).startswith(f"{origin.base}/"):
+            return origin
     raise refused(Refusal.PATH_REFUSED)
 
 
-class Entrance(msgspec.Struct, frozen=True):
-    """A request that generates: by which door, and how it is counted there."""
+class Match(msgspec.Struct, frozen=True):
+    """A request that generates: by which route, and how it is counted there."""
 
-    door: Door
+    route: Route
     count_path: str
     model: str
     """The model that the path names; empty where the body does."""
 
 
-def entrance(request: Request, official: Official, place: Place) -> Entrance | None:
+def match_of(request: Request, official: Official, origin: Origin) -> Match | None:
     """
     Return how a request generates; `None` for reading and for counting, which do not.
 
     Raises:
         ProviderContextCountUnavailable: any other path or method, since it may generate.
     """
-    path, query = _path(request.url)[len(place.base) :], request.url.query
+    path, query = _path(request.url)[len(origin.base) :], request.url.query
     if request.method in ("GET", "HEAD"):
         return None
-    for door in official.doors if request.method == "POST" else ():
-        found = door.path.fullmatch(path)
-        if found and query in door.queries and (door.official or not place.official):
-            return Entrance(door, place.base + found.expand(door.count), found.groupdict().get("model", ""))
-        if _counts(door, path) and query in door.queries:
+    for route in official.routes if request.method == "POST" else ():
+        found = route.path.fullmatch(path)
+        if found and query in route.queries and (route.official or not origin.official):
+            return Match(route, origin.base + found.expand(route.count), found.groupdict().get("model", ""))
+        if _counts(route, path) and query in route.queries:
             return None
     raise refused(Refusal.PATH_REFUSED)
 
 
-def _place(base: str) -> Place:
+def _origin(base: str) -> Origin:
     """Return where a compatible server stands that the application vouches for."""
     url = _url(base)
     host = url.raw_host.decode("ascii")
@@ -188,7 +188,7 @@ def _place(base: str) -> Place:
             "without user, query and fragment",
             option="qualified",
         )
-    return Place(url.scheme, host, url.port, _path(url).rstrip("/"), official=False)
+    return Origin(url.scheme, host, url.port, _path(url).rstrip("/"), official=False)
 
 
 def _url(text: str) -> URL:
@@ -212,10 +212,10 @@ def _path(url: URL) -> str:
     return url.raw_path.partition(b"?")[0].decode("ascii")
 
 
-def _counts(door: Door, path: str) -> bool:
-    if door.counting is GEMINI:
+def _counts(route: Route, path: str) -> bool:
+    if route.counting is GEMINI:
         return re.fullmatch(f"/{_MODEL}:countTokens", path) is not None
-    return path == door.count
+    return path == route.count
 
 
 def httpx2_module() -> Any:

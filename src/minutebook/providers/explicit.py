@@ -64,6 +64,16 @@ def check_explicit(counting: Counting, body: Mapping[str, JSON]) -> None:
         ProviderContextCountUnavailable: naming the field, the tool or the kind of content that stands in the way.
     """
     check_fields(counting, body)
+    check_content(counting, body)
+
+
+def check_content(counting: Counting, body: Mapping[str, JSON]) -> None:
+    """
+    See that what the model sees is in the request, and that the request generates; fields are not asked for.
+
+    Raises:
+        ProviderContextCountUnavailable: naming the tool or the kind of content that stands in the way.
+    """
     _CHECKS[counting.name](body)
 
 

@@ -153,6 +153,7 @@ GEMINI: Final = Api(
     name="gemini",
     path="/models/{model}:generateContent",
     count_path="/models/{model}:countTokens",
+    model_prefix="models/",
     fields=request_fields,
     code=lambda error: code_of(200, error),
     check=check,
@@ -165,10 +166,8 @@ GEMINI: Final = Api(
         assembled=joined_parts,
     ),
     billed=billed,
-    own=_spelled("model", "contents", "systemInstruction", "tools", "cachedContent", "continuationToken", "store")
+    own=_spelled("model", "contents", "systemInstruction", "tools", *GEMINI_COUNTING.switched_off)
     | {"generation_config"},
-    counted=GEMINI_COUNTING.counted,
-    uncounted=GEMINI_COUNTING.uncounted,
     shared={
         "generationConfig": _spelled(
             *("responseMimeType", "responseSchema", "responseJsonSchema", "maxOutputTokens", "candidateCount")

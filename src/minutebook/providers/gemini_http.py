@@ -19,6 +19,7 @@ from minutebook.providers.sdk_http import (
     MAX_REFUSAL_BYTES,
     MAX_RESPONSE_BYTES,
     LoopOfUse,
+    check_base_url,
     check_colour,
     connection_failed,
     imported,
@@ -147,17 +148,7 @@ def versioned(base_url: str) -> str:
     Raises:
         InvalidOption: no `http` or `https` URL of a host, or one with a query or fragment; it is not quoted.
     """
-    try:
-        url = urlsplit(base_url)
-        plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
-    except ValueError:
-        plain = False
-    if not plain:
-        raise InvalidOption(
-            "base_url is the URL of a server, such as https://generativelanguage.googleapis.com or the same with "
-            "/v1beta, without query and fragment",
-            option="base_url",
-        )
+    check_base_url(base_url, "https://generativelanguage.googleapis.com or the same with /v1beta")
     trimmed = base_url.rstrip("/")
     named = any(map(_VERSION.fullmatch, urlsplit(trimmed).path.split("/")))
     return trimmed if named else f"{trimmed}/{API_VERSION}"

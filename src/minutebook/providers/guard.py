@@ -11,7 +11,6 @@ One coroutine serves both colours; under the blocking transport it ends without 
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -37,8 +36,9 @@ from minutebook.providers.counting import (
     refused,
 )
 from minutebook.providers.decision import unavailable
-from minutebook.providers.endpoints import OFFICIAL, Entrance, entrance, httpx2_module, place_of, places
+from minutebook.providers.endpoints import OFFICIAL, Match, httpx2_module, match_of, origin_of, origins
 from minutebook.providers.explicit import check_explicit
+from minutebook.providers.sdk_http import own_error, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -82,7 +82,7 @@ class Guard:
             raise InvalidOption("context is a ContextWindow", option="context")
         check_observer(on_event)
         self._official = OFFICIAL[provider]
-        self._places = places(self._official, qualified)
+        self._origins = origins(self._official, qualified)
         self._context = context
         self._on_event = on_event
         self._blocking = blocking
@@ -96,10 +96,10 @@ class Guard:
             ProviderContextCountUnavailable: it cannot be counted, or was not; nothing was generated.
             AgentDecisionProviderUnavailable: the server answered with a redirect, which is not followed.
         """
-        way = entrance(request, self._official, place_of(request, self._places))
-        if way is not None:
-            request = await self._counted(request, way, forward)
-        response: Response = await _result(forward(request))
+        matched = match_of(request, self._official, origin_of(request, self._origins))
+        if matched is not None:
+            request = await self._counted(request, matched, forward)
+        response: Response = await result_of(forward(request))
         if 300 <= response.status_code < 400:
             await self._close(response)
             raise unavailable("redirect_refused", response.status_code)
@@ -124,15 +124,15 @@ class Guard:
             option="http_client",
         )
 
-    async def _counted(self, request: Request, way: Entrance, forward: Forward) -> Request:
+    async def _counted(self, request: Request, matched: Match, forward: Forward) -> Request:
         """Return the request to send, made of the bytes that were counted."""
-        counting, content = way.door.counting, _content(request)
+        counting, content = matched.route.counting, _content(request)
         body = _body(content)
         check_explicit(counting, body)
         output = output_limit(counting, body)
         _check_betas(request)
         fields = {name: bytes(raw) for name, raw in _fields(content).items()}
-        asked = _count_request(request, way.count_path, count_body(counting, fields, way.model))
+        asked = _count_request(request, matched.count_path, count_body(counting, fields, matched.model))
         tokens = counted_tokens(counting, await self._count(asked, forward))
         counted = self._context.measured(counting.provider, tokens, output)
         self._tell(counted)
@@ -143,7 +143,7 @@ class Guard:
     async def _count(self, request: Request, forward: Forward) -> bytes:
         failure: ProviderContextCountUnavailable
         try:
-            response = await _result(forward(request))
+            response = await result_of(forward(request))
             try:
                 return await self._read(response)
             finally:
@@ -220,7 +220,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         on_event: Observer | None = None,
     ) -> None:
         self._guard = Guard(provider, context, qualified, on_event, blocking=False)
-        self._inner = carrier(transport, "handle_async_request", "AsyncHTTPTransport")
+        self._inner = inner_transport(transport, "handle_async_request", "AsyncHTTPTransport")
 
     async def handle_async_request(self, request: Request) -> Response:
         """
@@ -246,7 +246,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         try:
             returned = await call_next(request)
         except Exception as error:
-            refusal = refusal_in(error)
+            refusal = own_error(error) or error
         else:
             return await self._guard.carried(returned)
         raise refusal
@@ -268,17 +268,7 @@ class ContextGuardTransport(AsyncBaseTransport):
         await self._inner.__aexit__(exc_type, exc_value, traceback)
 
 
-def refusal_in(error: Exception) -> Exception:
-    """Return the error of ours that an SDK wrapped; `error` itself when there is none."""
-    cause: BaseException | None = error
-    for _ in range(8):
-        if isinstance(cause, MinutebookError):
-            return cause
-        cause = cause.__cause__ if cause else None
-    return error
-
-
-def carrier(transport: object, method: str, default: str) -> Any:
+def inner_transport(transport: object, method: str, default: str) -> Any:
     """
     Return what carries the requests: the application's transport, or a fresh one.
 
@@ -350,8 +340,3 @@ def _bounded(chunk: bytes, before: int) -> bytes:
     if before + len(chunk) > MAX_COUNT_BYTES:
         raise count_failed("count_too_long")
     return chunk
-
-
-async def _result(returned: Any) -> Any:
-    """Return what a transport of either colour comes to."""
-    return await returned if inspect.isawaitable(returned) else returned

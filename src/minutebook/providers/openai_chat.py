@@ -116,8 +116,6 @@ CHAT: Final = Api(
     billed=billed,
     own=frozenset(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}
-        | {"n", "stream", "stream_options", "store", "web_search_options", "audio", "modalities"}
+        | {"n", "stream", "stream_options", "modalities", *OPENAI_CHAT.switched_off}
     ),
-    counted=OPENAI_CHAT.counted,
-    uncounted=OPENAI_CHAT.uncounted,
 )

@@ -129,11 +129,6 @@ RESPONSES: Final = Api(
     stream=Stream(fields={"stream": b"true"}, assembled=last_response),
     billed=billed,
     withheld="reasoning",
-    own=frozenset(
-        {"model", "instructions", "input", "text", "tools", "max_output_tokens", "store", "include", "stream"}
-        | {"stream_options", "background", "previous_response_id", "conversation", "context_management"}
-        | {"truncation", "prompt"}
-    ),
-    counted=OPENAI_RESPONSES.counted,
-    uncounted=OPENAI_RESPONSES.uncounted,
+    own=frozenset({"model", "instructions", "input", "text", "tools", "max_output_tokens", "include", "stream"})
+    | frozenset({"stream_options", *OPENAI_RESPONSES.switched_off}),
 )

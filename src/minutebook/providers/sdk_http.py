@@ -37,7 +37,7 @@ MAX_REFUSAL_BYTES: Final = 1024 * 1024
 """Of a response whose status is not 2xx, only a code is passed on; one that is longer counts as empty."""
 
 
-Heard: TypeAlias = "Callable[[bytes], Awaitable[None]]"
+OnChunk: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 """Who is given the pieces of a body while it comes in."""
 
 
@@ -125,7 +125,8 @@ class SdkPost:
         blocking: whether no event loop runs this.
 
     Raises:
-        InvalidOption: a client that is none or of an unknown version, or options of a client beside one.
+        InvalidOption: a client that is none or of an unknown version, options of a client beside one, or a base URL
+            that is none.
         BlockingMismatch: a client of the other colour.
     """
 
@@ -141,6 +142,8 @@ class SdkPost:
         for name, value in (("base_url", base_url), ("api_key", api_key)):
             if value is not None and (client is not None or type(value) is not str or not value):
                 raise InvalidOption(f"{name} is a text, and given without a client", option=name)
+        if base_url is not None:
+            check_base_url(base_url, "https://models.example.com/v1")
         self._sdk = sdk
         self._settings = {"base_url": base_url, "api_key": api_key}
         self._blocking = blocking
@@ -158,7 +161,8 @@ class SdkPost:
         Have a client, so that a missing package or key is told before anything is recorded.
 
         Raises:
-            InvalidOption: the package is absent or of an unknown version, or nothing names a key.
+            InvalidOption: the package is absent or of an unknown version, nothing names a key, or the environment names
+                a base URL that is none.
         """
         if self._client is None:
             sdk, module = self._sdk, imported(self._sdk.package, self._sdk.package)
@@ -169,6 +173,7 @@ class SdkPost:
                 raise InvalidOption(missing) from error
             if not sdk.authenticates(made):
                 raise InvalidOption(missing)
+            check_base_url(str(made.base_url), "https://models.example.com/v1")
             self._client = _single(sdk, made, blocking=self._blocking)
 
     async def close(self) -> None:
@@ -194,9 +199,9 @@ class SdkPost:
         self.connect()
         return self._client, moved
 
-    async def __call__(self, path: str, body: bytes, heard: Heard | None = None) -> bytes:
+    async def __call__(self, path: str, body: bytes, on_chunk: OnChunk | None = None) -> bytes:
         """
-        Post `body` once and return the body of a 2xx response; `heard` is given each piece of that as it comes in.
+        Post `body` once and return the body of a 2xx response; `on_chunk` is given each piece of that as it comes in.
 
         Raises:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
@@ -210,7 +215,7 @@ class SdkPost:
             options = {"headers": self._headers(client), "follow_redirects": False}
             posted = client.post(path, content=Unshown(body), cast_to=response_type, options=options, stream=True)
             response = await result_of(posted)
-            received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, heard=heard)
+            received = await read_body(response, MAX_RESPONSE_BYTES, blocking=self._blocking, on_chunk=on_chunk)
             if received is not None:
                 return received
             failure = unavailable("response_too_large")
@@ -219,7 +224,7 @@ class SdkPost:
         except module.APITimeoutError:
             failure = unavailable("timeout")
         except module.APIConnectionError as error:
-            failure = _own_error(error) or connection_failed(error.__cause__ or error, moved=moved)
+            failure = own_error(error) or connection_failed(error.__cause__ or error, moved=moved)
         except getattr(module, self._sdk.base_error):
             failure = unavailable("client_failed")
         except MinutebookError:
@@ -240,6 +245,24 @@ class SdkPost:
             given = client.default_headers.get(name)
             headers[name] = f"{given},{value}" if isinstance(given, str) and given else value
         return headers
+
+
+def check_base_url(base_url: str, example: str) -> None:
+    """
+    Refuse what no request can be posted below.
+
+    Raises:
+        InvalidOption: no `http` or `https` URL of a host, or one with a query or fragment; it is not quoted.
+    """
+    try:
+        url = urlsplit(base_url)
+        plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
+    except ValueError:
+        plain = False
+    if not plain:
+        raise InvalidOption(
+            f"base_url is the URL of a server, such as {example}, without query and fragment", option="base_url"
+        )
 
 
 def status_code(code: Callable[[int, JSON], str | None], status: int, body: bytes) -> str:
@@ -271,11 +294,11 @@ async def result_of(returned: Any) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-async def read_body(response: Any, max_bytes: int, *, blocking: bool, heard: Heard | None = None) -> bytes | None:
+async def read_body(response: Any, max_bytes: int, *, blocking: bool, on_chunk: OnChunk | None = None) -> bytes | None:
     """
     Return the body of a streamed response; `None`, and a closed connection, once it is longer than `max_bytes`.
 
-    `heard` is waited for with each piece.
+    `on_chunk` is waited for with each piece.
     """
     body = bytearray()  # a list would cost more than the pieces do where a server sends them byte by byte
     async with contextlib.aclosing(_pieces(response, blocking=blocking)) as pieces:
@@ -283,8 +306,8 @@ async def read_body(response: Any, max_bytes: int, *, blocking: bool, heard: Hea
             if len(body) + len(piece) > max_bytes:
                 return None
             body += piece
-            if heard is not None:
-                await heard(piece)
+            if on_chunk is not None:
+                await on_chunk(piece)
     return bytes(body)
 
 
@@ -392,11 +415,11 @@ def _unknown_sender(sdk: Sdk) -> InvalidOption:
 _OF_THE_TRANSFER: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-def _own_error(error: BaseException) -> MinutebookError | None:
+def own_error(error: BaseException) -> MinutebookError | None:
     """Return the error of this package that an SDK wrapped: a refusal from inside a transport keeps its code."""
     cause: BaseException | None = error
     for _ in range(8):
-        cause = cause.__cause__ if cause is not None else None
         if isinstance(cause, MinutebookError):
             return cause
+        cause = cause.__cause__ if cause is not None else None
     return None

@@ -51,6 +51,7 @@ class StructuredWire:
         self.sendable = plain.sendable
         self.rename = plain.rename
         self.binds = plain.binds
+        self.id_form = None  # the calls are texts
         self.unbound = plain.unbound
         self.prefaced = plain.prefaced
         self.plain = plain

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import msgspec
 
 from minutebook.errors import DecisionHistoryBusy, DecisionHistoryConflict, InvalidOption, InvalidValue, MemoryRefused
-from minutebook.model.bounds import check_count
+from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.codec import JSON, decode, encode
 from minutebook.model.entries import Draft, Entry, Kind, damaged
 from minutebook.model.proof import check_end
@@ -62,8 +62,7 @@ class MemoryResource(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("a resource's name is 1 to 64 ASCII letters, digits, '_', '.' or '-'", option="name")
         if self.scope not in get_args(Scope):
             raise InvalidOption("a resource's scope is 'run', 'agent' or 'namespace'", option="scope")
-        if type(self.writable) is not bool:
-            raise InvalidOption("writable is True or False", option="writable")
+        check_flag(self.writable, "writable")
         check_count(self.max_bytes, "max_bytes")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.providers.guard import Guard, Provider, carrier, refusal_in
+from minutebook.providers.guard import Guard, Provider, inner_transport
+from minutebook.providers.sdk_http import own_error
 from minutebook.sync.driving import drive
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class ContextGuardTransport(BaseTransport):
         on_event: Observer | None = None,
     ) -> None:
         self._guard = Guard(provider, context, qualified, on_event, blocking=True)
-        self._inner = carrier(transport, "handle_request", "HTTPTransport")
+        self._inner = inner_transport(transport, "handle_request", "HTTPTransport")
 
     def handle_request(self, request: Request) -> Response:
         """Return the response to `request`: see `minutebook.ContextGuardTransport.handle_async_request`."""
@@ -44,7 +45,7 @@ class ContextGuardTransport(BaseTransport):
         try:
             returned = call_next(request)
         except Exception as error:
-            refusal = refusal_in(error)
+            refusal = own_error(error) or error
         else:
             return drive(self._guard.carried(returned))
         raise refusal

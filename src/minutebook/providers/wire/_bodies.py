@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from minutebook.errors import InvalidMessage, InvalidValue
 from minutebook.model import codec
+from minutebook.providers.wire._mistaken import HTTP_RESPONSE, RAW_RESPONSE, STREAM, is_event_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,22 @@ def opened(body: object, path: str = "$") -> tuple[bytes, JSON]:
             raise
         place = path + str(error.facts.get("path", "$"))[1:]
         raise InvalidValue(f"in the message at {path}: {error}", path=place) from error
+
+
+def opened_response(body: object) -> tuple[bytes, JSON]:
+    """
+    Return what was given as a response like `opened`.
+
+    Raises:
+        InvalidMessage: also, a stream, or an HTTP response in the place of its body.
+    """
+    try:
+        return opened(body)
+    except InvalidValue:
+        told = _instead(body)
+        if told:
+            raise InvalidMessage(told, path="$") from None
+        raise
 
 
 def _encoded(body: object, path: str) -> tuple[bytes, JSON]:
@@ -88,3 +105,15 @@ def _sdk_value(value: object, path: str) -> object:
         # Silent: an item of a type newer than the SDK makes pydantic warn, and is kept all the same.
         return dump(mode="json", warnings=False)
     return value
+
+
+def _instead(value: object) -> str:
+    """Return what is to be told of a value that has a response's body in it and is none; empty for any other."""
+    if isinstance(value, (bytes, bytearray)):
+        return STREAM if is_event_stream(value) else ""
+    name, packages = type(value).__name__, {base.__module__.partition(".")[0] for base in type(value).__mro__}
+    if name == "Response" and packages & {"httpx", "httpx2"}:
+        return HTTP_RESPONSE
+    if packages & {"openai", "anthropic"} and name.endswith("APIResponse"):
+        return RAW_RESPONSE
+    return STREAM if any(hasattr(value, method) for method in ("__next__", "__anext__")) else ""

@@ -17,10 +17,12 @@ from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidVal
 from minutebook.model import codec
 from minutebook.model.entries import IN_MESSAGE_BEFORE, Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
+from minutebook.providers.wire._mistaken import mistaken
 from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from minutebook.model.codec import JSON
@@ -38,6 +40,7 @@ class Format(ABC):
     results_wrap: tuple[bytes, bytes] = (b"", b"")
     grouped: bool = False
     binds: bool = False
+    id_form: re.Pattern[str] | None = None
     loops: bool = True
     list_key: str = "content"
     """Where a message has what it says: a text, or a list of parts."""
@@ -77,6 +80,10 @@ class Format(ABC):
     @abstractmethod
     def complete(self, output: JSON) -> Reply | None:
         """Return what `output` answers, if it already is a complete result of this format."""
+
+    def check_complete(self, call: Call, output: JSON) -> None:
+        """Refuse a complete result in a form that the provider does not take for `call`: `InvalidMessage`."""
+        del call, output
 
     def pieces(self, messages: Iterable[Piece]) -> Iterable[Piece]:
         """Return the steps of a transcript; here every message is one."""
@@ -130,14 +137,16 @@ class Format(ABC):
         A response without usable content is kept and has nothing to send (case O-13).
 
         Raises:
-            InvalidMessage: an error object, a body without a message, or one with several alternatives.
+            InvalidMessage: an error object, a body without a message or with several alternatives, a stream or a piece
+                of one, an HTTP response in the place of its body, or the body of another format.
             InvalidValue: not strict JSON.
         """
-        payload, value = _bodies.opened(body)
+        payload, value = _bodies.opened_response(body)
         try:
             return self.responded(payload, value, "$")
         except InvalidMessage as error:
-            raise InvalidMessage(f"{error}; this conversation's format is {self.name}", **error.facts) from None
+            told = mistaken(value, self.name) or error
+            raise InvalidMessage(f"{told}; this conversation's format is {self.name}", **error.facts) from None
 
     def calls(self, fragment: bytes) -> tuple[tuple[Call, JSON], ...]:
         """Return the calls of a response's fragment with their arguments as the provider wrote them."""
@@ -150,6 +159,7 @@ class Format(ABC):
 
         Raises:
             PairingViolation: a complete message that answers another call.
+            InvalidMessage: a value that no result of this call is made of, or a complete one in another form.
             InvalidValue: what JSON cannot hold.
         """
         payload, value = _bodies.opened(output)
@@ -162,6 +172,8 @@ class Format(ABC):
                 f"the message answers another call than the one at position {position}; give it with its own call",
                 call=position,
             )
+        else:
+            self.check_complete(call, value)
         return self._resulted(payload, value, position)
 
     def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:

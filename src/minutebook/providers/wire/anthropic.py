@@ -3,11 +3,13 @@ Anthropic Messages: content is a text or a list of blocks; the results of an exc
 
 Thinking goes back as it came, with whatever it led to, also where its text is empty and its signature is not. What led
 to nothing, at the end of an answer that was cut, does not go back, nor does a text that says nothing: the provider
-refuses both, whatever it said itself. Tools that the provider runs itself (`server_tool_use`) are not answered here.
+refuses both, whatever it said itself. Nor does what only servers of its kind make: thinking without a seal, and call
+ids of another form than the API takes. Tools that the provider runs itself (`server_tool_use`) are not answered here.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from minutebook.errors import InvalidMessage
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from minutebook.model.codec import JSON
 
 _PARTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
-_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-"""The blocks that are bound to all messages before them."""
+_THINKING: Final = {"thinking": "signature", "redacted_thinking": "data"}
+"""The blocks that are bound to all messages before them, each with the member that seals it."""
+_OF_RESULTS: Final[dict[str, tuple[type, ...]]] = {"content": (str, list), "is_error": (bool,)}
+"""The members of a result that may be left out and may not be null, with their JSON types."""
 
 
 class Anthropic(BlockFormat):
@@ -47,6 +51,7 @@ class Anthropic(BlockFormat):
     results_wrap = (b'{"role":"user","content":[', b"]}")
     list_key = "content"
     binds = True
+    id_form = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
     sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
 
     def user_message(self, text: str) -> JSON:
@@ -75,6 +80,9 @@ class Anthropic(BlockFormat):
         """Return what a `tool_result` block answers."""
         if block.get("type") != "tool_result":
             return None
+        for name, types in _OF_RESULTS.items():
+            if name in block and not isinstance(block[name], types):
+                raise InvalidMessage(f"no request may have such a {name}; leave it out", path=f"{path}.{name}")
         return Reply(identifier(block, "tool_use_id", path), "")
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
@@ -93,8 +101,16 @@ class Anthropic(BlockFormat):
             names.replace(block, key)
 
     def is_empty(self, block: JSON) -> bool:
-        """Return whether the block is a text of blanks or of nothing, which the provider refuses."""
-        return kind_of(block) == "text" and isinstance(block, dict) and not str(block.get("text")).strip()
+        """
+        Return whether the provider refuses the block: a text of blanks or of nothing, or thinking that nothing seals.
+
+        The API itself seals all of it; servers of its kind do not, and take a conversation without it.
+        """
+        if not isinstance(block, dict):
+            return False
+        if kind_of(block) == "text":
+            return not str(block.get("text")).strip()
+        return self.is_thought(block) and not isinstance(block.get(_THINKING[kind_of(block)]), str)
 
     def is_thought(self, block: JSON) -> bool:
         """Return whether the block is thinking, readable or not."""

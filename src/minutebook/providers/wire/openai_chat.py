@@ -3,17 +3,20 @@ OpenAI Chat Completions, the format that local servers speak too: one message a 
 
 Of a response the `choices[0].message` object is sent back, with every field the server put there, but for what no
 request may hold: an SDK's `model_dump()` writes out every member that the type has, and null is one of the values that
-the API refuses there. The older pair of `function_call` and role `function`, which has no ids, is read in transcripts.
+the API refuses there, and its stream helper leaves the place of each call beside it. Some servers write every member
+with nothing in it. The older pair of `function_call` and role `function`, which has no ids, is read in transcripts.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.model.entries import Call
+from minutebook.model.shown import type_alone
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
 from minutebook.providers.wire._values import (
@@ -48,20 +51,25 @@ _SIDES: Final = {
     "tool": Side.RESULTS,
     "function": Side.RESULTS,
 }
-_CONTENT: Final = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
+_MEMBERS: Final = ("content", "tool_calls", "function_call", "refusal", "audio")
+_CONTENT: Final = (*_MEMBERS, "reasoning_content", "reasoning")
 """Any of these makes an assistant's message worth sending; the last two are local servers' own."""
+_NAMED: Final = {"function_call": "name", "audio": "id"}
+"""The members of an answer that stand for something by a name or an id alone."""
 _PARTS: Final = frozenset({"text"})
 _REFUSED: Final = frozenset(
     {
         *("audio.data", "audio.expires_at", "audio.transcript"),  # a request names the audio by its id
         *("parsed", "tool_calls.function.parsed_arguments"),  # what `parse()` of the SDK made of the answer
+        "tool_calls.index",  # where the SDK's stream helper put a call together
     }
 )
 """The members of an answer that no request holds, whatever their value."""
 _WITHIN: Final = frozenset({"audio", "tool_calls", "tool_calls.function"})
 _NULLABLE: Final = frozenset({"content", "refusal"})
 """The members of an answer that say with null that there is none, and that the API writes and takes that way."""
-_NO_CALLS: Final = re.compile(rb'"tool_calls"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\]')
+_READ: Final = frozenset({"audio", "function_call", "parsed"})
+"""The members by which alone an answer has to be looked through; they are rare."""
 _ITEMS_OF_RESPONSES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 )
@@ -91,7 +99,7 @@ class OpenAIChat(Format):
         if side is None:
             raise unknown_role(message, ", ".join(_SIDES), path)
         refuse_foreign(message, side, _OF_RESPONSES, "openai-responses", path)
-        if side is not Side.ASSISTANT or isinstance(message.get("content"), list):
+        if side is not Side.ASSISTANT or message.get("content"):
             check_content(message, path, _PARTS_OF_RESPONSES, "openai-responses")
         return side
 
@@ -109,7 +117,7 @@ class OpenAIChat(Format):
     def _message(self, payload: bytes, message: dict[str, JSON], keys: tuple[str | int, ...], path: str) -> Answer:
         if self.side(message, path) is not Side.ASSISTANT:
             raise InvalidMessage("a response is a message of the role assistant", path=f"{path}.role")
-        if not any(_says_something(message.get(key)) for key in _CONTENT):
+        if not any(_says_something(key, message.get(key)) for key in _CONTENT):
             return Answer()
         return Answer(*_slices.find(payload, *keys), 1, path)
 
@@ -119,9 +127,9 @@ class OpenAIChat(Format):
         place = f"{path}.tool_calls"
         calls = array(message.get("tool_calls") or [], place)
         found = [_call(members(call, f"{place}[{n}]"), f"{place}[{n}]") for n, call in enumerate(calls)]
-        if not found and message.get("function_call") is not None:
+        if not found and message.get("function_call"):
             named = _named("", message["function_call"], "arguments", f"{path}.function_call")
-            found += [named] if named[0].name else []  # some servers write every field, with nothing in it
+            found += [named] if named[0].name else []
         return found
 
     def replies(self, value: JSON, path: str) -> list[Reply]:
@@ -143,7 +151,7 @@ class OpenAIChat(Format):
 
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's message without the members that a request may not hold, the others byte for byte."""
-        return _slices.without(fragment, _is_refused, _WITHIN) if _is_suspect(fragment) else fragment
+        return fragment if _goes_back(fragment) else _slices.without(fragment, _is_refused, _WITHIN)
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a message with its call ids replaced."""
@@ -158,26 +166,76 @@ class OpenAIChat(Format):
         return codec.encode(message)
 
 
-def _is_suspect(fragment: bytes) -> bool:
-    """Return whether a message may hold what is refused: a search of its bytes, since nearly all hold none."""
-    nulls = fragment.count(b"null")
-    if nulls and nulls > fragment.count(b'"content":null') + fragment.count(b'"refusal":null'):
-        return True
-    return b'"parsed' in fragment or b'"audio"' in fragment or _NO_CALLS.search(fragment) is not None
+class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What a request may say of a function that was called, and nothing else."""
+
+    name: msgspec.Raw
+    arguments: msgspec.Raw
+
+    __repr__ = type_alone
+
+
+class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A call with what a request may say of it, and nothing else."""
+
+    id: msgspec.Raw
+    type: msgspec.Raw
+    function: _PlainFunction
+
+    __repr__ = type_alone
+
+
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_plain_calls: Final = msgspec.json.Decoder(list[_PlainCall]).decode
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def _goes_back(fragment: bytes) -> bool:
+    """
+    Return whether a message surely holds nothing that is refused, as nearly all do.
+
+    Its members are read and nothing is made of their values, which takes less time than a search of the bytes for what
+    could be refused: that goes through long texts several times, and sees no name that is written with escapes.
+    """
+    try:
+        return all(_is_plain(name, value) for name, value in _members(fragment).items())
+    except msgspec.MsgspecError:
+        return True  # nothing, or no message any more: whoever reads its calls names the fault
+
+
+def _is_plain(name: str, value: msgspec.Raw) -> bool:
+    if value == _NULL:
+        return name in _NULLABLE
+    if name == "tool_calls":
+        try:
+            return bool(_plain_calls(value))
+        except msgspec.ValidationError:
+            return False
+    return name not in _READ and (name not in _NULLABLE or bytes(memoryview(value)[:1]) == b'"')
 
 
 def _is_refused(path: str, value: bytes) -> bool:
-    if value == b"null" and "." not in path:
+    if path in _REFUSED:
+        return True
+    if "." in path:
+        return False
+    if value == b"null" or (path in _NULLABLE and value.startswith(b'"')):
         return path not in _NULLABLE
-    return path in _REFUSED or (path == "tool_calls" and not value.strip(b"[] \t\r\n"))
+    return path in _MEMBERS and _is_nothing(path, codec.reread(value))
 
 
-def _says_something(value: JSON) -> bool:
+def _is_nothing(name: str, value: JSON) -> bool:
+    """Return whether a member of an answer is written with nothing in it; what has a name or id is nothing without."""
+    if name in _NAMED:
+        named = value.get(_NAMED[name]) if isinstance(value, dict) else None
+        return not isinstance(named, str) or not named
+    return not value
+
+
+def _says_something(name: str, value: JSON) -> bool:
     if isinstance(value, list):
         return any(part != {"type": "text", "text": ""} for part in value)
-    if isinstance(value, dict):
-        return any(value.values())
-    return value is not None and value != ""
+    return not _is_nothing(name, value) and (not isinstance(value, dict) or any(value.values()))
 
 
 def _call(call: dict[str, JSON], path: str) -> tuple[Call, JSON]:

@@ -8,7 +8,6 @@ are the items without the nulls that no request may hold, which an SDK's `model_
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -57,7 +56,19 @@ _ARGUMENTS: Final = {
     "tool_search_call": "arguments",
 }
 """The calls that the client answers, and where each has its arguments; the provider answers every other kind."""
-_OUTPUTS: Final = frozenset(f"{call}_output" for call in _ARGUMENTS) | {"tool_search_output"}
+_OUTPUT_OF: Final = {call: f"{call}_output" for call in _ARGUMENTS} | {"tool_search_call": "tool_search_output"}
+_OUTPUTS: Final = frozenset(_OUTPUT_OF.values())
+_PLAIN: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+"""The outputs that hold a text or parts, so that one is made of any value; every other one is given complete."""
+_HOLDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
+    **dict.fromkeys(_PLAIN, ("output", (str, list))),
+    "computer_call_output": ("output", (dict,)),
+    "local_shell_call_output": ("output", (str,)),
+    "shell_call_output": ("output", (list,)),
+    "apply_patch_call_output": ("status", (str,)),
+    "tool_search_output": ("tools", (list,)),
+}
+"""What a complete output has to hold for the API to take it: a member, and the JSON types of that."""
 _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 _OF_CHAT: Final = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "name", "parsed"}
@@ -83,8 +94,8 @@ _NULLS_OF_ALL: Final = frozenset({"id", "async_", "namespace", "created_by"})
 _PARSED: Final = frozenset({"parsed_arguments", "content.parsed"})
 """What `parse()` of the SDK made of an answer: no request holds it, whatever its value."""
 _WITHIN: Final = frozenset({"content", "action", "results", "error", "output", "tools", "tools.tools"})
-_SUSPECT: Final = re.compile(rb'null|"parsed')
-"""Without one of these the items hold nothing that is refused."""
+_SUSPECT: Final = (b"null", b"parsed", rb"\u006", rb"\u007")
+"""Without one of these the items hold nothing that is refused; the last two begin the escapes of `parsed`'s letters."""
 
 
 class OpenAIResponses(Format):
@@ -143,37 +154,52 @@ class OpenAIResponses(Format):
     def call_list(self, fragment: bytes, path: str) -> list[tuple[Call, JSON]]:
         """Return the calls that the client has to answer; arguments are the text that the model wrote."""
         items = [members(item, path) for item in array(codec.reread(b"[%b]" % fragment), path)]
-        outputs = {identifier(item, "call_id", path) for item in items if kind_of(item) in _OUTPUTS}
+        outputs = {_answered_id(item, path) for item in items if kind_of(item) in _OUTPUTS}
         found: list[tuple[Call, JSON]] = []
         for index, item in enumerate(items):
             kind, place = kind_of(item), f"{path}[{index}]"
             if kind not in _ARGUMENTS or item.get("execution") == "server":
                 continue
-            name = identifier(item, "name", place) or kind
-            call = Call(identifier(item, "call_id", place), name, kind == "custom_tool_call")
+            name = identifier(item, "name", place) if _OUTPUT_OF[kind] in _PLAIN else kind
+            call = Call(identifier(item, "call_id", place), name or kind, kind != "function_call")
             if not call.id or call.id not in outputs:
                 found.append((call, item.get(_ARGUMENTS[kind])))
         return found
 
     def replies(self, value: JSON, path: str) -> list[Reply]:
         """Return what the output item answers."""
-        return [Reply(identifier(members(value, path), "call_id", path), "")]
+        return [Reply(_answered_id(members(value, path), path), "")]
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:  # noqa: ARG002
         """Return the output item. The format has no mark for errors: the text says so."""
+        kind = _output_of(call)
+        if kind not in _PLAIN:
+            raise InvalidMessage(
+                f"a call of the type {call.name} is answered by a complete item of the type {kind}; give that", path="$"
+            )
         content = output if are_parts(output, _PARTS) else as_text(output)
-        kind = "custom_tool_call_output" if call.custom else "function_call_output"
         return {"type": kind, "call_id": call.id, "output": content}
 
     def complete(self, output: JSON) -> Reply | None:
         """Return what a complete output item answers, of whichever type it is."""
-        if isinstance(output, dict) and kind_of(output) in _OUTPUTS and "call_id" in output:
+        if isinstance(output, dict) and kind_of(output) in _OUTPUTS and _place_of_id(output) in output:
             return self.replies(output, "$")[0]
         return None
 
+    def check_complete(self, call: Call, output: JSON) -> None:
+        """Refuse an output item of another type than the call's, or one without what its type holds."""
+        kind = _output_of(call)
+        if kind_of(output) != kind:
+            raise InvalidMessage(f"this call is answered by an item of the type {kind}", path="$.type")
+        name, types = _HOLDS[kind]
+        if not isinstance(members(output, "$").get(name), types):
+            raise InvalidMessage(
+                f"an item of the type {kind} holds {name}, and this one none that is", path=f"$.{name}"
+            )
+
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's items without the members that a request may not hold, the others byte for byte."""
-        if not _SUSPECT.search(fragment):
+        if not any(each in fragment for each in _SUSPECT):
             return fragment
         items = _slices.items(b"[%b]" % fragment)
         left = [_sendable(item) for item in items]
@@ -199,8 +225,25 @@ class OpenAIResponses(Format):
         items = array(codec.decode(b"[%b]" % fragment), "$")
         for item in items:
             if kind_of(item) in _ARGUMENTS or kind_of(item) in _OUTPUTS:
-                left.replace(members(item, "$"), "call_id")
+                held = members(item, "$")
+                left.replace(held, _place_of_id(held))
         return codec.encode(items)[1:-1]
+
+
+def _output_of(call: Call) -> str:
+    """Return the type of the item that answers a call; the tools of OpenAI's own making are known by their names."""
+    if not call.custom:
+        return "function_call_output"
+    return _OUTPUT_OF.get(call.name, "custom_tool_call_output")
+
+
+def _place_of_id(item: dict[str, JSON]) -> str:
+    """Return the member by which an item names its call: `id` in a local shell's output, as the API's types have it."""
+    return "id" if kind_of(item) == "local_shell_call_output" and "call_id" not in item else "call_id"
+
+
+def _answered_id(output: dict[str, JSON], path: str) -> str:
+    return identifier(output, _place_of_id(output), path)
 
 
 def _sendable(item: bytes) -> bytes:
@@ -215,7 +258,7 @@ def _sendable(item: bytes) -> bytes:
 
 def _answered(output: JSON, before: list[JSON]) -> bool:
     """Return whether an output in a response answers a call of the same response: a tool that the provider ran."""
-    id_ = members(output, "$").get("call_id")
+    id_ = _answered_id(members(output, "$"), "$")
     return any(isinstance(item, dict) and kind_of(item) in _ARGUMENTS and item.get("call_id") == id_ for item in before)
 
 

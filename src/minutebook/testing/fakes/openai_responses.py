@@ -161,6 +161,8 @@ def _pairs(items: list[Any]) -> Problem | None:
     seen: set[str] = set()
     for index, item in enumerate(items):
         kind, id_ = item.get("type"), item.get("call_id")
+        if kind == "local_shell_call_output":
+            id_ = item["id"]  # what its type has for the call's id; a `call_id` it has not
         if kind in _CALLS:
             problem = _call_id(id_, index)
             if problem is None and id_ in seen:
