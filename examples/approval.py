@@ -10,6 +10,7 @@ for the model; with `OpenAIChatDecisionProvider(model=...)` instead, nothing els
 """
 
 import sys
+from typing import Any
 
 from minutebook.sync import (
     CheckpointRefused,
@@ -21,7 +22,7 @@ from minutebook.sync import (
     capability,
 )
 
-RUN = {"run_id": "ticket-48213", "invocation_id": "refund"}
+RUN: dict[str, Any] = {"run_id": "ticket-48213", "invocation_id": "refund"}
 
 
 @capability
@@ -40,7 +41,7 @@ def refund(order: str, amount: int) -> str:
 PROGRAM = Program(name="clerk", instructions="You help customers with their orders.", capabilities=[look_up, refund])
 
 
-def model(messages: list[dict[str, object]], schema: dict[str, object]) -> dict[str, object]:
+def model(messages: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
     """Decide as a model would: look the order up, propose the refund, then tell how it went."""
     told = str(messages[-1]["content"])
     if "given back" in told:

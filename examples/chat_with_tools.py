@@ -8,6 +8,7 @@ on this machine: it refuses what the service refuses, such as a call without its
 """
 
 import os
+from typing import Any
 
 from minutebook.sync import Agent, AgentBudgetExhausted, Budgets
 from minutebook.testing import Answer, FunctionCall, ProviderFake
@@ -36,7 +37,9 @@ def model(received: Received) -> Answer:
 def main() -> None:
     """Ask something that needs two calls, thank, and ask something that has no end."""
     with ProviderFake("openai-chat", model) as fake:
-        service = {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        service: dict[str, Any] = (
+            {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        )
         budgets = Budgets(max_decisions=3, max_calls=4)
         with Agent(name="Clerk", goal="Help with orders", tools=[look_up], budgets=budgets, **service) as agent:
             print(agent.chat("Where are my two orders, ORD-42445 and ORD-42446?"))

@@ -10,6 +10,7 @@ budgets. A function stands in for the model, and answers only when all three bra
 
 import asyncio
 import json
+from typing import Any
 
 from minutebook import (
     Budgets,
@@ -67,7 +68,7 @@ async def main() -> None:
     """Run the editor, and show what it came to."""
     all_there = asyncio.Barrier(len(TASKS))
 
-    async def model(messages: list[dict[str, object]], schema: dict[str, object]) -> dict[str, object]:
+    async def model(messages: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
         """Decide as a model would, for whichever agent asks."""
         instructions, task, *rest = [str(message["content"]) for message in messages]
         results = [json.loads(said.partition(": ")[2]) for said in rest[1::2]]  # "Result of consult: "Everest""

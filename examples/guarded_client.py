@@ -9,11 +9,12 @@ and shows which requests arrived. It needs `minutebook[anthropic]`.
 
 import os
 from contextlib import ExitStack
+from typing import Any
 
 import anthropic
 import httpx2
 
-from minutebook import ContextWindow, ProviderContextWindowExceeded
+from minutebook import ContextWindow, Event, ProviderContextCount, ProviderContextWindowExceeded
 from minutebook.sync import ContextGuardTransport
 from minutebook.testing import Answer, ProviderFake
 
@@ -22,6 +23,12 @@ WINDOW = ContextWindow(context_window_tokens=4_000)
 
 QUESTION = "Which is the longest river?"
 MANUAL = "Rivers are long. " * 2_000
+
+
+def tell(event: Event) -> None:
+    """Say what was counted."""
+    if isinstance(event, ProviderContextCount):
+        print(f"counted {event.count:,} tokens; reserves {event.reservation:,} of 4,000")
 
 
 def main() -> None:
@@ -34,11 +41,12 @@ def main() -> None:
             provider="anthropic",
             context=WINDOW,
             qualified=[fake.base_url] if fake else [],  # the official address needs no word of ours
-            on_event=lambda count: print(f"counted {count.count:,} tokens; reserves {count.reservation:,} of 4,000"),
+            on_event=tell,
         )
+        service: dict[str, Any] = {"base_url": fake.base_url, "api_key": "none is needed"} if fake else {}
         client = stack.enter_context(
             anthropic.Anthropic(
-                **({"base_url": fake.base_url, "api_key": "none is needed"} if fake else {}),
+                **service,
                 http_client=httpx2.Client(transport=guard),
                 middleware=[guard.surface],
             )

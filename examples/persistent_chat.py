@@ -11,6 +11,7 @@ OPENAI_API_KEY the service answers; without one a strict fake of it does, on thi
 import os
 import re
 import sys
+from typing import Any
 
 from minutebook.sync import Agent, SQLiteStore
 from minutebook.testing import Answer, ProviderFake
@@ -29,7 +30,9 @@ def model(received: Received) -> Answer:
 def main(text: str) -> None:
     """Say one thing and print what the agent answers."""
     with SQLiteStore("chat.sqlite", namespace="examples") as store, ProviderFake("openai-chat", model) as fake:
-        service = {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        service: dict[str, Any] = (
+            {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        )
         agent = Agent(
             name="PersistentBot",
             goal="Remember conversations across sessions",

@@ -10,6 +10,7 @@ strict fake of it does, on this machine.
 import json
 import os
 import re
+from typing import Any
 
 from minutebook.sync import Agent, AgentEvent
 from minutebook.testing import Answer, ProviderFake
@@ -40,7 +41,9 @@ def model(received: Received) -> Answer:
 def main() -> None:
     """Talk for a while; print when a summary took the place of what was said, and what is known in the end."""
     with ProviderFake("openai-chat", model) as fake:
-        service = {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        service: dict[str, Any] = (
+            {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        )
         agent = Agent(
             name="Clerk",
             goal="Help customers with their orders",
@@ -57,7 +60,7 @@ def main() -> None:
                 print(f"{text} {agent.chat(text)}")
             print(f"summary: {agent.get_conversation_summary()}")
             print(f"history: {agent.get_history_length()} messages")
-            found = [message.value for message in agent.search("third street")]
+            found: list[Any] = [message.value for message in agent.search("third street")]
             print(f"retained: {found[0]['content']}")
 
 

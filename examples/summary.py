@@ -11,6 +11,7 @@ summarises; every exchange stays in the record, whatever the summary leaves out.
 
 import re
 import sys
+from typing import Any
 
 from minutebook.sync import Conversation, SQLiteStore, WindowLimits
 
@@ -25,7 +26,7 @@ SAID = [
 ]
 
 
-def summarize(*, previous_summary: str | None, turns: list[list[dict[str, str]]], max_bytes: int) -> str:
+def summarize(*, previous_summary: str | None, turns: list[list[dict[str, Any]]], max_bytes: int) -> str:
     """Keep what a clerk would keep; in earnest you would ask a model, and bound what that costs."""
     left = " ".join(turn[0]["content"] for turn in turns)
     noted = re.findall(r"ORD-[0-9]+|blue|dog", left)
@@ -33,7 +34,7 @@ def summarize(*, previous_summary: str | None, turns: list[list[dict[str, str]]]
     return "; ".join([*before, *noted, f"{len(turns)} more turns"])[:max_bytes]
 
 
-def answer(messages: list[dict[str, object]]) -> str:
+def answer(messages: list[dict[str, Any]]) -> str:
     """Answer as a model would, from nothing but what was sent."""
     if "Which order" not in str(messages[-1]["content"]):
         return "I see."
@@ -62,7 +63,7 @@ def main(step: str) -> None:
                 say(conversation, text)
             return
         question = {"role": "user", "content": "Which order is mine?"}
-        window = conversation.window().messages
+        window: list[Any] = list(conversation.window())
         if not window or isinstance(window[0]["content"], str):
             sys.exit("there is no summary yet; talk first")
         print(window[0]["content"][0]["text"])  # a first message of two parts: the summary, and what the user said

@@ -10,6 +10,7 @@ result or a signature that was changed. It needs `minutebook[openai,anthropic,ge
 
 import os
 from contextlib import ExitStack
+from typing import Any
 
 from minutebook.sync import (
     AnthropicDecisionProvider,
@@ -30,7 +31,7 @@ PROVIDERS = {
 }
 """How a provider is made, its model, the key of its service, and the API's version where it is part of the address."""
 
-CHAT = {"run_id": "customer-7", "invocation_id": "chat"}
+CHAT: dict[str, Any] = {"run_id": "customer-7", "invocation_id": "chat"}
 
 
 @capability(max_calls=2)

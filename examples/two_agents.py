@@ -9,6 +9,7 @@ on this machine.
 
 import asyncio
 import os
+from typing import Any
 
 import openai
 
@@ -28,7 +29,9 @@ def model(received: Received) -> Answer:
 async def main() -> None:
     """Have a baker and a miller talk, and a person interrupt."""
     with ProviderFake("openai-chat", model) as fake:
-        service = {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        service: dict[str, Any] = (
+            {} if os.environ.get("OPENAI_API_KEY") else {"base_url": fake.base_url, "api_key": "none is needed"}
+        )
         async with openai.AsyncOpenAI(**service) as client:
             baker = Agent(name="Baker", goal="Buy good flour", client=client)
             miller = Agent(name="Miller", goal="Sell flour", client=client)

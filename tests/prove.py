@@ -7,12 +7,14 @@ several (`test_i22_i23_…`, `test_a3_to_a9_…`, `test_bad_input_01_to_06_and_1
 test stands under each of them. docs/promises.md has a row for every one.
 """
 
+import ast
 import json
 import os
 import re
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from tests.conftest import FIGURES
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "reliability.md"
+SWITCH = "MINUTEBOOK_PROVE"
+"""Set here, and read by `tests.budgets`."""
 ROWS = r"((?:[icdaeobv]\d+_(?:to_(?=[icdaeobv]\d))?)*)"
 NAME = re.compile(rf"test_{ROWS}(?:bad_input_(\d+(?:_(?:to_|and_)?\d+)*)_)?{ROWS}")
 FAMILIES = {
@@ -42,7 +46,7 @@ class Collector:
         self.ended: dict[str, tuple[str, float]] = {}
         self.figures: dict[str, list[str]] = defaultdict(list)
         self.long: set[str] = set()
-        """The functions that ran at full length."""
+        """The functions that ran at full length: those with a budget, in a long run."""
 
     def load(self, path: Path) -> None:
         """Begin with what an earlier part of the same long run found."""
@@ -50,7 +54,7 @@ class Collector:
             ended, figures, *long = json.loads(path.read_text())
             self.ended.update((nodeid, (outcome, seconds)) for nodeid, (outcome, seconds) in ended.items())
             self.figures.update(figures)
-            self.long.update(*long)
+            self.long.update(function for functions in long for function in functions if scales(function))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps([self.ended, self.figures, sorted(self.long)]))
@@ -58,8 +62,9 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped or report.failed:
             self.ended[report.nodeid] = (report.outcome, report.duration)
-            noted = self.long.add if os.environ.get("MINUTEBOOK_PROVE") == "1" else self.long.discard
-            noted(function_of(report.nodeid))
+            function = function_of(report.nodeid)
+            noted = self.long.add if os.environ.get(SWITCH) == "1" and scales(function) else self.long.discard
+            noted(function)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         told: dict[str, list[str]] = defaultdict(list)
@@ -70,6 +75,50 @@ class Collector:
 
 def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
+
+
+def scales(function: str) -> bool:
+    """Whether a test has a budget that the long run raises; one that has none is not run any longer by it."""
+    path, _, name = function.partition("::")
+    return (ROOT / path).exists() and name in scaling(ROOT / path)
+
+
+@cache
+def scaling(path: Path) -> frozenset[str]:
+    """Return the names of a module of tests that depend on `budget`: by themselves, or through others of them."""
+    tree = ast.parse(path.read_text())
+    depend = {name for node in tree.body if isinstance(node, ast.ImportFrom) for name in _scaling_imports(node)}
+    named = [(names, _used(node)) for node in tree.body if (names := _bound(node))]
+    while more := {name for names, used in named if used & depend for name in names} - depend:
+        depend |= more
+    return frozenset(depend)
+
+
+def _scaling_imports(node: ast.ImportFrom) -> set[str]:
+    module = ROOT / (node.module or "").replace(".", "/")
+    if node.module == "tests.budgets":
+        depend = frozenset({"budget"})
+    elif (node.module or "").startswith("tests.") and module.with_suffix(".py").exists():
+        depend = scaling(module.with_suffix(".py"))
+    else:
+        return set()
+    return {alias.asname or alias.name for alias in node.names if alias.name in depend}
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def _used(node: ast.stmt) -> set[str]:
+    """Return the names that a statement reads, a function's parameters included: fixtures are asked for by name."""
+    inside = list(ast.walk(node))
+    return {each.id for each in inside if isinstance(each, ast.Name)} | {
+        each.arg for each in inside if isinstance(each, ast.arg)
+    }
 
 
 def promises_of(nodeid: str) -> set[tuple[str, int]]:
@@ -139,7 +188,8 @@ def main(arguments: list[str]) -> int:
     parts = next((Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--parts=")), None)
     arguments = [argument for argument in arguments if argument != "--short" and not argument.startswith("--parts=")]
     if not short:
-        os.environ["MINUTEBOOK_PROVE"] = "1"
+        assert "tests.budgets" not in sys.modules, "it has looked at the switch already"
+        os.environ[SWITCH] = "1"
     collector = Collector()
     if parts:
         collector.load(parts)

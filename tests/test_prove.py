@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.prove import FAMILIES, Collector, promises_of, table
+from tests.prove import FAMILIES, Collector, promises_of, scales, scaling, table
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "promises.md"
@@ -22,15 +22,19 @@ def rows() -> set[tuple[str, int]]:
     return found
 
 
-def names() -> set[str]:
-    """Return the names of all test functions, read from the source."""
-    trees = (ast.parse(path.read_text()) for path in sorted(TESTS.rglob("test_*.py")))
+def names(*paths: Path) -> set[str]:
+    """Return the names of the test functions of some files, or else of all, read from the source."""
+    trees = (ast.parse(path.read_text()) for path in paths or sorted(TESTS.rglob("test_*.py")))
     functions = (node for tree in trees for node in ast.walk(tree))
     return {
         node.name
         for node in functions
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
+
+
+def carried_by(path: Path) -> set[tuple[str, int]]:
+    return {promise for name in names(path) for promise in promises_of(name)}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +65,26 @@ def test_every_id_in_a_name_has_a_row() -> None:
     assert {family for family, _ in carried} == set(FAMILIES)
 
 
-def test_every_row_of_a_chat_and_an_engine_has_a_test() -> None:
-    """So has every other row of what the package does."""
+def test_every_row_has_a_test() -> None:
+    """A promise that no test is named after is none."""
     carried = {promise for name in names() for promise in promises_of(name)}
-    assert {promise for promise in rows() if promise[0] in "cdaeb"} - carried == set()
+    assert rows() - carried == set()
+
+
+def test_the_files_that_a_row_names_have_a_test_of_it() -> None:
+    """Rows of a chat and of an engine say where they are proved, and no file of theirs is named by no row."""
+    faces, named = TESTS / "faces", set[Path]()
+    for family, number, text in re.findall(r"^\| ([AE])(\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
+        files = [TESTS.parent / file if "/" in file else faces / file for file in re.findall(r"`([\w/]+\.py)`", text)]
+        assert files, f"{family}{number} names no file"
+        wrong = [file.name for file in files if (family.lower(), int(number)) not in carried_by(file)]
+        assert wrong == [], f"{family}{number}"
+        named.update(files)
+    told = {faces / file for file in re.findall(r"`(test_\w+\.py)` (?:and|prove)", PAGE.read_text())}
+    theirs = [path for path in faces.glob("test_*.py") if path.name.startswith(("test_agent", "test_engine"))]
+    assert {path.name for path in theirs if {"a", "e"} & {family for family, _ in carried_by(path)}} <= {
+        path.name for path in named | told
+    }
 
 
 def test_the_table_files_a_test_under_each_of_its_promises() -> None:
@@ -80,3 +100,55 @@ def test_the_table_files_a_test_under_each_of_its_promises() -> None:
     chat, advisories = ([row for row in section.splitlines() if row.startswith("| ")][2:] for section in sections)
     assert chat == [f"| A{row} | `tests/faces/test_agent.py` a2_to_a3_context | 2 | failed | 1.0 s |" for row in (2, 3)]
     assert advisories == ["| V-4 | `tests/stores/test_ids.py` v04_ids | 1 | passed | 0.1 s |"]
+
+
+@pytest.mark.parametrize(
+    ("function", "scaled"),
+    [
+        ("tests/stores/test_records.py::test_i20_what_was_appended_is_read_back_equal", True),  # by itself
+        (
+            "tests/faults/test_power_cut.py::test_i02_acknowledged_commits_survive_every_power_cut",
+            True,
+        ),  # by its module
+        ("tests/faces/test_agent_bounds.py::test_no_such_test", False),
+        ("tests/faults/test_power_cut.py::test_i03_control_the_check_sees_half_a_commit", False),
+        ("tests/stores/test_exclusion.py::test_i12_reservation_is_never_released_by_time", False),
+    ],
+)
+def test_what_has_no_budget_runs_at_no_full_length(function: str, scaled: bool) -> None:
+    """A long run says "at full length" of those tests alone that a budget makes longer."""
+    assert scales(function) is scaled
+
+
+def test_names_from_other_modules_carry_their_budget(tmp_path: Path) -> None:
+    """A constant, a fixture and a set of parameters scale; a time limit does not, nor does a neighbour."""
+    module = tmp_path / "test_made_up.py"
+    module.write_text(
+        "from tests.budgets import PROVE, budget\n"
+        "from tests.faults.test_crash import KILLS\n"
+        "CASES = range(budget(1, 2))\n"
+        "@pytest.fixture\n"
+        "def many(): return list(CASES)\n"
+        "def test_by_fixture(many): pass\n"
+        "def test_by_import(): assert KILLS\n"
+        "@pytest.mark.parametrize('case', CASES)\n"
+        "def test_by_parameters(case): pass\n"
+        "@pytest.mark.timeout(2 if PROVE else 1)\n"
+        "def test_alone(): pass\n"
+    )
+    assert {name for name in scaling(module) if name.startswith("test_")} == {
+        "test_by_fixture",
+        "test_by_import",
+        "test_by_parameters",
+    }
+
+
+def test_the_switch_is_read_in_one_place() -> None:
+    """All budgets go through `budget`: beside it only time limits ask whether the run is a long one."""
+    for path in sorted(TESTS.rglob("*.py")):
+        text = path.read_text()
+        if path.name in ("budgets.py", "prove.py", "test_prove.py"):
+            continue
+        assert '"MINUTEBOOK_PROVE"' not in text, path
+        asked = [line for line in text.splitlines() if " if PROVE" in line or "if not PROVE" in line]
+        assert [line for line in asked if "timeout(" not in line and ".join(" not in line] == [], path

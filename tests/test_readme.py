@@ -70,6 +70,35 @@ def test_documented_code_runs_in_one_folder_and_again(path: Path, tmp_path: Path
         said(code, tmp_path)
 
 
+TYPED = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("guide.md", "tutorial.md", "walkthrough.md"))]
+TYPED += [ROOT / "docs" / "coming-from" / f"{name}.md" for name in ("engine-history", "tinycrew", "touba-sdk")]
+"""The pages of which a reader's editor checks the code as it is typed in; others have blocks of other libraries."""
+WRITTEN = re.compile(r"^```python (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WRONG = "from minutebook.sync import MemoryStore\n\nMemoryStore().remember()\n"
+
+
+def test_b11_documented_code_and_examples_satisfy_a_type_checker(tmp_path: Path) -> None:
+    """Pyright as editors run it, over all blocks and examples; and it is the planted fault alone that it finds."""
+    for path in TYPED:
+        text = path.read_text()
+        folder = tmp_path / path.stem
+        folder.mkdir()
+        for block in BLOCK.finditer(text):
+            (folder / f"line_{text[: block.start()].count(chr(10)) + 2}.py").write_text(block[1])
+        for name, code in WRITTEN.findall(text):
+            (folder / name).write_text(code)
+    for path in ROOT.glob("examples/*.py"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "planted.py").write_text(WRONG)
+    found = {"extraPaths": [str(ROOT / "src")], "executionEnvironments": [{"root": path.stem} for path in TYPED]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(found))
+    pyright = [str(Path(sys.executable).with_name("pyright")), "-p", str(tmp_path), "--pythonpath", sys.executable]
+    told = subprocess.run(pyright, capture_output=True, text=True, timeout=200).stdout
+    errors = [line.strip() for line in told.splitlines() if " - error: " in line]
+    assert len(errors) == 1, told
+    assert errors[0].startswith(f"{tmp_path / 'planted.py'}:3:")
+
+
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER = re.compile(r"^```python with=([\w-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAIR = re.compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained
 from minutebook.model.entries import Draft
@@ -19,9 +19,10 @@ from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
+from minutebook.stores.journal import checked_store
 from minutebook.turn import ToolCall, Turn, checked_call, checked_limits, result_draft, tool_call
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Conversation(Reading):
         reasoning: Literal["strip", "keep"] = "strip",
     ) -> None:
         check_reasoning(reasoning, ("strip", "keep"))
-        self.store = store
+        self.store = checked_store(store)
         self.key = store.key(id)
         self._wire = wire_format(format)
         limits = checked_limits(limits)
@@ -182,12 +183,18 @@ class Conversation(Reading):
             DecisionHistoryConflict: another result stands already.
         """
         draft = result_draft(self._wire, checked_call(call, self.key, await self.history.header()), output, error=error)
-        committed = await self.history.append((draft,), idempotency=await self._result_id(call))
+        try:
+            committed = await self.history.append((draft,), idempotency=await self._result_id(call))
+        except DecisionHistoryConflict as conflict:
+            if conflict.first is None:
+                raise
+            told = "another result of this call stands already, and no result is replaced; give that one or none"
+            raise DecisionHistoryConflict(told, **conflict.facts) from None
         return committed.receipt if committed else None
 
     async def _result_id(self, call: ToolCall) -> str:
         """Return the idempotency id of a late result; its response's digest makes it one that no caller chooses."""
-        page = await self.store.journal.oldest(self.key, call.exchange - 1, Page(rows=1, messages=1, size=1))
+        page = await self.store.journal.oldest(self.key, call.exchange - 1, ONE_ENTRY)
         digest = page[0].digest.hex() if page else ""
         return f"result-{call.exchange}-{call.position}-{digest}"
 

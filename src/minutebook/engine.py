@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
-from minutebook.errors import HistoryMessageTooLong, InvalidMessage, InvalidOption
+from minutebook.errors import DecisionHistoryConflict, HistoryMessageTooLong, InvalidMessage, InvalidOption
 from minutebook.model.bounds import check_count
 from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, type_of, user_intent
 from minutebook.sessions import HistoryConfig, HistoryManager
@@ -96,22 +96,34 @@ class Engine(Generic[Meta]):
         self._respond = respond
 
     async def turn(
-        self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None
+        self,
+        session: str,
+        reasons: str | Sequence[TurnReason],
+        *,
+        details: JSON = None,
+        id: str = "",  # noqa: A002 - the field's standard word
     ) -> HistoryEntry[Meta]:
         """
         Have a turn responded to, record it whole, and return it as it is recorded.
 
         The session is reserved meanwhile. Whatever fails goes on as it is, and of the turn nothing is recorded but the
-        mark of a failed attempt (SPEC E8).
+        mark of a failed attempt (SPEC E8). The same turn again under one `id` is recorded once and responded to no
+        more: whoever does not know how a call ended makes it again.
 
         Raises:
             DecisionHistoryBusy: another turn of the session is under way, or one that crashed was; see `recover`.
+            DecisionHistoryConflict: the `id` stands for another entry: an injection or, unless a `transform_entry` may
+                have changed them, a turn with other reasons or details.
+            DecisionHistoryAbsent: the turn of this `id` was recorded and has left the record since.
             HistoryMessageTooLong: the response's message has more than `max_chars` characters.
             InvalidMessage: no reasons or no response.
         """
         asked = EngineTurn(self.history, session, _checked_reasons(reasons))
+        responded = False
 
         async def respond() -> HistoryEntry[Meta]:
+            nonlocal responded
+            responded = True
             given = self._respond(asked)
             response = await given if inspect.isawaitable(given) else given
             response = TurnResponse(user_message=response) if isinstance(response, str) else response
@@ -120,13 +132,24 @@ class Engine(Generic[Meta]):
             self._refuse_too_long(response.user_message)
             return HistoryEntry(kind="turn", reasons=asked.reasons, response=response, details=details)
 
-        return await self.history.record(session, respond)
+        entry = await self.history.record(session, respond, id=id)
+        if not responded:
+            self._refuse_other(entry, asked.reasons, details)
+        return entry
 
-    async def inject(self, session: str, message: str, *, details: JSON = None) -> HistoryEntry[Meta]:
+    async def inject(
+        self,
+        session: str,
+        message: str,
+        *,
+        details: JSON = None,
+        id: str = "",  # noqa: A002 - the field's standard word
+    ) -> HistoryEntry[Meta]:
         """
-        Record a message that no turn answered, and return its entry as it is recorded.
+        Record a message that no turn answered, and return its entry as it is recorded; once under one `id`.
 
         Raises:
+            DecisionHistoryConflict: the `id` stands for another entry.
             HistoryMessageTooLong: it has more than `max_chars` characters; nothing was read or written.
             InvalidMessage: it is no text, or an empty one.
             DecisionHistoryBusy: a turn of the session is under way.
@@ -134,11 +157,20 @@ class Engine(Generic[Meta]):
         if type(message) is not str:
             raise InvalidMessage(f"a message is a text, not {type_of(message)}", path="$.message")
         self._refuse_too_long(message)
-        return await self.history.append(session, HistoryEntry(kind="injection", message=message, details=details))
+        entry: HistoryEntry[Meta] = HistoryEntry(kind="injection", message=message, details=details)
+        return await self.history.append(session, entry, id=id)
 
     async def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """Return what a model sees of a session; see `HistoryManager.get_llm_context`."""
         return await self.history.get_llm_context(session)
+
+    def _refuse_other(self, entry: HistoryEntry[Meta], reasons: tuple[TurnReason, ...], details: JSON) -> None:
+        """Refuse what was recorded under an id where it is seen to be something else than what is asked for now."""
+        changed = self.history.config.transform_entry is not None
+        if entry.kind != "turn" or not (changed or (entry.reasons, entry.details) == (reasons, details)):
+            raise DecisionHistoryConflict(
+                "this id already stands for another turn or an injection; use a new id for a new turn"
+            )
 
     def _refuse_too_long(self, message: str) -> None:
         limit = self.history.config.max_chars

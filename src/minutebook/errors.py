@@ -312,9 +312,15 @@ class DecisionHistoryStorageLocked(StorageError):
 
 
 class DecisionHistoryCorrupt(StorageError):
-    """Stored bytes are not what was written. `seq` names the first entry that fails, where it is known."""
+    """
+    Stored bytes are not what was written. `seq` names the first entry that fails, where it is known.
+
+    A listing that meets a damaged conversation names it by `id`, with how many sound ones, `good_records`, come before.
+    """
 
     seq: int | None = None
+    id: str | None = None
+    good_records: int | None = None
     version: int | None = None
     sqlite: str | None = None
 

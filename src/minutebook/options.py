@@ -7,7 +7,6 @@ Nothing is opened before it is asked for, and every bound is looked at where it 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,10 +17,8 @@ from minutebook.model.events import check_observer
 from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.compaction import summarising
-
-if TYPE_CHECKING:
-    from minutebook.ports import Observer, Summarize
-    from minutebook.stores.journal import JournalStore
+from minutebook.ports import Observer, Summarize
+from minutebook.stores.journal import JournalStore
 
 DEFAULT_NAMESPACE = "decisions"
 """The namespace of a provider's own RAM store, which nothing else can reach."""
@@ -108,20 +105,23 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidOption: no store of this package, no namespace, or two that differ.
         """
-        # Imported here: a face wires stores, but none is loaded before one is needed.
-        from minutebook.stores.journal import JournalStore
-        from minutebook.stores.memory import MemoryJournal
+        from minutebook.stores.memory import MemoryJournal  # no journal is loaded before one is needed
 
-        if self.store is None:
+        given = self.core_store()
+        if given is None:
             return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
-        if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(given, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(
-                f"store is a store of minutebook, not a {type(self.store).__module__}.{type(self.store).__name__}",
+                f"store is a store of minutebook, not a {type(given).__module__}.{type(given).__name__}",
                 option="store",
             )
-        store = self.store if self.namespace is None else self.store.within(check_id(self.namespace, "namespace"))
+        store = given if self.namespace is None else given.within(check_id(self.namespace, "namespace"))
         check_id(store.namespace, "namespace")
         return store
+
+    def core_store(self) -> JournalStore | None:
+        """Return the store that was given, as coroutines use it; `None` without one."""
+        return self.store
 
 
 def window_limits(options: HistoryOptions) -> WindowLimits:

@@ -8,6 +8,7 @@ proved by the conformance suite in `minutebook.testing`.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from minutebook.model.entries import Call, Draft, Entry
 from minutebook.model.record import Header, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from minutebook.model.codec import JSON
     from minutebook.model.decisions import Decision, DecisionRequest
@@ -34,6 +35,21 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     size: int
 
+    def taken(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return this page of the entries that are to be read, which come in order."""
+        taken: list[Entry] = []
+        messages = size = 0
+        for entry in islice(entries, max(0, self.rows)):
+            taken.append(entry)
+            messages += entry.messages
+            size += entry.size
+            if messages > self.messages or size > self.size:
+                break
+        return tuple(taken)
+
+
+ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
+"""How a single entry is read, whatever its size."""
 
 STREAM_PAGE = Page(rows=256, messages=2**62, size=1024 * 1024)
 """How a whole record is read: in pages of bounded memory, so that neither RAM nor an event loop notices its length."""
@@ -154,6 +170,8 @@ class Journal(Protocol):
         """
         Erase an idle conversation with all that belongs to it; return whether every copy in the store's files is gone.
 
+        One whose header is damaged is idle: nobody can write to it any more.
+
         Raises:
             DecisionHistoryBusy: it is reserved.
             DecisionHistoryAbsent: there is no such conversation.
@@ -171,7 +189,13 @@ class Journal(Protocol):
         ...
 
     async def list(self, namespace: str, after: str, rows: int) -> tuple[Listing, ...]:
-        """Return up to `rows` conversations of the namespace whose ids are above `after`, by code points."""
+        """
+        Return up to `rows` conversations of the namespace whose ids are above `after`, by code points.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is damaged. Where `id` names it, `good_records` sound ones come before
+                it, and the listing goes on above it: see `stream_listings` (case O-44).
+        """
         ...
 
     async def totals(self, namespace: str) -> Totals:
@@ -199,8 +223,9 @@ class Store(Protocol):
         """
         Give `operation` the stored record or `None`, save what it returns, and return its result.
 
-        The operation may wait for minutes. While it runs no other operation on `key` may start: it waits or fails with
-        `DecisionHistoryBusy`. If it raises or is cancelled, the old record stays. A returned `None` deletes the record.
+        The operation may wait for minutes (SPEC D24), though the ones of this library never wait. While it runs no
+        other operation on `key` may start: it waits or fails with `DecisionHistoryBusy`. If it raises or is cancelled,
+        the old record stays. A returned `None` deletes the record.
         """
         ...
 
@@ -321,8 +346,11 @@ class Generate(Protocol):
     It serves the structured interface: what it returns is the JSON object that a model bound to `schema` would write.
     """
 
-    def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> Awaitable[JSON] | JSON:
-        """Return the decision for `messages`, the instructions first as a message of the role `system`."""
+    def __call__(self, messages: list[dict[str, JSON]], schema: dict[str, JSON], /) -> object:
+        """
+        Return the decision for `messages`, the instructions first as a message of the role `system`, or what is awaited
+        for it.
+        """
         ...
 
 
@@ -344,7 +372,7 @@ class Summarize(Protocol):
 class Observer(Protocol):
     """Who is told of events. What it raises is kept from the history (threat: hooks that raise or block)."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event, /) -> None:
         """Take one event."""
         ...
 
@@ -353,5 +381,5 @@ class Random(Protocol):
     """Where tokens and idempotency ids come from."""
 
     def __call__(self) -> str:
-        """Return a fresh unguessable id; ids of one process sort by the time they were made."""
+        """Return a fresh unguessable id. Ids that sort by the time they were made are kinder to an index."""
         ...

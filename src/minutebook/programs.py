@@ -12,13 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from minutebook import runtime
-from minutebook.errors import InvalidOption
-from minutebook.model.colours import check_store_colour
 from minutebook.runtime.approvals import APPROVAL_SECONDS
 from minutebook.runtime.checkpoints import Storage
-from minutebook.runtime.loop import agents_of, one_by_one, shown_type
+from minutebook.runtime.loop import agents_of, one_by_one
 from minutebook.stores.clock import system_clock
-from minutebook.stores.journal import JournalStore
+from minutebook.stores.journal import JournalStore, checked_store
+from minutebook.stores.memory import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,16 +130,14 @@ def history_store(provider: object) -> JournalStore | None:
 
 def storage_of(store: JournalStore) -> Storage:
     """Return a store as the runtime takes it."""
-    return Storage(store.journal, store.namespace, store.tokens, store.fresh_id)
+    ttl_ms = getattr(store.journal, "ttl_ms", None)
+    return Storage(store.journal, store.namespace, store.tokens, store.fresh_id, ttl_ms)
 
 
 def _storage(store: object, option: str) -> Storage | None:
     if store is None:
         return None
-    if not isinstance(store, JournalStore):
-        check_store_colour(store, option, blocking=False)
-        raise InvalidOption(f"{option} is a store of minutebook, not {shown_type(store)}", option=option)
-    return storage_of(store)
+    return storage_of(checked_store(store, option))
 
 
 def _checkpoints(given: object, history: JournalStore | None, program: Program[Any]) -> Storage | None:
@@ -150,8 +147,8 @@ def _checkpoints(given: object, history: JournalStore | None, program: Program[A
         return _storage(given, "checkpoints")
     if history is None:
         return None
-    lasting = getattr(history.journal, "durable", True)
-    return storage_of(history) if lasting or _stops(program) else None
+    in_ram = isinstance(history.journal, MemoryJournal)
+    return storage_of(history) if not in_ram or _stops(program) else None
 
 
 def _stops(program: Program[Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
 from minutebook.model.proof import check_links, followed, proved
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from minutebook.model.record import Cut, Header
     from minutebook.ports import Journal
 
-_ONE = Page(rows=1, messages=2**62, size=2**62)
 _THREE = Page(rows=3, messages=2**62, size=2**62)
 
 
@@ -88,10 +87,10 @@ class RecordReader:
         before = scan.next_seq + 1
         entries = await self._journal.newest(self._key, before, page)
         if len(entries) == 1 < entries[0].seq:  # a page of one entry holds none that could prove it
-            entries += await self._journal.newest(self._key, entries[0].seq, _ONE)
+            entries += await self._journal.newest(self._key, entries[0].seq, ONE_ENTRY)
         found = proved(self._key, header, entries) or await self.refuse_missing(before - 1)
         if before <= header.entries:  # the scan may have passed over what a mark took back, and with it the next entry
-            behind = await self._journal.oldest(self._key, before - 1, _ONE)
+            behind = await self._journal.oldest(self._key, before - 1, ONE_ENTRY)
             if [entry.seq for entry in behind] != [before]:
                 await self.refuse_missing(before)
             check_links(self._key, (found[0], *behind))

@@ -25,6 +25,8 @@ from minutebook.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Delta, Header
     from minutebook.model.tails import Tokens
@@ -104,16 +106,19 @@ class Reservation:
         """See whether a cancelled call reserved it all the same. A refused one took nothing."""
         try:
             if isinstance(error, GeneratorExit):
-                self._tokens.aside(self.free())
+                self._tokens.aside(self.free(), error)
             elif not isinstance(error, Exception):
-                header = await self._journal.header(self._key)
-                if header is not None and header.token == self._token:
-                    self.header, self.held = header, True
+                await _once_more(self._find_out)
         except MinutebookError as second:
             _tell(error, second)
         finally:
             if not self.held:
                 self.end()
+
+    async def _find_out(self) -> None:
+        header = await self._journal.header(self._key)
+        if header is not None and header.token == self._token:
+            self.header, self.held = header, True
 
     async def free(self) -> None:
         """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
@@ -143,16 +148,7 @@ class Reservation:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
         """
-        try:
-            await self._release(delta)
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:
-            # A second cancellation, or an interrupt, struck while we cleaned up. Once more, or every other process
-            # would find the conversation busy until somebody recovers it.
-            with contextlib.suppress(DecisionHistoryFenced, *_FULL):  # or it was given back, and the reply was cut
-                await self._release(delta)
-            raise
+        await _once_more(lambda: self._release(delta))
 
     async def _release(self, delta: Delta) -> None:
         try:
@@ -173,7 +169,7 @@ class Reservation:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return self._tokens.aside(self.give_back(delta))
+                return self._tokens.aside(self.give_back(delta), error)
             await self.give_back(delta)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt
@@ -189,6 +185,22 @@ class Reservation:
         """Declare the holder gone, whether or not its release reached the store."""
         self.held = False
         self._tokens.end(self._token)
+
+
+async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
+    """
+    Clean up, and once more where a second cancellation or an interrupt strikes meanwhile, which goes on.
+
+    Else every other process would find the conversation busy until somebody recovers it.
+    """
+    try:
+        await step()
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        with contextlib.suppress(DecisionHistoryFenced, *_FULL):  # or it was done, and the reply was cut
+            await step()
+        raise
 
 
 def may_be_written(error: BaseException) -> bool:

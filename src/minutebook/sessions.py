@@ -7,7 +7,6 @@ all. What the policy drops leaves the record by a prefix cut, in the commit that
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, cast
 
@@ -17,7 +16,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, In
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
-from minutebook.model.entries import INPUT
+from minutebook.model.entries import ABANDONED, INPUT, Draft
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
@@ -33,7 +32,7 @@ from minutebook.model.turns import (
     count_chars,
     projection,
 )
-from minutebook.policy.retention import Retained, RetainedScan, Retention
+from minutebook.policy.retention import KnownSessions, Retained, RetainedScan, Retention
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.wire import wire_format
 from minutebook.record_reader import RecordReader
@@ -43,13 +42,11 @@ from minutebook.stores.streams import OneRecord, stream_entries
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from minutebook.history import Hold
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.ports import Journal
-
-KNOWN_SESSIONS = 1024
-"""Of how many sessions a manager remembers what their entries cost, the most recently written to."""
 
 
 class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
@@ -82,14 +79,7 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
     __repr__ = type_alone
 
     def __post_init__(self) -> None:
-        if not isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_store_colour(self.store, "store", blocking=False)
-            raise InvalidOption(
-                f"store is a store of minutebook, not {type(self.store).__name__}; for local work give "
-                "create_in_memory_store()",
-                option="store",
-            )
-        _ = self.store.namespace  # refused where there is none (SPEC D21)
+        _ = self.core_store().namespace  # refused where there is none (SPEC D21)
         Written(self.metadata)
         for name in ("max_entries", "max_chars"):
             if type(getattr(self, name)) not in (int, type(None)):
@@ -99,6 +89,23 @@ class HistoryConfig(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
                 raise InvalidOption(f"{name} is a function", option=name)
         if type(self.keep_truncated) is not bool:
             raise InvalidOption("keep_truncated is True or False", option="keep_truncated")
+
+    def core_store(self) -> JournalStore:
+        """
+        Return the store as coroutines use it.
+
+        Raises:
+            InvalidOption: it is no store.
+            BlockingMismatch: it is one of the other colour.
+        """
+        if isinstance(self.store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return self.store
+        check_store_colour(self.store, "store", blocking=False)
+        raise InvalidOption(
+            f"store is a store of minutebook, not {type(self.store).__name__}; for local work give "
+            "create_in_memory_store()",
+            option="store",
+        )
 
 
 class _Projected:
@@ -132,13 +139,22 @@ class HistoryManager(Generic[Meta]):
     _blocking = False
 
     def __init__(self, config: HistoryConfig[Meta]) -> None:
-        """Keep the policy; nothing is read or written yet."""
+        """
+        Keep the policy; nothing is read or written yet.
+
+        Raises:
+            InvalidOption: it is none.
+            BlockingMismatch: its store is one of the other colour.
+        """
+        if not isinstance(config, HistoryConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption("config is a HistoryConfig with a store of your choice", option="config")
         check_store_colour(config.store, "history", blocking=self._blocking)
         self.config = config
-        self._journal = config.store.journal
+        self._store = config.core_store()
+        self._journal = self._store.journal
         self._written = Written(config.metadata)
         self._retention = Retention(config.max_entries, config.max_chars)
-        self._known: OrderedDict[ConversationKey, Retained] = OrderedDict()
+        self._known = KnownSessions()
 
     async def append(self, session: str, entry: HistoryEntry[Meta], *, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
         """
@@ -166,10 +182,11 @@ class HistoryManager(Generic[Meta]):
         Raises:
             DecisionHistoryConflict: the session is no engine's.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         projected = _Projected(lambda stored: projection(self._written.entry(stored), self.config.derive_llm_context))
         while True:
-            header, known = await self._header(key), self._known.get(key)
+            known = self._known.get(key)  # before the header, so that it is of no newer record
+            header = await self._header(key)
             if header is None:
                 return []
             try:
@@ -177,8 +194,9 @@ class HistoryManager(Generic[Meta]):
                 found = await self._scanned(key, header, shown)
             except DecisionHistoryAbsent:  # what was to be read next has left since: the session is read anew
                 continue
-            if self._known.get(key) is known:  # else somebody knows of a newer entry by now
-                self._remember(key, found)
+            bounded = self._retention != Retention()  # else nobody asks what an entry costs
+            if bounded and self._known.get(key) is known:  # else somebody knows of a newer entry by now
+                self._known.put(key, found)
             return [message for seq, _ in found.costs for message in projected.messages[seq]]
 
     async def entries(self, session: str) -> AsyncIterator[HistoryEntry[Meta]]:
@@ -189,7 +207,7 @@ class HistoryManager(Generic[Meta]):
             DecisionHistoryAbsent: the session was deleted or has expired meanwhile, or what comes next has left it.
             DecisionHistoryConflict: the session is no engine's.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         async for stored in stream_entries(self._journal, key, await self._header(key)):
             if stored.kind is INPUT:
                 yield self._written.entry(stored)
@@ -213,19 +231,26 @@ class HistoryManager(Generic[Meta]):
         """
         Have an entry made while the session is reserved, record it as `append` does, and return it as it is recorded.
 
-        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt.
+        Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt: one
+        for all that fail in a row, where bounds take what is too much out of the record (SPEC E6). What is generated
+        never comes the same again: under an `id` that was recorded nothing is made, and what was recorded is returned.
 
         Raises:
             InvalidMessage: `make`, or the policy's transform, returns something else than an entry.
             DecisionHistoryBusy: as with `append`; nothing is made then.
             DecisionHistoryConflict: as with `append`.
+            DecisionHistoryAbsent: what was generated under this `id` has left the record since.
         """
-        key = self.config.store.key(session)
+        key = self._store.key(session)
         idempotency = check_id(id, "append id") if id != "" else ""
         hold = await self._history(key).open(attempt=False)
         known: Retained | None = None
         try:
-            hold.generated = generates
+            if generates and idempotency and (stored := await self._recorded(key, idempotency)):
+                again = Draft(kind=INPUT, payload=stored.payload)
+                await hold.commit((again,), release=True, idempotency=idempotency)
+                return self._written.entry(stored)
+            hold.generated = generates and not self._is_marked(hold)
             entry = self._transformed(await make())
             draft, chars = self._written.draft(entry), 0
             cut = dropped = 0
@@ -242,8 +267,33 @@ class HistoryManager(Generic[Meta]):
             raise
         finally:
             if known is not None:
-                self._remember(key, known)
+                self._known.put(key, known)
         return entry
+
+    def _is_marked(self, hold: Hold) -> bool:
+        """
+        Return whether the record ends with the mark of a failed attempt, in a session that is to stay within bounds.
+
+        A cut takes a prefix, so it reaches no mark behind an entry that stays. A provider that is away for long would
+        have them grow without an end.
+        """
+        capped = self._retention != Retention() and not self.config.keep_truncated
+        return capped and any(entry.kind is ABANDONED for entry in hold.tail.entries[:1])
+
+    async def _recorded(self, key: ConversationKey, idempotency: str) -> Entry | None:
+        """Return what was recorded under an id, `None` if nothing was."""
+        receipt = await self._journal.receipt(key, idempotency)
+        if receipt is None:
+            return None
+        header = await self._header(key)
+        if header is not None and receipt.first <= header.cut.seq:
+            raise DecisionHistoryAbsent(
+                f"what was recorded under this id, entry {receipt.first}, has left the record; take a new id for a new "
+                "turn",
+                seq=receipt.first,
+                cut=header.cut.seq,
+            )
+        return await RecordReader(self._journal, key).entry(receipt.first)
 
     def _transformed(self, made: HistoryEntry[Meta]) -> HistoryEntry[Meta]:
         entry = checked_entry(made, "what is recorded is")
@@ -251,7 +301,7 @@ class HistoryManager(Generic[Meta]):
         return entry if transform is None else checked_entry(transform(entry), "transform_entry returns")
 
     def _history(self, key: ConversationKey) -> History:
-        store = self.config.store
+        store = self._store
         # Its windows are never asked for: a context is what the host's function makes of whole entries. So the format
         # of messages only gives the history a name, and of a session's end as little is remembered as may be.
         return History(
@@ -277,7 +327,7 @@ class HistoryManager(Generic[Meta]):
         """Return what the session retains, by numbers; what is known of it already is not costed again (SPEC E4)."""
         known = self._known.get(key)
         if known is not None and known.digest == header.digest:
-            return known.behind(header.cut.seq)
+            return known
         costed = RetainedScan(
             self._retention, header, lambda stored: self._cost(self._written.entry(stored)), known, shows=False
         )
@@ -291,11 +341,3 @@ class HistoryManager(Generic[Meta]):
             await reader.read_on(header, scan, page)
             await pause()
         return scan.retained()
-
-    def _remember(self, key: ConversationKey, known: Retained) -> None:
-        if self._retention == Retention():
-            return  # without a bound nobody asks
-        self._known.pop(key, None)  # it goes to the end
-        self._known[key] = known
-        while len(self._known) > KNOWN_SESSIONS:
-            self._known.popitem(last=False)

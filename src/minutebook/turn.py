@@ -96,10 +96,15 @@ class Turn:
 
         Raises:
             DecisionHistoryBusy: another worker holds the conversation.
-            PairingViolation: an exchange before it waits for results that are not parked.
+            PairingViolation: an exchange before it waits for results that are not parked; or there is no message, and
+                none is recorded that an answer could be for.
         """
         if self._hold is not None:
             raise InvalidOption("a turn is entered once; make a new one", option="turn")
+        if not self._drafts:
+            header = await self._history.journal.header(self._history.key)
+            if header is None or not header.state.turn:
+                raise PairingViolation("a turn without a message, and the conversation holds none to answer; give one")
         self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
         return self
 

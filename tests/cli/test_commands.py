@@ -345,6 +345,46 @@ def test_b08_verify_says_that_there_is_nothing_to_verify(database: Path) -> None
     assert (document["error"], document["exit"]) == ("DecisionHistoryAbsent", 1)
 
 
+def test_o44_b10_a_damaged_header_is_named_and_every_command_goes_on(database: Path) -> None:
+    """O-44: list, verify and doctor tell of the others and name the damaged one; without it all is well again."""
+    converse(database, "a", "z", turns=1)
+    converse(database, "bad", turns=3)
+    damage_header(database, turns=3)
+    told = asked(database, "list", "--json")
+    assert told.returncode == 5
+    assert [(each["id"], "damaged" in each) for each in documents(told.stdout)] == [
+        ("a", False),
+        ("bad", True),
+        ("z", False),
+    ]
+    table = asked(database, "list")
+    assert (table.returncode, "damaged" in table.stdout) == (5, True)
+    assert [each["id"] for each in documents(asked(database, "list", "--json", "--after", "bad").stdout)] == ["z"]
+    assert [each["id"] for each in documents(asked(database, "list", "--json", "--limit", "1").stdout)] == ["a"]
+    told = asked(database, "verify", "--json")
+    assert told.returncode == 5
+    assert [(each["id"], each["sound"]) for each in documents(told.stdout)] == [
+        ("a", True),
+        ("bad", False),
+        ("z", True),
+    ]
+    assert asked(database, "verify", "bad").returncode == 5
+    told = asked(database, "doctor", "--json")
+    ill = [(each["check"], each["found"]) for each in documents(told.stdout) if each["attention"]]
+    assert (told.returncode, ill) == (5, [("damaged", "bad")])
+    assert asked(database, "delete", "bad", "--yes").returncode == 0
+    assert [asked(database, command).returncode for command in ("list", "verify", "doctor")] == [0, 0, 0]
+    assert [each["id"] for each in documents(asked(database, "list", "--json").stdout)] == ["a", "z"]
+
+
+def damage_header(database: Path, turns: int) -> None:
+    """Break the state of the conversation with so many turns, in the file itself."""
+    content = database.read_bytes()
+    state = b"[%d,%d,%d,%d,[]" % (2 * turns - 1, 2 * turns, turns, turns)
+    assert content.count(state) == 1
+    database.write_bytes(content.replace(state, b"{" + state[1:]))
+
+
 def damage(database: Path) -> None:
     """Change the first response of the first conversation, as a careless edit would."""
     with sqlite3.connect(database) as connection:

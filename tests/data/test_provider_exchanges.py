@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import re
 from collections import Counter
 from functools import cache
 
 import pytest
+from tests.budgets import budget
 from tests.data.exchanges import (
     answer_items,
     as_sent,
@@ -44,7 +44,6 @@ from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_resp
 
 pytestmark = needs_recordings
 
-LONG = bool(os.environ.get("MINUTEBOOK_PROVE"))
 HUGE = 2**40
 WHOLE = WindowLimits(max_messages=HUGE, max_bytes=HUGE, low_water=1)
 RULES = {
@@ -218,8 +217,8 @@ async def judged(conversation, name, meant, figures):
     """Build windows at all limits; each breaks no plain rule, and none of the fake's but what `meant` says."""
     whole = await conversation.window(WHOLE)
     left, sizes, seen = limits_of(whole), set(), set()
-    if LONG:
-        left += [limits for size in range(2, len(whole.json), 1 + len(whole.json) // 128) for limits in at_bytes(size)]
+    sizes_tried = budget(range(0), range(2, len(whole.json), 1 + len(whole.json) // 128))
+    left += [limits for size in sizes_tried for limits in at_bytes(size)]
     while left:
         limits = left.pop()
         try:
@@ -247,7 +246,7 @@ async def judged(conversation, name, meant, figures):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("kind", PLACES if LONG else PLACES[:1])
+@pytest.mark.parametrize("kind", budget(PLACES[:1], PLACES))
 def test_i22_every_window_of_every_recorded_request_passes_the_strict_fake(kind, name, tmp_path, figure):
     """Every number of messages, and the bytes around every cut: what the fake refuses stood in the recorded request."""
     figures, refused = Counter(), Counter()
@@ -310,7 +309,7 @@ def test_i22_o09_all_recorded_histories_in_one_conversation_are_legal_at_every_l
             ids |= calls
         whole = await conversation.window(WHOLE)
         figures.update(messages=len(whole), bytes=len(whole.json), **{"ids that came twice": repeated})
-        step = 1 if LONG else 1 + len(whole) // 60
+        step = budget(1 + len(whole) // 60, 1)
         limits = [WindowLimits(max_messages=n, max_bytes=HUGE, low_water=1) for n in range(8, len(whole) + 1, step)]
         for limit in (*limits, *at_bytes(*range(len(whole.json), 10_000, -(len(whole.json) // 40)))):
             window = await conversation.window(limit)
@@ -447,7 +446,7 @@ def test_c2_c4_recorded_tests_replayed_turn_by_turn_give_the_record_of_their_las
     On its short budget SQLite gets those of several requests alone.
     """
     figures, histories, refused, changed, rewritten = Counter(), Counter(), Counter(), Counter(), Counter()
-    least = 1 if LONG or kind == "ram" else 2
+    least = 1 if kind == "ram" else budget(2, 1)
 
     async def main():
         place = Place(kind, tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from tests.budgets import budget
 from tests.faces.test_agent import (
     agent,
     asking,
@@ -24,7 +25,7 @@ from tests.faces.test_agent import (
     told,
     user,
 )
-from tests.faces.test_agent_law import INSTRUCTING, PROVE, ROLES, Kept, Server, spoken
+from tests.faces.test_agent_law import INSTRUCTING, ROLES, Kept, Server, spoken
 from tests.faces.test_agent_law import look as law_look
 from tests.http_clients import http_client
 
@@ -325,7 +326,7 @@ def test_a5_d7_random_stories_stay_within_random_limits(figure: Callable[[str], 
     """A5, D7, D8: each request is within its limits, keeps every instruction and the newest message, or is refused."""
     server = Server()
     with ProviderFake("openai-chat", server) as fake:
-        counts = [tell_story(seed, fake, server) for seed in range(200 if PROVE else 20)]
+        counts = [tell_story(seed, fake, server) for seed in range(budget(20, 200))]
         assert not fake.refused
     cut, refused = map(sum, zip(*counts, strict=True))
     figure(f"{len(counts)} stories, {cut:,} requests cut, {refused:,} refused, 0 beyond their limits")

@@ -8,13 +8,13 @@ it says, whether the agent is the same one or a new one over the same store.
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
+from tests.budgets import budget
 from tests.faces.test_agent import PROMPT, echo, sent, summarising
 from tests.http_clients import http_client
 
@@ -23,7 +23,6 @@ from minutebook.errors import AgentDecisionProviderUnavailable
 from minutebook.testing import FunctionCall, ProviderFake
 from minutebook.testing.fakes import Answer, Failure, Line, Received
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 INSTRUCTING = ("system", "developer")
 ROLES = ("user", "assistant", "assistant", "user", "system", "developer")
 STEPS = 90
@@ -192,7 +191,7 @@ def tell_stories(count: int, fake: ProviderFake, server: Server) -> int:
 def test_a3_to_a9_random_stories_follow_a_list(figure: Callable[[str], None]) -> None:
     """A3 to A9: histories, summaries and requests of random stories, with failures, calls and restarts among them."""
     server = Server()
-    stories = 400 if PROVE else 48
+    stories = budget(48, 400)
     with ProviderFake("openai-chat", server) as fake:
         compared = tell_stories(stories, fake, server)
         assert not fake.refused

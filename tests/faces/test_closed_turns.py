@@ -9,13 +9,18 @@ import asyncio
 import contextlib
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minutebook import Conversation, ConversationKey, SQLiteStore, StoreClosed, sync
+from minutebook import Conversation, ConversationKey, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook.stores.memory import MemoryJournal
+from minutebook.testing import SuspendingJournal
 
 ANSWER = {"role": "assistant", "content": "answer"}
 
@@ -156,6 +161,24 @@ def test_i18_a_turn_follows_one_that_was_closed_right_before(path: Path) -> None
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("after", ["read", "delete", "export"])
+def test_i18_what_follows_a_closed_turn_finds_the_conversation_idle(after: str, path: Path) -> None:
+    """Not only the next turn: whatever wants an idle conversation waits for what was left."""
+
+    async def story() -> None:
+        async with SQLiteStore(path, namespace="n") as store:
+            pieces = asking(store)
+            await anext(pieces)
+            await pieces.aclose()  # type: ignore[attr-defined]
+            key = store.key("c")
+            if after == "export":
+                assert await store.export(key, path.with_name("c.jsonl")) > 0
+            else:
+                assert await getattr(store, after)(key) is not None
+
+    asyncio.run(story())
+
+
 def test_i18_a_loop_that_ends_gives_back_what_was_closed_in_it(path: Path) -> None:
     """A store that nobody closes, and a generator that the loop itself closes at its end."""
 
@@ -213,6 +236,73 @@ def test_i18_a_blocking_store_gives_back_what_its_turns_hold(path: Path) -> None
     with pytest.raises(StoreClosed):
         closing_inside(store)
     asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_a_blocking_generator_left_at_the_end_of_the_program_gives_back_its_turn(path: Path) -> None:
+    """The interpreter closes it when modules are gone already; nothing is printed of that."""
+    script = (
+        "import sys; from minutebook import sync\n"
+        "def answer(store):\n"
+        "    with sync.Conversation(store, 'c', format='openai-chat').turn('one'):\n"
+        "        yield 'piece'\n"
+        "store = sync.SQLiteStore(sys.argv[1], namespace='n')\n"
+        "pieces = answer(store)\n"
+        "next(pieces)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
+    asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_loops_in_several_threads_close_their_turns(tmp_path: Path) -> None:
+    """Each gives back its own, however often the threads change places."""
+    tmp_path.chmod(0o700)
+
+    async def opens_and_closes(file: Path) -> None:
+        async with SQLiteStore(file, namespace="n") as store:
+            for _ in range(10):
+                held = [asking(store, f"c{number}") for number in range(20)]
+                await asyncio.gather(*(anext(each) for each in held))
+                for each in held:
+                    await each.aclose()  # type: ignore[attr-defined]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            files = [tmp_path / f"{number}.sqlite" for number in range(4)]
+            assert list(threads.map(lambda file: asyncio.run(opens_and_closes(file)), files)) == [None] * 4
+    finally:
+        sys.setswitchinterval(before)
+    for file in files:
+        asyncio.run(other_worker_goes_on(file, "c7"))
+
+
+def test_i18_cancelled_twice_while_it_reserves_it_holds_nothing() -> None:
+    """A second cancellation strikes whoever looks after the first; a network's journal waits there."""
+
+    async def struck(first: int, second: int) -> bool:
+        journal = MemoryJournal()
+        store = JournalStore(SuspendingJournal(journal), namespace="n")
+
+        async def turn() -> None:
+            async with Conversation(store, "c", format="openai-chat").turn("one") as turn:
+                await turn.respond(ANSWER)
+
+        task = asyncio.create_task(turn())
+        for wait in (first, second):
+            for _ in range(wait):
+                await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait([task])
+        header = await journal.header(store.key("c"))
+        assert header is None or not header.token, (first, second)
+        return task.cancelled()
+
+    async def everywhere() -> list[bool]:
+        return [await struck(first, second) for first in range(8) for second in range(5)]
+
+    assert sum(asyncio.run(everywhere())) > 20
 
 
 class FileHost:

@@ -270,6 +270,17 @@ async def test_c1_a_turn_without_a_message_goes_on_and_is_taken_back_whole(place
 
 
 @lasting
+async def test_c1_o05_a_turn_without_a_message_is_refused_where_there_is_nothing_to_answer(place):
+    """A lookup that found no question must not become a request without one, whose answer no window would hold."""
+    store = place.open()
+    conversation = chat(store)
+    with pytest.raises(PairingViolation, match="holds none to answer; give one"):
+        async with conversation.turn(None):
+            pass
+    assert await store.header(conversation.key) is None
+
+
+@lasting
 async def test_i13_a_worker_that_lost_the_conversation_writes_nothing(place):
     """After a recovery the old turn is fenced, also when it leaves."""
     store, other = place.open(), place.open()
@@ -602,7 +613,7 @@ async def test_c4_o36_a_parked_call_waits_in_no_window_and_its_late_result_compl
     assert (waiting.id, waiting.position, waiting.exchange) == ("C1", 0, calls[0].exchange)
     first = await conversation.complete(waiting, "sent")
     assert await conversation.complete(waiting, "sent") == first
-    with pytest.raises((DecisionHistoryConflict, PairingViolation)):
+    with pytest.raises(DecisionHistoryConflict, match="another result of this call stands already"):
         await conversation.complete(waiting, "sent twice")
     with pytest.raises(PairingViolation):
         await conversation.complete(calls[1], "again")

@@ -231,3 +231,28 @@ def test_bad_input_51_limits_are_what_they_should_be():
         Conversation(MemoryStore(), "c", format="openai-chat", limits={"max_messages": 4})
     with pytest.raises(InvalidOption, match="on_event"):
         Conversation(MemoryStore(), "c", format="openai-chat", on_event=5)
+
+
+@pytest.mark.parametrize("stream", ["exchanges", "entries", "store.entries", "store.receipts"])
+@asynchronous
+async def test_c3_a_stream_ends_where_the_record_ended_when_it_began(stream):
+    """Whoever answers each exchange that it reads comes to an end; what was added is in the next stream."""
+    async with MemoryStore() as store:
+        conversation = Conversation(store, "c", format="openai-chat")
+        for number in range(3):
+            async with conversation.turn(f"{number}") as turn:
+                await turn.respond(said("answer"))
+
+        def begun():
+            if stream.startswith("store."):
+                return getattr(store, stream.removeprefix("store."))(conversation.key)
+            return getattr(conversation, stream)()
+
+        counts = []
+        for _ in range(2):
+            counts.append(0)
+            async for _ in begun():
+                counts[-1] += 1
+                async with conversation.turn("more") as turn:
+                    await turn.respond(said("answer"))
+        assert 3 <= counts[0] < counts[1] <= 12 * counts[0]

@@ -25,6 +25,7 @@ from tests.stores.labs import KINDS, in_threads, open_journal
 import minutebook.sync
 from minutebook import (
     Conversation,
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryCorrupt,
@@ -51,7 +52,7 @@ from minutebook import (
 from minutebook.model import proof
 from minutebook.model.entries import Draft, Kind, pack_entries, recompute_digest, unpack_entries
 from minutebook.model.record import State
-from minutebook.policy.retention import Retained, Retention
+from minutebook.policy.retention import KNOWN_SESSIONS, Retained, Retention
 from minutebook.providers.derivation import derived_entries
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -115,13 +116,14 @@ def test_e1_a_policy_has_the_fields_of_its_row() -> None:
 
 
 def test_e1_the_metadata_type_is_inferred_by_strict_checkers(tmp_path: Path) -> None:
-    """From `metadata=`, and from the functions alone; a function of another type is refused by both checkers."""
+    """From `metadata=` and from the functions alone, in both colours; another type is refused by both checkers."""
     source = """
 from typing import TypedDict
 
 import msgspec
 
-from minutebook import Engine, HistoryConfig, HistoryEntry, create_history_manager, create_in_memory_store
+from minutebook import Engine, HistoryConfig, HistoryEntry, LLMContextMessage
+from minutebook import create_history_manager, create_in_memory_store
 from typing_extensions import assert_type
 
 
@@ -150,25 +152,34 @@ async def use() -> None:
     engine = Engine(history=by_type, respond=lambda turn: "yes")
     entry = await engine.turn("s", "hello")
     assert_type(entry.meta, Mood | None)
+    assert_type(await engine.inject("s", "note"), HistoryEntry[Mood])
+    assert_type(await engine.history.append("s", entry), HistoryEntry[Mood])
+    assert_type(await engine.get_llm_context("s"), list[LLMContextMessage])
     async for each in create_history_manager(by_function).entries("s"):
         assert_type(each.meta, Tags | None)
 
 
 WRONG
 """
-    file = tmp_path / "typed.py"
+    blocking = source.replace("from minutebook import", "from minutebook.sync import")
+    for words in ("async ", "await "):
+        blocking = blocking.replace(words, "")
+    files = {"typed.py": source, "blocking.py": blocking}
     for wrong, errors in (("", 0), ("HistoryConfig(store=store, transform_entry=tagged, metadata=Mood)", 1)):
-        file.write_text(source.replace("WRONG", wrong))
-        mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(file)]
+        for name, text in files.items():
+            (tmp_path / name).write_text(text.replace("WRONG", wrong))
+        mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+        mypy += [str(tmp_path / name) for name in files]
         told = subprocess.run(mypy, capture_output=True, text=True, timeout=120)
-        assert (told.returncode != 0) == bool(errors), told.stdout
+        assert told.stdout.count("error: ") == errors * len(files), told.stdout
         (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "reportMissingTypeStubs": false}')
         pyright = [str(Path(sys.executable).with_name("pyright")), "-p", str(tmp_path), "--pythonpath", sys.executable]
         told = subprocess.run(pyright, capture_output=True, text=True, timeout=120)
         assert (told.returncode != 0) == bool(errors), told.stdout
+        assert all((f"{tmp_path / name}:" in told.stdout) == bool(errors) for name in files)
 
 
-def test_e1_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
+def test_e1_o28_o30_typed_metadata_comes_back_as_its_type(store: JournalStore) -> None:
     """With `metadata=`; without it as the JSON that it is, and what no JSON holds exactly is refused whole."""
 
     class Mood(msgspec.Struct, frozen=True):
@@ -255,7 +266,7 @@ def test_e3_turns_and_injections_have_default_projections(store: JournalStore) -
     ]
 
 
-def test_e3_entries_come_back_as_they_were_recorded(store: JournalStore) -> None:
+def test_e3_i20_o29_entries_come_back_as_they_were_recorded(store: JournalStore) -> None:
     """With details of every part, byte for byte; any text that JSON can hold."""
     kept = manager(store=store)
     odd = "é\u0301 \U0001f600 \x00 '\"\\"
@@ -363,6 +374,47 @@ def test_e4_a_reading_remembers_what_entries_cost(store: JournalStore) -> None:
     assert derive.taken() == {f"{number:02}": 1 for number in range(10, 14)}
 
 
+def test_e4_a_reading_that_ends_late_forgets_no_newer_cost() -> None:
+    """It may end behind turns that it did not see; what those cost stays known, wherever it was held up."""
+    late = 0
+    for step in itertools.count(1):
+        ram, derive = MemoryJournal(), Counting()
+        policy: dict[str, Any] = {"max_chars": 1_000, "derive_llm_context": derive}
+        kept = manager(store=JournalStore(ram, namespace="n"), **policy)
+        for number in range(3):
+            drive(kept.append("s", turn(f"{number}")))
+        slow = manager(store=JournalStore(SuspendingJournal(ram), namespace="n"), **policy)
+        kept._journal, written_by = slow._journal, kept._journal
+        reading = kept.get_llm_context("s")
+        try:
+            for _ in range(step):
+                reading.send(None)
+        except StopIteration:
+            break
+        kept._journal = written_by
+        drive(kept.append("s", turn("3")))
+        drive(reading)
+        derive.taken()
+        drive(kept.append("s", turn("4")))
+        late += 1
+        assert derive.taken() == {"4": 1}, f"await {step}"
+    assert late
+
+
+def test_e4_of_many_sessions_the_latest_are_known() -> None:
+    """What a session's entries cost is forgotten behind 1,024 others that were written to since, and not before."""
+    derive = Counting()
+    kept = manager(max_chars=1_000, derive_llm_context=derive)
+    for number in range(2):
+        drive(kept.append("s", turn(f"{number}")))
+    for others, new, costed in ((KNOWN_SESSIONS - 1, "2", ["2"]), (KNOWN_SESSIONS, "3", ["0", "1", "2", "3"])):
+        for number in range(others):
+            drive(kept.append(f"other {number}", turn("x")))
+        derive.taken()
+        drive(kept.append("s", turn(new)))
+        assert derive.taken() == dict.fromkeys(costed, 1)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: JournalStore, keep: bool) -> None:
     """By a manager that knows the session; another one costs the first that its characters leave out, and once only."""
@@ -452,7 +504,7 @@ def test_e4_a_projection_composes_with_the_default_or_ignores_it() -> None:
     assert context(kept) == ["u one", "a yes", "d noted", "s rule"]
 
 
-def test_e4_what_defaults_gives_is_a_copy() -> None:
+def test_e4_o24_what_defaults_gives_is_a_copy() -> None:
     """A projection that alters it alters neither the record nor a later context."""
 
     def derive(entry: HistoryEntry[Any], defaults: Any) -> Any:
@@ -848,7 +900,7 @@ def test_e8_an_engine_takes_turns_in_its_context(store: JournalStore) -> None:
     assert context(engine) == ["u two", "a two after 2", "u three", "a three after 4"]
 
 
-def test_e8_sessions_are_isolated(store: JournalStore) -> None:
+def test_e8_o41_sessions_are_isolated(store: JournalStore) -> None:
     """Whatever their ids have in common; so are two namespaces of one store."""
     engine = Engine(history=HistoryConfig(store=store, max_entries=2), respond=lambda turn: turn.session)
     ids = ("s", "S", "s ", "s:1", "s/1", "\u00e9", "e\u0301")
@@ -862,7 +914,7 @@ def test_e8_sessions_are_isolated(store: JournalStore) -> None:
     assert context(manager(store=other)) == []
 
 
-def test_e8_two_sessions_at_once_and_two_turns_of_one(tmp_path: Path) -> None:
+def test_e8_o32_two_sessions_at_once_and_two_turns_of_one(tmp_path: Path) -> None:
     """Turns of two sessions overlap; a second turn of one is Busy, and the first is recorded."""
     tmp_path.chmod(0o700)
 
@@ -973,7 +1025,7 @@ def struck_by_its_store(made: type[HistoryManager[Any]], policy: dict[str, Any],
 
 @pytest.mark.parametrize("policy", FAILING, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "reply lost"])
-def test_e8_a_failing_store_surfaces_its_error_and_no_half_turn(policy: dict[str, Any], after: bool) -> None:
+def test_e8_i03_a_failing_store_surfaces_its_error_and_no_half_turn(policy: dict[str, Any], after: bool) -> None:
     """Struck at each of its calls in turn: the error is the store's, and the turn is there whole or not at all."""
     struck, halves = struck_by_its_store(HistoryManager, policy, after=after)
     assert struck >= 2
@@ -1002,7 +1054,7 @@ def test_e8_a_store_without_room_refuses_the_turn_whole() -> None:
     assert context(capped)[0].strip().endswith("19")
 
 
-def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> None:
+def test_e8_o35_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> None:
     """What `respond` raises goes on; an operator sees the attempt, no context does, and the next turn goes on."""
     broken = [True]
 
@@ -1023,6 +1075,46 @@ def test_e8_a_failed_turn_is_not_recorded_but_marked(store: JournalStore) -> Non
     broken[0] = False
     drive(engine.turn("s", "one"))
     assert context(engine) == ["u one", "a yes"]
+
+
+CAPPED: list[tuple[dict[str, Any], int | None]] = [
+    ({"max_entries": 2}, 2),
+    ({"max_chars": 8}, 2),
+    ({"max_entries": 2, "keep_truncated": True}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("policy", "cap"), CAPPED, ids=str)
+def test_e6_a_provider_that_fails_does_not_grow_a_capped_session(
+    store: JournalStore, policy: dict[str, Any], cap: int | None
+) -> None:
+    """One mark stands for all that fail in a row, so marks are no more than entries; elsewhere each has its own."""
+    away = [True]
+
+    def respond(turn: EngineTurn) -> str:
+        if away[0]:
+            raise ConnectionError
+        return "yes"
+
+    engine = Engine(history=HistoryConfig(store=store, **policy), respond=respond)
+    for told in range(4):
+        away[0] = True
+        for number in range(50):
+            by_a_new_process = Engine(history=engine.history.config, respond=respond)
+            with pytest.raises(ConnectionError):
+                drive((by_a_new_process if number % 2 else engine).turn("s", "x"))
+        away[0] = False
+        drive(engine.turn("s", f"{told}"))
+        shown = [text for number in range(told + 1) for text in (f"u {number}", "a yes")]
+        assert context(engine) == (shown[-4:] if policy else shown)
+        header = drive(store.verify(store.key("s")))
+        assert header.retained <= 2 * cap if cap else header.retained == 51 * (told + 1)
+    if cap:
+        away[0] = True
+        with pytest.raises(ConnectionError):
+            drive(engine.turn("s", "x"))
+        assert drive(store.header(store.key("s"))).entries == header.entries + 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=str)
@@ -1107,7 +1199,7 @@ def test_e8_options_of_an_engine_are_checked() -> None:
         assert caught.value.option == next(iter(wrong))
 
 
-def test_e8_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
+def test_e8_o12_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
     """A session is no conversation of a wire format, and the other way round; neither is altered."""
     talk = Conversation(store, "c", format="openai-chat")
     drive(talk.append([{"role": "user", "content": "hello"}]))
@@ -1121,7 +1213,7 @@ def test_e8_another_face_on_one_id_is_a_conflict(store: JournalStore) -> None:
     assert context(kept) == ["u one", "a yes"]
 
 
-def test_e8_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
+def test_e8_i08_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
     """A repetition records nothing, also after it has left; another entry under the same id is a conflict."""
     kept = manager(store=store, max_entries=2)
     for _ in range(3):
@@ -1138,7 +1230,107 @@ def test_e8_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
     drive(store.verify(store.key("s")))
 
 
-def test_e8_a_restart_on_sqlite_finds_the_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", [{}, {"max_entries": 2}, {"max_chars": 40, "keep_truncated": True}], ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["not made", "reply lost"])
+def test_e8_i08_a_turn_whose_reply_was_lost_is_recorded_once_when_it_comes_again(
+    policy: dict[str, Any], after: bool
+) -> None:
+    """Struck at each call of its store and made again under its id: one turn, one response once it is recorded."""
+    struck = known = 0
+    for call in range(1, 40):
+        ram, asked = MemoryJournal(), list[str]()
+        config: HistoryConfig[Any] = HistoryConfig(store=JournalStore(ram, namespace="n"), **policy)
+
+        def respond(turn: EngineTurn, asked: list[str] = asked) -> str:
+            asked.append(turn.user_intent)
+            return f"answer {len(asked)}"  # no model says the same again
+
+        sound = Engine(history=config, respond=respond)
+        drive(sound.turn("s", "before", id="0"))
+        faulty = FaultyJournal(ram, [Fault(call=call, after=after)])
+        engine = Engine(history=HistoryConfig(store=JournalStore(faulty, namespace="n"), **policy), respond=respond)
+        try:
+            drive(engine.turn("s", "where", id="1"))
+        except DecisionHistoryStorageFailed:
+            struck += 1
+        else:
+            if faulty.left:
+                break
+        held = drive(config.store.header(config.store.key("s")))
+        assert held is not None
+        if held.token:
+            drive(config.store.recover(config.store.key("s"), worker_stopped=True))
+        written, before = drive(config.store.receipt(config.store.key("s"), "1")), len(asked)
+        entry = drive(sound.turn("s", "where", id="1"))
+        known += written is not None
+        assert len(asked) == before + (written is None)
+        assert entry.response == TurnResponse(user_message=f"answer {len(asked)}")
+        settled = drive(config.store.header(config.store.key("s")))
+        assert drive(sound.turn("s", "where", id="1")) == entry
+        assert settled is not None
+        again = drive(config.store.verify(config.store.key("s")))
+        assert (again.entries, again.version, again.token) == (settled.entries, settled.version, "")
+        assert context(sound) == ["u before", "a answer 1", "u where", f"a answer {len(asked)}"]
+    assert struck >= 3
+    assert (known > 0) is after
+
+
+def test_e8_i08_an_id_stands_for_one_turn_or_injection(store: JournalStore) -> None:
+    """Anything else under it is a conflict, what has left the record is not responded to again, a failure frees it."""
+    asked: list[str] = []
+
+    def respond(turn: EngineTurn) -> str:
+        asked.append(turn.user_intent)
+        if len(asked) == 1:
+            raise ConnectionError
+        return "yes"
+
+    engine = Engine(history=HistoryConfig(store=store, max_entries=2), respond=respond)
+    with pytest.raises(ConnectionError):
+        drive(engine.turn("s", "one", id="a"))
+    first = drive(engine.turn("s", "one", details={"n": 1}, id="a"))
+    for _ in range(2):
+        assert drive(engine.turn("s", "one", details={"n": 1}, id="a")) == first
+        drive(engine.inject("s", "two", details=[2], id="b"))
+    assert (asked, context(engine)) == (["one", "one"], ["u one", "a yes", "a two"])
+    others: list[Any] = [
+        lambda: engine.turn("s", "other", details={"n": 1}, id="a"),
+        lambda: engine.turn("s", "one", id="a"),
+        lambda: engine.turn("s", [TurnReason(text="one", kind="timer")], details={"n": 1}, id="a"),
+        lambda: engine.turn("s", "two", id="b"),
+        lambda: engine.inject("s", "one", id="a"),
+        lambda: engine.inject("s", "two", id="b"),
+    ]
+    for other in others:
+        with pytest.raises(DecisionHistoryConflict):
+            drive(other())
+    for number in range(2):
+        drive(engine.inject("s", f"{number}"))
+    with pytest.raises(DecisionHistoryAbsent):
+        drive(engine.turn("s", "one", details={"n": 1}, id="a"))
+    assert (asked, context(engine)) == (["one", "one"], ["a 0", "a 1"])
+    assert drive(store.verify(store.key("s"))).token == ""
+
+
+def test_e7_i08_a_transform_does_not_hinder_a_repetition(store: JournalStore) -> None:
+    """What it strips or adds is not compared, and it does not see what it gave before; another kind is a conflict."""
+    seen: list[str] = []
+
+    def transform(entry: HistoryEntry[Any]) -> HistoryEntry[Any]:
+        seen.append(entry.kind)
+        return msgspec.structs.replace(entry, reasons=(), details=len(seen), meta=None)
+
+    config: HistoryConfig[Any] = HistoryConfig(store=store, transform_entry=transform)
+    engine = Engine(history=config, respond=lambda turn: "yes")
+    first = drive(engine.turn("s", "one", details={"long": "story"}, id="a"))
+    assert drive(engine.turn("s", "one", details={"long": "story"}, id="a")) == first
+    assert (seen, first.details) == (["turn"], 1)
+    drive(engine.inject("s", "two", id="b"))
+    with pytest.raises(DecisionHistoryConflict):
+        drive(engine.turn("s", "two", id="b"))
+
+
+def test_e8_i01_a_restart_on_sqlite_finds_the_session(tmp_path: Path) -> None:
     """A killed process leaves whole turns; after a recovery the next one goes on, capped as before."""
     tmp_path.chmod(0o700)
     source = """
@@ -1203,7 +1395,7 @@ async def cut_at_each_await(made: type[HistoryManager[Any]], cut: Cut, policy: d
 @pytest.mark.parametrize(
     "policy", [{}, {"max_entries": 2}, {"max_chars": 9}, {"max_chars": 9, "keep_truncated": True}], ids=str
 )
-def test_e8_a_turn_that_is_cut_at_any_await_is_whole_or_not_there(cut: Cut, policy: dict[str, Any]) -> None:
+def test_e8_i18_o35_a_turn_that_is_cut_at_any_await_is_whole_or_not_there(cut: Cut, policy: dict[str, Any]) -> None:
     """Cancelled, timed out, closed or interrupted: no half turn, no hole, and the session is not left busy."""
     struck, halves = asyncio.run(cut_at_each_await(HistoryManager, cut, policy))
     assert struck >= 6
@@ -1235,8 +1427,9 @@ def test_b11_both_colours_record_the_same(tmp_path: Path) -> None:
         async with SQLiteStore(tmp_path / "a.sqlite", namespace="n") as store:
             engine = Engine(history=HistoryConfig(store=store, **policy), respond=respond)
             for number in range(6):
-                await engine.turn("s", f"{number}")
-                await engine.inject("s", f"note {number}")
+                for _ in range(2):
+                    await engine.turn("s", f"{number}", id=f"turn {number}")
+                    await engine.inject("s", f"note {number}", id=f"note {number}")
             with pytest.raises(HistoryMessageTooLong) as caught:
                 await engine.inject("s", "x" * 61)
             entries = [entry async for entry in engine.history.entries("s")]
@@ -1254,8 +1447,9 @@ def test_b11_both_colours_record_the_same(tmp_path: Path) -> None:
                 history=minutebook.sync.HistoryConfig(store=store, **policy), respond=respond
             )
             for number in range(6):
-                engine.turn("s", f"{number}")
-                engine.inject("s", f"note {number}")
+                for _ in range(2):
+                    engine.turn("s", f"{number}", id=f"turn {number}")
+                    engine.inject("s", f"note {number}", id=f"note {number}")
             with pytest.raises(HistoryMessageTooLong) as caught:
                 engine.inject("s", "x" * 61)
             entries = list(engine.history.entries("s"))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.stores.labs import said
 
+import minutebook
 from minutebook import (
     DecisionHistoryConflict,
     DecisionHistorySummaryInvalid,
@@ -20,6 +21,7 @@ from minutebook import (
 )
 from minutebook.model.bounds import WindowLimits
 from minutebook.sync import Conversation, MemoryStore
+from minutebook.testing import ScriptedProvider
 
 
 class ShortText(str):
@@ -196,3 +198,14 @@ def test_c4_force_and_good_prefix_are_true_or_false(tmp_path: Path, flag: Any) -
     with pytest.raises(InvalidOption, match="good_prefix"):
         talk("d").import_(path, good_prefix=flag)
     assert json.loads(before.splitlines()[0])["entries"] == 2
+
+
+@pytest.mark.parametrize("store", ["support.sqlite", None, object(), Path("support.sqlite"), minutebook.MemoryStore])
+def test_d24_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
+    """By what it is, and with what to take: a path is the first thing that newcomers try."""
+    with pytest.raises(InvalidOption, match="a store of minutebook, such as SQLiteStore"):
+        minutebook.Conversation(store, "c", format="openai-chat")
+    if store is not None:
+        program = minutebook.Program(name="p", instructions="Do it.", capabilities=[])
+        with pytest.raises(InvalidOption, match="checkpoints is a store of minutebook"):
+            minutebook.Runtime(program, ScriptedProvider([]), checkpoints=store)

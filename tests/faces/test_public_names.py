@@ -101,7 +101,7 @@ def test_b11_a_type_checker_sees_the_same_names_in_sync() -> None:
         "__version__",
         *blocking,
     }
-    assert set(blocking) == set(minutebook.sync.__all__)
+    assert set(blocking) == BLOCKING
     for name, module in blocking.items():
         loaded = getattr(minutebook.sync, name)
         assert getattr(sys.modules[module or ""], name) is loaded
@@ -172,11 +172,27 @@ def test_b11_a_conversation_on_sqlite_loads_what_is_used() -> None:
     assert loaded_by(f"{ON_SQLITE}; {everything}") >= UNUSED
 
 
+BLOCKING = {name for name in minutebook.sync.__all__ if getattr(minutebook.sync, name) is not getattr(minutebook, name)}
+"""The names that stand for something else there."""
+
+
 def test_b11_sync_has_the_same_names() -> None:
     """Whatever holds or drives coroutines has a blocking twin; values and errors are the same for both."""
-    assert set(minutebook.sync.__all__) <= set(minutebook.__all__)
-    values = set(minutebook.__all__) - set(minutebook.sync.__all__)
+    values = set(minutebook.__all__) - BLOCKING - {"__version__"}
     assert not {name for name in values if hasattr(getattr(minutebook, name), "__aenter__")}
-    assert all(getattr(minutebook.sync, name) is getattr(minutebook, name) for name in values)
-    for name in minutebook.sync.__all__:
+    assert len(values) > len(BLOCKING) > 0
+    for name in BLOCKING:
         assert getattr(minutebook.sync, name).__module__.startswith("minutebook.sync.")
+
+
+def test_b11_a_star_gives_every_name_in_both_colours() -> None:
+    """What can be imported by its name comes with `import *` too, and nothing else does; `dir` lists it."""
+    for module in (minutebook, minutebook.sync):
+        given: dict[str, object] = {}
+        exec(f"from {module.__name__} import *", given)
+        public = set(minutebook.__all__) - {"__version__"}
+        assert set(given) - {"__builtins__", "__version__"} == public
+        assert all(given[name] is getattr(module, name) for name in public)
+        assert public <= set(dir(module))
+    assert minutebook.sync.__all__ == sorted(minutebook.sync.__all__)
+    assert not hasattr(minutebook.sync, "PostgresStore")

@@ -8,7 +8,6 @@ comes from it, thinking and parallel calls included. Whatever the limits cut, no
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from random import Random
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.budgets import budget
 from tests.faces.strict import Host, first_words
 from tests.testing.test_fakes_histories import ENVELOPES, HEADERS, NAMES, TEXTS
 
@@ -23,7 +23,6 @@ from minutebook import DecisionHistoryLimitExceeded, WindowLimits, sync
 from minutebook.policy import projection
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 TURNS = 14
 formats = pytest.mark.parametrize("name", list(ENVELOPES))
 
@@ -104,7 +103,7 @@ def test_o14_o50_i22_summaries_with_a_low_water_mark_break_no_rule_at_any_limit(
 ) -> None:
     """O-14, O-50, I-22, B3: each limit from the least to the whole; between two cuts the start keeps its bytes."""
     windows = summaries = steady = refusals = 0
-    for limit in range(2, 40, 1 if PROVE else 4):
+    for limit in range(2, 40, budget(4, 1)):
         made = led(name, limit)
         windows += made.windows
         summaries += len(made.host.given)

@@ -55,7 +55,6 @@ from minutebook.model.entries import Kind
 from minutebook.testing import Answer, ProviderFake
 from minutebook.testing.fakes import Cut, Failure, Reply, html_page, malformed_json, redirect
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 names = pytest.mark.parametrize("name", list(KINDS))
 
 # --- a failure at the provider changes nothing (I-28) -----------------------------------------------------------------

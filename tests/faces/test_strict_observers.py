@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.budgets import budget
 from tests.faces.strict import KINDS, Host, Life, decisions, generated, messages_of
 
 from minutebook import ContextWindow
@@ -22,7 +22,6 @@ from minutebook.errors import DecisionHistoryBusy
 from minutebook.history import History
 from minutebook.testing import ProviderFake
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 WINDOW = {"context": ContextWindow(context_window_tokens=1_200, input_token_multiplier=1, safety_margin_tokens=0)}
 names = pytest.mark.parametrize("name", list(KINDS))
 
@@ -75,7 +74,7 @@ def test_d04_d16_a_hook_that_raises_at_every_event_changes_no_request(
 
 
 @names
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit] if PROVE else [KeyboardInterrupt])
+@pytest.mark.parametrize("raised", budget([KeyboardInterrupt], [KeyboardInterrupt, SystemExit]))
 def test_d04_i18_stopped_at_any_event_a_program_goes_on_to_its_end(
     name: str, raised: type[BaseException], tmp_path: Path
 ) -> None:
@@ -85,7 +84,7 @@ def test_d04_i18_stopped_at_any_event_a_program_goes_on_to_its_end(
     live(name, tmp_path / "whole.sqlite", counted, tasks=1)
     events = len(counted.kinds)
     assert events >= 6
-    for at in range(1, events + 1, 1 if PROVE else 3):
+    for at in range(1, events + 1, budget(3, 1)):
         path = tmp_path / f"{at}.sqlite"
         with ProviderFake(name, [*decisions("native", 1), *decisions("native", 1)], exact=True) as fake:
             life = Life(fake, name, "native", path=path)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator
 from math import ceil, log2
 from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.faces.strict import (
     KINDS,
     STEPS,
@@ -37,7 +37,6 @@ from minutebook.policy import projection
 from minutebook.testing import ProviderFake
 from minutebook.testing.fakes import Failure
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 every = pytest.mark.parametrize(
     ("name", "interface"), [(name, interface) for name in KINDS for interface in ("native", "structured")]
 )
@@ -69,7 +68,7 @@ LIVES = [(mode, colour) for colour in ("blocking", "async") for mode in MODES]
 
 
 @every
-@pytest.mark.parametrize(("mode", "colour"), LIVES if PROVE else [*LIVES[:4], LIVES[-1]])
+@pytest.mark.parametrize(("mode", "colour"), budget([*LIVES[:4], LIVES[-1]], LIVES))
 def test_d01_i22_o11_o15_o25_one_program_breaks_no_rule_of_any_provider(
     name: str, interface: str, colour: str, mode: str, path: Any
 ) -> None:
@@ -248,7 +247,7 @@ def test_d12_i22_at_every_token_window_the_largest_cut_that_fits_is_sent(
     cuts = tokens_of_cuts(story)
     assert len(cuts) > 8
     edges = sorted({count + off for count in cuts.values() for off in (-1, 0)})
-    for most in edges if PROVE else edges[:: max(1, len(edges) // 8)]:
+    for most in budget(edges[:: max(1, len(edges) // 8)], edges):
         context = ContextWindow(context_window_tokens=most + 100, input_token_multiplier=1, safety_margin_tokens=0)
         events: list[Any] = []
         provider = story.provider(options={"context": context, "count": True}, on_event=events.append)
@@ -264,7 +263,7 @@ def test_i22_d12_d18_at_every_token_window_a_summary_breaks_no_rule(stories: Any
     """I-22, D12, D18: what is sent was counted with its summary and fits; the callback is asked at most twice."""
     story = stories[name, interface]
     results: set[int] = set()
-    for tokens in range(200, 1_400, 20 if PROVE else 120):
+    for tokens in range(200, 1_400, budget(120, 20)):
         host = Host("</summary>")
         context = ContextWindow(context_window_tokens=tokens, input_token_multiplier=1, safety_margin_tokens=0)
         events: list[Any] = []
@@ -299,7 +298,7 @@ def test_i22_d08_at_every_limit_on_bytes_no_rule_is_broken(stories: Any, name: s
     assert story.ask(story.provider()) == story.whole
     whole = bytes_sent(story)
     sizes: dict[int, int] = {}
-    for limit in [*range(300, whole, 25 if PROVE else 150), whole - 1, whole]:
+    for limit in [*range(300, whole, budget(150, 25)), whole - 1, whole]:
         shown = story.ask(story.provider(max_bytes=limit))
         if shown is not None:
             check_window(story, shown, None)

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.policy.histories import SHAPES
 
 from minutebook import sync
@@ -31,8 +32,7 @@ from minutebook.model.entries import Kind
 from minutebook.policy import compaction
 from minutebook.stores.journal import JournalStore
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-HISTORIES = 2_000 if PROVE else 12
+HISTORIES = budget(12, 2_000)
 TURNS = 60
 LABEL = re.compile(r"(?:answer|by the way|question) ([xsq]\d+)")
 
@@ -286,7 +286,7 @@ def printed(code: str, histories: int) -> set[str]:
 
 def test_i24_windows_with_summaries_are_the_same_bytes_under_every_hash_seed() -> None:
     """I-24: one record, one set of limits and one summary give the same bytes, in processes of any hash seed."""
-    (digest,) = printed(CHILD, 40 if PROVE else 2)
+    (digest,) = printed(CHILD, budget(2, 40))
     assert len(digest.strip()) == 64
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import linecache
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.budgets import budget
 
 import minutebook
 from minutebook.sync import Conversation, MemoryStore, SQLiteStore
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from minutebook.sync import JournalStore
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 PACKAGE = str(Path(minutebook.__file__).parent)
 
 
@@ -137,7 +136,6 @@ def interrupt_at(line: int, kind: str, folder: Path, act: Callable[[Conversation
 
 # Whoever records warnings keeps the coroutine that was interrupted before it began, and with it the turn's holder.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.prove
 @pytest.mark.parametrize("act", [take_a_turn, append, transact, read], ids=lambda act: act.__name__)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_b11_an_interrupt_at_any_line_leaves_old_or_new(
@@ -145,7 +143,7 @@ def test_b11_an_interrupt_at_any_line_leaves_old_or_new(
 ) -> None:
     """Line by line through the package, with steps that have no common measure with its loops; all lines to prove."""
     tmp_path.chmod(0o700)
-    step = 1 if PROVE else 7 if kind == "memory" else 53
+    step = budget(7 if kind == "memory" else 53, 1)
     line = 1
     while interrupt_at(line, kind, tmp_path, act, line):
         line += step

@@ -120,24 +120,58 @@ def test_b11_the_functions_have_the_same_arguments(name: str) -> None:
     assert parameters(getattr(minutebook.sync, name)) == parameters(getattr(minutebook, name))
 
 
-def test_b11_history_options_have_the_same_fields() -> None:
-    """A function there, since a blocking store is not the type that the core's options hold."""
-    theirs = minutebook.HistoryOptions
-    ours = inspect.signature(minutebook.sync.HistoryOptions).parameters.values()
-    assert [each.name for each in ours] == list(theirs.__struct_fields__)
-    assert [each.default for each in ours] == list(theirs.__struct_defaults__)
-    with minutebook.sync.MemoryStore() as store:
-        assert isinstance(minutebook.sync.HistoryOptions(store=store), minutebook.HistoryOptions)
+OPTIONS = [
+    (minutebook.HistoryOptions, minutebook.sync.HistoryOptions),
+    (minutebook.HistoryConfig, minutebook.sync.HistoryConfig),
+]
 
 
-def test_b11_e1_history_configs_have_the_same_fields() -> None:
-    """A function there too, with the defaults and the types of the class."""
-    theirs = minutebook.HistoryConfig
-    ours = inspect.signature(minutebook.sync.HistoryConfig).parameters.values()
-    assert [each.name for each in ours] == list(theirs.__struct_fields__)
-    assert [each.default for each in ours][1:] == list(theirs.__struct_defaults__)
+@pytest.mark.parametrize(("asynchronous", "blocking"), OPTIONS, ids=ids)
+def test_b11_e1_options_are_classes_with_the_same_fields(asynchronous: Any, blocking: Any) -> None:
+    """In both colours: to ask what a value is, to be made again with a change, and generic where the other one is."""
+    assert blocking.__struct_fields__ == asynchronous.__struct_fields__
+    assert blocking.__struct_defaults__ == asynchronous.__struct_defaults__
+    assert public(blocking) == public(asynchronous)
+    assert inspect.signature(blocking).parameters.keys() == inspect.signature(asynchronous).parameters.keys()
     with minutebook.sync.MemoryStore() as store:
-        assert isinstance(minutebook.sync.HistoryConfig(store=store), minutebook.HistoryConfig)
+        made = blocking(store=store)
+        assert isinstance(made, blocking)
+        assert isinstance(made, asynchronous)
+        assert not isinstance(asynchronous(store=minutebook.MemoryStore()), blocking)
+        assert made.store is msgspec.structs.replace(made, store=made.store).store is store
+
+
+def test_b11_e1_a_config_takes_the_type_of_its_metadata() -> None:
+    """As an annotation and in the call that makes it, in both colours."""
+    for module in (minutebook, minutebook.sync):
+        config = module.HistoryConfig[None](store=module.create_in_memory_store(), max_entries=2)
+        assert (type(config), config.max_entries) == (module.HistoryConfig, 2)
+
+
+@pytest.mark.parametrize("module", [minutebook, minutebook.sync], ids=ids)
+def test_b11_e2_what_is_no_store_or_policy_is_refused_by_the_option_in_both_colours(module: Any) -> None:
+    """With what to give in its place where that is known."""
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("store", lambda: module.HistoryConfig(store=None)),
+        ("store", lambda: module.HistoryConfig(store={})),
+        ("config", lambda: module.create_history_manager(None)),
+        ("config", lambda: module.create_history_manager(module.create_in_memory_store())),
+        ("config", lambda: module.HistoryManager(module.HistoryOptions())),
+        ("history", lambda: module.Engine(history=None, respond=lambda turn: "never asked")),
+        (
+            "store",
+            lambda: module.OpenAIDecisionProvider(model="m", api_key="k", history=module.HistoryOptions(store=5)),
+        ),
+        ("store", lambda: module.Agent(name="A", goal="g", api_key="k", store=5)),
+    ]
+    for option, made in wrong:
+        with pytest.raises(minutebook.InvalidOption) as caught:
+            made()
+        assert caught.value.option == option
+    with pytest.raises(minutebook.InvalidOption, match=r"give create_in_memory_store\(\)"):
+        module.HistoryConfig(store=None)
+    with pytest.raises(TypeError, match="store"):
+        module.HistoryConfig()
 
 
 def test_b11_instances_show_the_same_attributes() -> None:

@@ -8,7 +8,6 @@ never bytes that are not the recorded ones. With MINUTEBOOK_PROVE=1 every altera
 from __future__ import annotations
 
 import json
-import os
 import re
 import traceback
 from collections import Counter
@@ -18,6 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults.alterations import SHELVES, Alteration, Ram, Shelf, Sqlite, changes, forgeries, rechained
 from tests.policy.histories import SHAPES
 
@@ -33,8 +33,7 @@ from minutebook.record_reader import RecordReader
 from minutebook.stores import streams
 from minutebook.testing import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SHARE = {"RAM": 1 if PROVE else 8, "SQLite": 10 if PROVE else 100}
+SHARE = {"RAM": budget(8, 1), "SQLite": budget(100, 10)}
 """One of so many alterations is tried."""
 
 Figure = Callable[[str], None]

@@ -21,8 +21,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.workload import NAME, NAMESPACE, Dump, Found, Plan, Store, Story
+from tests.stores.hosts import ThreadedHost
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
@@ -33,11 +35,13 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.model.keys import ConversationKey
+from minutebook.stores.hosted import HostedJournal
+from minutebook.stores.journal import JournalStore
 from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.stores.streams import stream_listings
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-FLIPS = 10_000 if PROVE else 500
+FLIPS = budget(500, 10_000)
 SEED = 20
 
 Figure = Callable[[str], None]
@@ -117,7 +121,7 @@ def test_i39_a_flipped_bit_is_named_or_harmless(tmp_path: Path, sound: tuple[byt
 def test_i39_a_truncated_file_is_named_or_right(tmp_path: Path, sound: tuple[bytes, Dump], figure: Figure) -> None:
     """Cut at each 512 bytes (bad input 87). Cut to nothing it is a new file."""
     content, right = sound
-    lengths = range(512, len(content), 512 if PROVE else 1_536)
+    lengths = range(512, len(content), budget(1_536, 512))
     met = Counter(Case(tmp_path / "case", content[:length]).judge(right) for length in lengths)
     figure(f"{len(lengths)} lengths: {dict(met)}, 0 wrong")
     assert met["open"]
@@ -136,7 +140,7 @@ def test_bad_input_87_what_is_no_database_is_refused_unchanged(tmp_path: Path, c
     assert {path.name for path in case.database.parent.iterdir()} <= {NAME, NAME + "-lock"}
 
 
-@pytest.mark.parametrize("seed", range(30 if PROVE else 6))
+@pytest.mark.parametrize("seed", range(budget(6, 30)))
 def test_bad_input_86_the_log_of_another_database_is_never_mixed_in(tmp_path: Path, seed: int) -> None:
     """
     A log left beside the wrong database is refused by name, or the conversation that is read is one of the two, whole.
@@ -351,3 +355,66 @@ def test_o44_control_the_planted_module_would_leave_its_mark(tmp_path: Path, mon
     pickle.loads(PICKLE)
     monkeypatch.delitem(sys.modules, MODULE)
     assert mark.exists()
+
+
+DAMAGES = [("state", b"{"), ("attempt", b"?"), ("epoch", b"x"), ("token", 7), ("format", b"\xff"), ("granted", b"x")]
+
+
+@pytest.mark.parametrize(("column", "planted"), DAMAGES, ids=[column for column, _ in DAMAGES])
+def test_o44_a_damaged_header_stops_nobody_else(tmp_path: Path, column: str, planted: object) -> None:
+    """A listing refuses it by its id and goes on above it; whoever held it, it can be deleted, and leaves nothing."""
+    root = tmp_path / "case"
+    root.mkdir(mode=0o700)
+    store = Store(SQLiteJournal(root / NAME, blocking=True))
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id=name))
+    drive(Conversation(store, "c", format="openai-chat").turn("held").__aenter__())
+    drive(store.close())
+    with contextlib.closing(sqlite3.connect(root / NAME, isolation_level=None)) as connection:
+        change = f"UPDATE minutebook_conversation SET {column} = ? WHERE name IN (?, ?)"
+        assert connection.execute(change, (planted, b"b", b"c")).rowcount == 2
+    store = Store(SQLiteJournal(root / NAME, blocking=True))
+    if column == "granted":
+        assert [listing.key.id for listing in drive(store.list())] == names
+        drive(store.recover(store.key("c"), worker_stopped=True))
+    else:
+        with pytest.raises(DecisionHistoryCorrupt) as caught:
+            drive(store.list())
+        assert (caught.value.id, caught.value.good_records) == ("b", 1)
+        assert "b" not in str(caught.value).split()
+        assert [listing.key.id for listing in drive(store.list(limit=1))] == ["a"]
+        assert [listing.key.id for listing in drive(store.list(after="c"))] == ["d"]
+        assert drive(listed(store)) == ["a", ("b", "damaged"), ("c", "damaged"), "d"]
+    for name in ("b", "c"):
+        drive(store.delete(store.key(name)))
+        with pytest.raises(DecisionHistoryAbsent):
+            drive(store.delete(store.key(name)))
+    assert drive(listed(store)) == ["a", "d"]
+    assert drive(store.totals()).conversations == 2
+    drive(Conversation(store, "b", format="openai-chat").append(workload.pair(1, "new"), id="new"))
+    assert drive(store.verify(store.key("b"))).entries == 2
+    drive(store.close())
+
+
+def test_o44_a_damaged_record_of_a_host_stops_nobody_else() -> None:
+    """The same of a host's own database: named, gone round, deleted."""
+    host = ThreadedHost()
+    store = JournalStore(HostedJournal(host), namespace="tenant")
+    for name in "abcd":
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id=name))
+    for name in "bc":
+        host.records[store.key(name)] = host.records[store.key(name)][:-9]
+    with pytest.raises(DecisionHistoryCorrupt) as caught:
+        drive(store.list())
+    assert (caught.value.id, caught.value.good_records) == ("b", 1)
+    assert drive(listed(store)) == ["a", ("b", "damaged"), ("c", "damaged"), "d"]
+    for name in "bc":
+        drive(store.delete(store.key(name)))
+    assert drive(listed(store)) == ["a", "d"]
+
+
+async def listed(store: JournalStore) -> list[object]:
+    """Return the ids of a namespace, the damaged ones marked."""
+    found = [listing async for listing in stream_listings(store.journal, store.namespace)]
+    return [(each.id, "damaged") if isinstance(each, DecisionHistoryCorrupt) else each.key.id for each in found]

@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.kill import SYNCS, Nursery, database_files, fault_points, kill_at
 from tests.faults.trace import strace_problem
@@ -29,11 +30,11 @@ from tests.faults.workload import NAME, Clock, Found, Plan, Store, Story
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryBusy, DecisionHistorySchemaUnsupported, StorageError
 from minutebook.model.entries import Kind
+from minutebook.stores import sqlite_connection
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KILLS = 10_000 if PROVE else 40
+KILLS = budget(40, 10_000)
 SEED = 20
 
 Figure = Callable[[str], None]
@@ -110,7 +111,7 @@ def test_i01_control_an_early_acknowledgement_is_found(fresh: Fresh) -> None:
 def test_i01_killed_at_random_moments(tmp_path: Path, figure: Figure) -> None:
     """Killed at any instruction, without a tracer; each run with other contents."""
     random, root, kills = Random(SEED), tmp_path / "root", 0
-    seeds = range(20 if PROVE else 3)
+    seeds = range(budget(3, 20))
     plans = [Plan(script, 30, seed, blocking=seed % 2 == 0) for seed in seeds for script in ("append", "turns")]
     told = {plan: workload.stories(plan) for plan in plans}
     with Nursery(workload.__file__) as nursery:
@@ -207,7 +208,7 @@ def test_o20_a_kill_while_the_window_is_cut_loses_nothing(fresh: Fresh, figure: 
     told = workload.stories(plan)
     root = fresh()
     points = fault_points(plan.command(root), ("pwrite64", *SYNCS), paths=database_files(root / NAME))
-    chosen = points if PROVE else points[:: len(points) // 12]
+    chosen = budget(points[:: len(points) // 12], points)
     for call, n in chosen:
         root = fresh()
         end = kill_at(plan.command(root), n, call=call, paths=database_files(root / NAME))
@@ -245,7 +246,7 @@ def test_i40_killed_at_every_write_of_a_migration(fresh: Fresh, figure: Figure) 
     before = workload.recorded(Story.of(old).final)["talk"][1]
     root = prepared()
     points = fault_points(plan.command(root), ("pwrite64", *SYNCS), paths=database_files(root / NAME))
-    chosen = points if PROVE else points[:: len(points) // 10]
+    chosen = budget(points[:: len(points) // 10], points)
     for call, n in chosen:
         root = prepared()
         end = kill_at(plan.command(root), n, call=call, paths=database_files(root / NAME))
@@ -268,6 +269,23 @@ def test_i40_a_failed_migration_leaves_the_old_schema_working(tmp_path: Path) ->
     assert workload.schema_of(tmp_path / NAME) == (1, False, 1)
     assert workload.judged(workload.stories(plan), tmp_path, tuple(Story.of(plan).labels)) is None
     repeat(Plan("append", count=5), tmp_path, Story.of(Plan("append", count=5)))
+
+
+def test_i40_control_a_migration_in_two_transactions_is_found(tmp_path: Path) -> None:
+    """One that commits half way leaves the newer tables behind when its other half fails."""
+
+    def torn(cursor: sqlite3.Cursor) -> None:
+        workload._next_schema(cursor)
+        cursor.execute("COMMIT")
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("UPDATE minutebook_log SET no_such_column = 1")
+
+    workload.run_plan(Plan("append", count=3), tmp_path / NAME)
+    with workload.newer_schema(broken=True):
+        sqlite_connection.MIGRATIONS = (*sqlite_connection.MIGRATIONS[:-1], torn)  # type: ignore[misc]
+        with pytest.raises(StorageError):
+            SQLiteJournal(tmp_path / NAME, blocking=True)
+    assert workload.schema_of(tmp_path / NAME)[:2] == (2, True)
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["in the file", "in the log alone"])
@@ -301,7 +319,7 @@ def test_o47_eight_processes_start_on_an_empty_directory(fresh: Fresh, figure: F
         "store = w.Store(w.open_journal(plan, w.Path(sys.argv[1]), w.Clock()));"
         "w.drive(w.lane(w.Run(plan, store, w.Clock(), print), sys.argv[2])); w.drive(store.close())"
     )
-    rounds = 20 if PROVE else 2
+    rounds = budget(2, 20)
     for _ in range(rounds):
         database = fresh() / NAME
         command = [sys.executable, "-c", source, str(database)]

@@ -8,7 +8,6 @@ ones.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import bare_sqlite
 from tests.faults.kill import (
     ERRORS,
@@ -43,9 +43,8 @@ from tests.faults.trace import (
     trace_child,
 )
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-STATES = 200_000 if PROVE else 2_000
-ROWS = 320 if PROVE else 30
+STATES = budget(2_000, 200_000)
+ROWS = budget(30, 320)
 SEED = 20
 
 needs_strace = pytest.mark.skipif(strace_problem() is not None, reason=str(strace_problem()))
@@ -258,7 +257,7 @@ def test_i01_kill_at_every_sync_and_unlink(fresh: Callable[[], Path]) -> None:
 @long_run
 def test_i01_kill_at_random_moments(fresh: Callable[[], Path]) -> None:
     """Killed at a random moment of its work, without any tracer, the child leaves each acknowledged row or one more."""
-    kills, random, struck = 1_000 if PROVE else 25, Random(SEED), 0
+    kills, random, struck = budget(25, 1_000), Random(SEED), 0
     for _ in range(kills):
         root, delay_seconds = fresh(), random.uniform(0, 0.02)
         end = kill_after(child(root, rows=100_000), delay_seconds, acks=random.randrange(1, 30))
@@ -276,7 +275,7 @@ def test_i05_failing_calls_are_never_silent(fresh: Callable[[], Path]) -> None:
     assert {call for call, _ in points} >= {"openat", "pwrite64", "ftruncate"}
     cases = [(call, n, error) for call, n in points for error in ERRORS]
     named = 0
-    for call, n, error in cases if PROVE else cases[:: len(cases) // 40]:
+    for call, n, error in budget(cases[:: len(cases) // 40], cases):
         root = fresh()
         end = inject_error(child(root), call, error, n, paths=database_files(root / bare_sqlite.NAME))
         case = f"{error} from {call} {n}: {end}"
@@ -295,7 +294,7 @@ def test_i05_failing_calls_are_never_silent(fresh: Callable[[], Path]) -> None:
 )
 def test_i02_ext4_agrees_with_the_rebuilt_disks(journal_mode: str, synchronous: str, survives: bool) -> None:
     """A real ext4 whose power is cut keeps and loses rows under the same settings as the rebuilt disks."""
-    cuts, lost = 300 if PROVE else 12, 0
+    cuts, lost = budget(12, 300), 0
     with loop_disk(64) as disk:
         for n in range(cuts):
             root = disk.root / str(n)

@@ -8,6 +8,7 @@ MINUTEBOOK_PROVE=1 every point is tried.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.kill import ERRORS, SYNCS, database_files, fault_points, inject_error
 from tests.faults.trace import strace_problem
@@ -30,8 +32,7 @@ from minutebook.errors import DecisionHistoryStorageFailed, MinutebookError, Sto
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-CASES = None if PROVE else 14
+CASES = budget(14, None)
 CALLS = ("openat", "write", "pwrite64", "ftruncate", "unlink", *SYNCS)
 
 Figure = Callable[[str], None]
@@ -121,7 +122,7 @@ def test_i06_after_a_failed_sync_everything_is_refused_until_it_is_opened_again(
     root = fresh()
     points = fault_points(plan.command(root), ("fdatasync",), paths=store_files(root / NAME))
     refused = []
-    for call, n in points if PROVE else points[-8:]:
+    for call, n in budget(points[-8:], points):
         root = fresh()
         end = inject_error(plan.command(root), call, "EIO", n, paths=store_files(root / NAME))
         refused.append(stages(end.stderr).get("again"))
@@ -130,6 +131,30 @@ def test_i06_after_a_failed_sync_everything_is_refused_until_it_is_opened_again(
             assert workload.recorded(found.at(0)) == workload.recorded(Story.of(plan).final)
     assert "DecisionHistoryStorageFailed failed_before" in refused
     assert set(refused) <= {None, "DecisionHistoryStorageFailed failed_before"}, refused
+
+
+@needs_strace
+@pytest.mark.parametrize("host", ["WAL-FULL", "DELETE-EXTRA", "TRUNCATE-FULL", "PERSIST-FULL"])
+def test_i06_after_a_failed_sync_a_hosts_connection_is_refused_until_it_is_opened_again(
+    host: str, fresh: Fresh, figure: Figure
+) -> None:
+    """In every journal mode, at every sync of the work: named, refused from then on, right on a new connection."""
+    plan = Plan("append", count=2, host=host)
+    root = fresh()
+    points = fault_points(plan.command(root), SYNCS, paths=store_files(root / NAME))
+    refused = 0
+    for call, n in budget(points[-8:], points):
+        root = fresh()
+        end = inject_error(plan.command(root), call, "EIO", n, paths=store_files(root / NAME))
+        outcome = stages(end.stderr)
+        if outcome.get("work", "").startswith("DecisionHistoryStorageFailed SQLITE_IOERR"):
+            assert outcome["again"] == "DecisionHistoryStorageFailed failed_before", f"{call} {n}: {end}"
+            refused += 1
+        workload.run_plan(plan, root / NAME)
+        with Found(plan, root / NAME) as found:
+            assert workload.recorded(found.at(0)) == workload.recorded(Story.of(plan).final)
+    figure(f"{host}: {refused} of {len(points)} syncs refused everything after them")
+    assert refused > 0
 
 
 # --- I-7: disks that fill up -----------------------------------------------------------------------------------------
@@ -188,7 +213,7 @@ async def append_to(store: Store, name: str) -> object:
 
 
 PAGE = 4096
-LEVELS = range(0, 34 * PAGE, PAGE) if PROVE else (0, 1 * PAGE, 3 * PAGE, 9 * PAGE, 14 * PAGE, 20 * PAGE)
+LEVELS = budget((0, 1 * PAGE, 3 * PAGE, 9 * PAGE, 14 * PAGE, 20 * PAGE), range(0, 34 * PAGE, PAGE))
 """A tmpfs gives space by pages, so every level in steps of one page is every level there is."""
 
 
@@ -265,7 +290,7 @@ def test_i07_a_disk_full_from_the_start_refuses_and_can_be_used_later(tmp_path: 
 @long_run
 def test_bad_input_83_a_file_size_limit_cuts_writes_short(fresh: Fresh, figure: Figure) -> None:
     """A write that is cut short by the limit, with its signal ignored, is a named error and loses nothing."""
-    limits = range(0, 256 * 1024, 512 if PROVE else 24 * 1024)
+    limits = range(0, 256 * 1024, budget(24 * 1024, 512))
     for limit in limits:
         root = fresh()
 
@@ -324,7 +349,7 @@ def descriptors() -> int:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted in /proc")
 def test_i09_closing_in_the_middle_of_use_leaks_nothing(tmp_path: Path, figure: Figure) -> None:
     """Closed with a turn open, or with writers at work in other threads: descriptors and threads are flat."""
-    cycles = 1_000 if PROVE else 100
+    cycles = budget(100, 1_000)
     appended(tmp_path, "warm")
     before, threads = descriptors(), threading.active_count()
     for n in range(cycles):
@@ -343,6 +368,23 @@ def test_i09_closing_in_the_middle_of_use_leaks_nothing(tmp_path: Path, figure: 
         recover_all(tmp_path)
     assert (descriptors(), threading.active_count()) == (before, threads)
     figure(f"{cycles} cycles, descriptors and threads flat")
+
+
+def test_i09_control_what_is_left_open_is_counted(tmp_path: Path) -> None:
+    """A store that is not closed shows in the descriptors, and one whose thread still runs in the threads too."""
+    appended(tmp_path, "warm")
+    before, threads = descriptors(), threading.active_count()
+    left = SQLiteJournal(tmp_path / NAME)
+    both = (append_to(Store(left), str(number)) for number in range(2))
+
+    async def together() -> None:
+        await asyncio.gather(*both)
+
+    asyncio.run(together())
+    assert descriptors() > before
+    assert threading.active_count() > threads
+    drive(left.close())
+    assert (descriptors(), threading.active_count()) == (before, threads)
 
 
 def close_under_writers(store: Store, n: int) -> None:

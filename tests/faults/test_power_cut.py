@@ -8,13 +8,13 @@ last to the next. With MINUTEBOOK_PROVE=1 the budgets are the long ones.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.loopfs import cut_during, loop_disk, loop_problem
 from tests.faults.powercut import SOUND, Check, Outcome, Report, Verdict, rebuild
@@ -26,8 +26,7 @@ from minutebook.model.record import Delta
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.drive import drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-STATES = 200_000 if PROVE else 3_200
+STATES = budget(3_200, 200_000)
 SEED = 20
 
 Figure = Callable[[str], None]
@@ -47,6 +46,16 @@ PLANS = [
     Plan("tasks", blocking=False),
     Plan("cut", blocking=True),
 ]
+
+HOSTS = {
+    "WAL-FULL": True,
+    "TRUNCATE-FULL": True,
+    "PERSIST-FULL": True,
+    "DELETE-EXTRA": True,
+    "DELETE-FULL": False,
+    "WAL-NORMAL": False,
+}
+"""Settings of a host's connection, and whether its commits are durable."""
 
 
 def story_check(plan: Plan) -> Check:
@@ -89,6 +98,23 @@ def test_i02_control_commits_without_a_sync_are_lost(tmp_path: Path, figure: Fig
     """The same store on a connection set to NORMAL loses rows: a harness that misses them would miss ours."""
     report = cut_everywhere(Plan("append", normal=True), tmp_path, figure)
     assert report.lost > 0, report
+    assert (report.corrupt, report.other) == (0, 0), report
+
+
+@needs_strace
+@long_run
+@pytest.mark.parametrize("host", HOSTS)
+def test_i02_bad_input_89_a_hosts_connection_loses_nothing_where_it_claims_so(
+    tmp_path: Path, host: str, figure: Figure
+) -> None:
+    """What is acknowledged on settings that count as durable survives; those that do not do lose something."""
+    plan = Plan("append", host=host)
+    with Found(plan, tmp_path / NAME) as found:
+        durable = found.journal.durable
+    for file in tmp_path.iterdir():
+        file.unlink()
+    report = cut_everywhere(plan, tmp_path, figure)
+    assert (report.lost == 0) is durable is HOSTS[host], report
     assert (report.corrupt, report.other) == (0, 0), report
 
 
@@ -220,7 +246,7 @@ def test_i40_a_migration_survives_every_power_cut(tmp_path: Path, figure: Figure
 def test_i02_ext4_agrees_with_the_rebuilt_disks(normal: bool, figure: Figure) -> None:
     """A real ext4 whose power is cut loses nothing that was acknowledged, and loses rows of the unsynced control."""
     plan = Plan("append", count=150, normal=normal, log_bytes=10**9 if normal else 60_000)
-    told, lost, cuts = workload.stories(plan), 0, 300 if PROVE else 8
+    told, lost, cuts = workload.stories(plan), 0, budget(8, 300)
     with loop_disk(64) as disk:
         for n in range(cuts):
             root = disk.root / str(n)

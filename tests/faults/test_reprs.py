@@ -46,6 +46,7 @@ NAMES: dict[str, Any] = {name: each for module in MODULES for name, each in vars
 SHOWN: dict[str, set[str]] = {
     # Ids, in what addresses conversations and runs.
     "options.HistoryOptions": {"namespace"},
+    "sync.decisions.HistoryOptions": {"namespace"},
     "model.decisions.DecisionRequest": {"run_id", "invocation_id"},
     "model.keys.ConversationKey": {"namespace", "id"},
     "model.record.Receipt": {"idempotency"},

@@ -1,7 +1,8 @@
 """
 What a child does to a real store while it is killed, cut off or failed, and what may be found afterwards.
 
-    python workload.py SCRIPT DATABASE [--count N] [--seed N] [--log-bytes N] [--blocking] [--normal] [--early]
+    python workload.py SCRIPT DATABASE [--count N] [--seed N] [--log-bytes N] [--host MODE-SYNC] [--blocking] [--normal]
+                       [--early]
     python workload.py --nursery       a fork for each such line of standard input
 
 A script is a row of steps through the public faces. Its times and ids come from its seed, so a second run of it over
@@ -23,7 +24,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,6 +57,8 @@ class Plan:
     """
     One run. In a child the log is checkpointed whenever it holds about `log_bytes`.
 
+    With `host`, such as "DELETE-EXTRA", it runs on a host's connection of that journal mode and `synchronous`.
+
     Two controls must fail: with `normal` commits are not synced, with `early` they are acknowledged before they begin.
     """
 
@@ -63,6 +66,7 @@ class Plan:
     count: int = 6
     seed: int = 0
     log_bytes: int = 60_000
+    host: str = ""
     blocking: bool = True
     normal: bool = False
     early: bool = False
@@ -72,7 +76,7 @@ class Plan:
         return [sys.executable, __file__, *self.arguments(root)]
 
     def arguments(self, root: Path) -> list[str]:
-        options = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in NUMBERS]
+        options = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in (*NUMBERS, "host")]
         flags = [f"--{name}" for name in FLAGS if getattr(self, name)]
         return [self.script, str(root / NAME), *options, *flags]
 
@@ -331,11 +335,30 @@ async def work(plan: Plan, store: Store, clock: Clock, acknowledge: Callable[[st
 
 def open_journal(plan: Plan, database: Path, clock: Clock) -> SQLiteJournal:
     """Open the plan's journal; for the control, its connection no longer syncs."""
+    if plan.host:
+        return OfHost.on_connection(host_connection(plan, database), bounds(plan), clock=clock)
     journal = SQLiteJournal(database, bounds(plan), clock=clock, blocking=plan.blocking)
     if plan.normal:
         # The writer sets the pragma only where a job needs another one than the last, so this stays for the run.
         journal._database._connection.execute("PRAGMA synchronous = NORMAL")  # type: ignore[attr-defined]
     return journal
+
+
+class OfHost(SQLiteJournal):
+    """A journal on a host's connection; the host closes that when the journal is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        self._database._connection.close()  # type: ignore[attr-defined]
+
+
+def host_connection(plan: Plan, database: Path) -> sqlite3.Connection:
+    """Return a connection as the plan's host opens and sets it up."""
+    connection = sqlite3.connect(database)
+    mode, synchronous = plan.host.split("-")
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    return connection
 
 
 async def work_on_file(plan: Plan, database: Path, acknowledge: Callable[[str], None]) -> None:
@@ -381,7 +404,9 @@ def endure(plan: Plan, database: Path, acknowledge: Callable[[str], None]) -> No
 
 def tell(stage: str, error: MinutebookError | None) -> None:
     """Say on standard error how a stage ended: `work DecisionHistoryStorageFailed failed_before`."""
-    told = f"{error.code} {error.facts.get('problem') or error.facts.get('sqlite')}" if error else "ok"
+    problem = error.facts.get("problem") if error else None
+    sqlite = error.facts.get("sqlite") if error else None
+    told = f"{error.code} {problem if problem != 'database' else sqlite}" if error else "ok"
     sys.stderr.write(f"{stage} {told}\n")
 
 
@@ -491,7 +516,7 @@ class Found:
         """Open; every conversation's digest chain is recomputed."""
         self.clock = Clock()
         self.expires = bounds(plan).ttl_ms is not None
-        self.journal = SQLiteJournal(database, bounds(plan), clock=self.clock, blocking=True)
+        self.journal = open_journal(replace(plan, blocking=True, normal=False), database, self.clock)
         self.store = Store(self.journal)
         self._read: Dump | None = None
 
@@ -560,6 +585,7 @@ def parsed(arguments: Iterable[str]) -> tuple[Plan, Path]:
     parser.add_argument("database", type=Path)
     for name in NUMBERS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Plan, name))
+    parser.add_argument("--host", default=Plan.host)
     for name in FLAGS:
         parser.add_argument(f"--{name}", action="store_true")
     options = vars(parser.parse_args(list(arguments)))

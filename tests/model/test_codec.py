@@ -23,6 +23,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.budgets import budget
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
@@ -797,7 +798,7 @@ WATCHED_DECODE = """
     chance = random.Random(38)
     outcomes = {"read": 0, "refused": 0}
     watching = True
-    for turn in range(2000):
+    for turn in range(TURNS):
         data = bytearray(seeds[turn % len(seeds)])
         for _ in range(chance.randrange(4)):
             signs = SIGNS if chance.random() < 0.7 else range(256)
@@ -822,9 +823,10 @@ WATCHED_DECODE = """
     ["compile('1', 'x', 'eval')", "open('/dev/null').close()", "import wave", "import socket; socket.socket()"],
 )
 def test_i38_decoding_never_imports_opens_executes_or_connects(planted: str) -> None:
-    """2,000 mutated payloads raise no audit event at all, while the same hook sees the planted one."""
+    """Mutated payloads, up to a million, raise no audit event at all, while the same hook sees the planted one."""
     program = textwrap.dedent(WATCHED_DECODE).replace("PLANTED", planted)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    program = program.replace("TURNS", str(budget(2_000, 1_000_000)))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=3_000)
     events, planted_events, read, unread = map(int, done.stdout.split())
     assert events == 0
     assert planted_events > 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.policy.histories import SHAPES
 
 from minutebook.model import summaries
@@ -24,8 +24,7 @@ from minutebook.policy.compaction import summarising
 from minutebook.providers.wire import wire_format
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-TEXTS = 50_000 if PROVE else 1_000
+TEXTS = budget(1_000, 50_000)
 RULES: dict[str, Any] = {
     "openai-chat": openai_chat.check_messages,
     "openai-responses": openai_responses.check_messages,

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.budgets import PROVE, budget
 from tests.policy.histories import REFUSED, SHAPES, Both, Remembering, compact, random_steps, real_window, steps
 
 from minutebook.errors import DecisionHistoryCorrupt, DecisionHistoryLimitExceeded, InvalidOption
@@ -26,14 +27,13 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Kind
 from minutebook.policy import pairing, projection, window
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-WINDOWS = 1_000_000 if PROVE else 6_000
-COUNTS = 100_000 if PROVE else 600
+WINDOWS = budget(6_000, 1_000_000)
+COUNTS = budget(600, 100_000)
 FORMATS = tuple(SHAPES)
 HUGE = 2**40
 
 quick = settings(
-    max_examples=2_000 if PROVE else 60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=budget(60, 2_000), deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
@@ -229,7 +229,7 @@ def test_i24_windows_are_the_same_bytes_under_every_hash_seed():
     digests = set()
     for seed in ("0", "1", "4294967295"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()}
-        command = [sys.executable, "-c", CHILD, "200" if PROVE else "12"]
+        command = [sys.executable, "-c", CHILD, budget("12", "200")]
         digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(digests) == 1
 
@@ -354,7 +354,7 @@ def with_start(header, plan, limits):
 def test_b3_hysteresis_over_long_random_histories(figure):
     """The same over histories of up to seventy steps, bounds by messages and by bytes, any page and any known tail."""
     random, done, cut = Random(50), 0, 0
-    while done < (200_000 if PROVE else 4_000):
+    while done < budget(4_000, 200_000):
         both, start = Both(FORMATS[done % len(FORMATS)]), None
         low = random.choice((0.2, 0.5, 0.65, 0.9))
         limits = random.choice(((9, HUGE), (6, HUGE), (HUGE, 700), (12, 1_200)))
@@ -425,7 +425,7 @@ def remembered_windows(count, seed=7):
 @pytest.mark.timeout(3_600 if PROVE else 120)
 def test_b1_what_was_settled_before_changes_no_window(figure):
     """A process that remembers builds the windows of one that reads all anew, whatever was recorded in between."""
-    done, settled = remembered_windows(200_000 if PROVE else 4_000)
+    done, settled = remembered_windows(budget(4_000, 200_000))
     figure(f"{done:,} windows, {settled:,} with settled exchanges")
     assert settled > done // 4
 

@@ -881,6 +881,13 @@ def test_d12_i28_without_a_count_nothing_is_generated(
     assert events == []
 
 
+def test_i28_control_the_server_sees_what_nobody_counted(server: CountingServer) -> None:
+    """The same request from a client without the guard is a generation, and no count."""
+    with httpx2.Client(verify=False) as client:
+        client.post(server.url + "/v1/messages", json=BODIES["anthropic"], headers={"x-api-key": KEY})
+    assert (len(server.counted), len(server.generated)) == (0, 1)
+
+
 def test_d12_a_cancelled_count_ends_the_request(server: CountingServer) -> None:
     """D12: a task that is cancelled while it waits for a count has generated nothing, and ends as cancelled."""
     arrived = threading.Event()

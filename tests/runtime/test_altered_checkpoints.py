@@ -8,7 +8,6 @@ With MINUTEBOOK_PROVE=1 every alteration is tried, else some of them.
 from __future__ import annotations
 
 import contextlib
-import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faults.alterations import SHELVES, Ram, Shelf, changes, rechained
 from tests.runtime.programs import IDS, call, calls, finish, kept, program
 
@@ -30,8 +30,7 @@ from minutebook.runtime import Budgets, Memory, MemoryResource, Program, capabil
 from minutebook.runtime.memory import Resources
 from minutebook.testing import ScriptedProvider, drive
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SHARE = {"RAM": 1 if PROVE else 9, "SQLite": 12 if PROVE else 150}
+SHARE = {"RAM": budget(9, 1), "SQLite": budget(150, 12)}
 """One of so many alterations is tried."""
 
 Figure = Callable[[str], None]

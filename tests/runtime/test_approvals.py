@@ -104,6 +104,23 @@ def test_d25_every_store_keeps_a_run_that_waits(kind: str, tmp_path: Path) -> No
     assert (drive(store.verify(key)).format, drive(store.header(key)).token) == ("checkpoint/1", "")
 
 
+@pytest.mark.parametrize(("ttl", "lasts"), [(None, 86_400_000), (3_600, 3_600_000), (1_000_000, 86_400_000)])
+def test_d28_an_approval_ends_no_later_than_the_checkpoint_it_is_for(ttl: float | None, lasts: int) -> None:
+    """Whoever is shown a day has to find the run after a day."""
+    (waits,) = stopped(MemoryStore(ttl=ttl, clock=lambda: 5), call("pay", amount=3), clock=lambda: 5)
+    assert waits.expires_ms == 5 + lasts
+
+
+def test_d28_one_approval_that_is_no_list_is_refused_by_name() -> None:
+    """Nothing was executed; the list may be given right after."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    made, _ = kept(program(pay, look), store, finish())
+    with pytest.raises(InvalidOption, match="approvals is a list"):
+        drive(made.resume("r", "i", approvals=waits.approve(by="ann")))  # type: ignore[arg-type]
+    assert drive(made.resume("r", "i", approvals=[waits.approve(by="ann")])).kind == "finished"
+
+
 def test_d28_a_denied_call_is_observed_as_refused() -> None:
     """D28: the model reads that it was denied, and why where the human says so; nothing was executed or used."""
     store = MemoryStore()

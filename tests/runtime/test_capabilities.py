@@ -393,6 +393,26 @@ def test_every_rule_has_a_sample() -> None:
     assert [keyword for keyword in (*RULES, *NESTED) if f'"{keyword}"' not in told] == []
 
 
+@pytest.mark.parametrize(
+    ("rule", "right", "wrong"),
+    [
+        ({"pattern": "^ORD-[0-9]{5}$"}, ["ORD-12345"], ["ORD-12345\n", "ORD-1234"]),
+        ({"pattern": r"^\d+$"}, ["12"], ["\u0661\u0662", "12\n"]),
+        ({"pattern": r"^[$a]\$$"}, ["$$", "a$"], ["$$\n", "b$"]),
+        ({"pattern": r"^[\]$]$"}, ["]", "$"], ["]\n"]),
+        ({"multipleOf": 0.1}, [0.3, 0.7, 1, 10**400], [0.35]),
+        ({"multipleOf": 0.01}, [4.35, 1.1], [4.355]),
+        ({"multipleOf": 3}, [3.0, 9, 3e30], [1, 10**400]),
+    ],
+    ids=str,
+)
+def test_a_rule_means_what_it_says(rule: dict[str, Any], right: list[Any], wrong: list[Any]) -> None:
+    """A pattern's end is the very end and its digits are ASCII; a multiple is one of the decimals that were written."""
+    schema = checked_schema(rule)
+    assert [value for value in right if fault_in(value, schema)] == []
+    assert [value for value in wrong if not fault_in(value, schema)] == []
+
+
 @pytest.mark.parametrize("rule", [{"multipleOf": 2.5}, {"minimum": 0.5}, {"const": 1}, {"type": "number"}])
 def test_a_number_beyond_the_floats_breaks_no_rule(rule: dict[str, Any]) -> None:
     """A model may write any integer: holding it to a rule gives a fault or none, and never an exception."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
 from tests.runtime.programs import DONE, IDS, act, call, calls, finish, kept, program, runtime
+from tests.stores.hosts import BusyHost, WaitingHost
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
@@ -36,8 +37,8 @@ from minutebook.runtime import Budgets, Program, capability, checkpoints, record
 from minutebook.steps import Steps
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.stores.opening import MemoryStore, SQLiteStore
-from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
+from minutebook.stores.opening import HostStore, MemoryStore, SQLiteStore
+from minutebook.testing import Cut, Fault, FaultyJournal, ScriptedProvider, SuspendingJournal, cancel_at, drive
 
 
 @capability(needs_approval=True)
@@ -765,8 +766,33 @@ def test_d25_checkpoints_are_kept_with_a_history_that_lasts(tmp_path: Any) -> No
         assert await kept_in(SQLiteStore(tmp_path / "b.sqlite", namespace="t"), act, checkpoints=False) == 0
         assert await kept_in(MemoryStore(), act) == 0
         assert await kept_in(MemoryStore(), look) == 1
+        host = WaitingHost()
+        await kept_in(HostStore(host, namespace="t"), act)
+        assert len(host.records) == 1
 
     asyncio.run(both())
+
+
+def test_d24_a_hosts_own_busy_is_enough_to_tell_a_second_worker() -> None:
+    """A host's store need not know which reservation it is, or how old."""
+    store = HostStore(BusyHost(), namespace="t")
+
+    async def story() -> None:
+        first, second = (kept(program(act), store, finish())[0].run("go", **IDS) for _ in range(2))
+        told = await asyncio.gather(first, second, return_exceptions=True)
+        (refused,) = [each for each in told if isinstance(each, BaseException)]
+        assert type(refused) is DecisionHistoryBusy
+        assert refused.epoch is None or refused.epoch > 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("method", ["resume", "abandon"])
+def test_d25_without_checkpoints_nothing_is_said_of_a_run_that_never_began(method: str) -> None:
+    """A host that forgot `checkpoints=` is told so, and does not look for an expired run."""
+    made = Runtime(program(act), ScriptedProvider([]), checkpoints=False)
+    with pytest.raises(InvalidOption, match="no checkpoints are kept; give checkpoints="):
+        drive(getattr(made, method)("r", "i"))
 
 
 def test_i37_a_checkpoint_shows_nothing_of_what_it_holds() -> None:

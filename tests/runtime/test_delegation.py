@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budgets import budget
 from tests.faces.test_decisions import Server, chat, item, provider_of, response, says, tool
 from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
-from tests.stores.labs import PROVE
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions
@@ -456,7 +456,7 @@ class Tree:
 
 
 @pytest.mark.timeout(1_800)
-@settings(deadline=None, max_examples=20_000 if PROVE else 150)
+@settings(deadline=None, max_examples=budget(150, 20_000))
 @given(data=st.data())
 def test_i43_budgets_only_shrink_over_crashes_resumes_and_agents(data: Any) -> None:
     """I-43: what a whole tree asked for and executed, over all its crashed parts, is within the first one's budgets."""

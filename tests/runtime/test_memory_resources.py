@@ -7,8 +7,9 @@ import threading
 from typing import Any
 
 import pytest
+from tests.budgets import budget
 from tests.runtime.programs import call, calls, finish, kept, runtime
-from tests.stores.labs import KINDS, PROVE, open_journal
+from tests.stores.labs import KINDS, open_journal
 
 from minutebook import sync
 from minutebook.errors import (
@@ -220,7 +221,7 @@ def test_b11_a_plain_function_uses_the_blocking_handle() -> None:
 
 # --- many at once ----------------------------------------------------------------------------------------------------
 
-ROUNDS = 400 if PROVE else 25
+ROUNDS = budget(25, 400)
 
 
 def count_up(memory: Any, times: int, *, safely: bool) -> None:

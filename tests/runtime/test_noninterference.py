@@ -10,7 +10,6 @@ be what it is with no history at all.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import PROVE, budget
 from tests.faces.strict import IDS, KINDS, REQUEST, client_of, generated, provider_of
 
 from minutebook import sync
@@ -26,8 +26,7 @@ from minutebook.providers.derivation import derived_entries
 from minutebook.runtime import Budgets, Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-HISTORIES = 2_500 if PROVE else 75
+HISTORIES = budget(75, 2_500)
 """For each provider."""
 
 ASKED = msgspec.structs.replace(REQUEST, agent_ref="clerk", **IDS)

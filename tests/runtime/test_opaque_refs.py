@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import secrets
 import subprocess
@@ -21,6 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.faults.test_secrets import Watch, watching
 from tests.providers.loopback import REQUEST
 from tests.runtime.programs import call, calls, finish, program, runtime
@@ -45,7 +45,7 @@ from minutebook.testing.drive import cancel_at, drive
 from minutebook.testing.fakes import Failure, Received
 
 ROOT = Path(__file__).parents[2]
-FORGED = 100_000 if os.environ.get("MINUTEBOOK_PROVE") == "1" else 2_000
+FORGED = budget(2_000, 100_000)
 
 KINDS = {
     "openai-chat": "OpenAIChatDecisionProvider",

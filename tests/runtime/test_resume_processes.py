@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.runtime.programs import call, calls, finish, kept, program
-from tests.stores.labs import PROVE
 from tests.stores.test_processes import HandsOver
 
 from minutebook import sync
@@ -26,7 +26,7 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import drive
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 2_000 if PROVE else 200
+ROUNDS = budget(200, 2_000)
 
 
 def effect(folder: str, text: str) -> None:

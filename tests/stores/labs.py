@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.budgets import PROVE
 from tests.stores.hosts import ThreadedHost
 
 from minutebook.conversation import Conversation
@@ -18,7 +18,6 @@ from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 KINDS = ("RAM", "SQLite", "hosted")
 BOUNDED = ("RAM", "SQLite")
 

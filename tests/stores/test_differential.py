@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from tests.budgets import PROVE, budget
 from tests.stores.hosts import ThreadedHost
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -35,9 +35,8 @@ from minutebook.testing import Fault, FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, answer, result, say
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SEQUENCES = 5_000 if PROVE else 400
-LOST_REPLIES = 10_000 if PROVE else 300
+SEQUENCES = budget(400, 5_000)
+LOST_REPLIES = budget(300, 10_000)
 
 NAMES = ("a", "A", "a:b", "\u00e9", "e\u0301", "a%", "a ")
 BAD_IDS = ("", " ", "\0", "a\0", "\ud800", "x" * 513, 7, None, b"a")

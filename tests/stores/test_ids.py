@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import string
 import time
 import unicodedata
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budgets import budget
 from tests.stores.labs import BOUNDED, KINDS, PROVE, chat, open_journal, said
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
+    DecisionHistoryConflict,
     DecisionHistoryStoreFull,
     InvalidId,
     InvalidOption,
@@ -26,11 +30,11 @@ from minutebook.errors import (
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
 from minutebook.stores.journal import JournalStore
-from minutebook.testing import FrozenClock, drive
+from minutebook.testing import FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import ODD_IDS, append, dump, say
 
-PAIRS = 200_000 if PROVE else 2_000
+PAIRS = budget(2_000, 200_000)
 NASTY = [
     *":/\\|,.;%_*?[]{}()'\"`$#@&=+-~^<> \t\n\r\x1f\x7f\u00a0\u200b\u202e\ufeff\u0301",
     "a",
@@ -186,22 +190,72 @@ def close_to(pair: tuple[str, str], chance: random.Random) -> tuple[str, str]:
     return (namespace, name) if fits else pair
 
 
+def near_pairs(count: int) -> list[tuple[str, str]]:
+    """Return so many namespaces with ids, and beside each one that a careless store would take for it."""
+    chance = random.Random(32)
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < 2 * count:
+        pair = odd_string(chance), odd_string(chance)
+        pairs += [pair, close_to(pair, chance)]
+    return sorted(set(pairs))
+
+
+def met(journal: Any, pairs: list[tuple[str, str]]) -> int:
+    """Write a text of its own under each pair, and return how many do not hold it alone."""
+    for number, pair in enumerate(pairs):
+        with contextlib.suppress(DecisionHistoryConflict):  # the same idempotency id with another's content
+            drive(append(journal, ConversationKey(*pair), "one", say(f"{number}")))
+    pages = (drive(journal.oldest(ConversationKey(*pair), 0, samples.EVERYTHING)) for pair in pairs)
+    return sum([entry.payload for entry in page] != [say(f"{n}").payload] for n, page in enumerate(pages))
+
+
+class Rekeyed(FaultyJournal):
+    """A journal that finds its rows by something made of the key: the fault that the checks have to find."""
+
+    def __init__(self, journal: Any, address: Callable[[str, str], tuple[str, str]]) -> None:
+        super().__init__(journal)
+        self.address = address
+
+    def _key(self, key: ConversationKey) -> ConversationKey:
+        return ConversationKey(*(sha256(part.encode()).hexdigest() for part in self.address(key.namespace, key.id)))
+
+    async def reserve(self, key: ConversationKey, *positional: Any, **named: Any) -> Any:
+        return await super().reserve(self._key(key), *positional, **named)
+
+    async def oldest(self, key: ConversationKey, *positional: Any, **named: Any) -> Any:
+        return await super().oldest(self._key(key), *positional, **named)
+
+    async def list(self, namespace: str, *positional: Any) -> Any:
+        return await super().list(self._key(ConversationKey(namespace, "x")).namespace, *positional)
+
+    async def totals(self, namespace: str) -> Any:
+        return await super().totals(self._key(ConversationKey(namespace, "x")).namespace)
+
+
+FAULTS: dict[str, Callable[[str, str], tuple[str, str]]] = {
+    "i32: joined": lambda namespace, name: ("all", namespace + name),
+    "i32: no namespace": lambda _, name: ("all", name),
+    "i33: folded": lambda namespace, name: (namespace, name.casefold()),
+    "i33: normalized": lambda namespace, name: (namespace, unicodedata.normalize("NFC", name)),
+    "i33: stripped": lambda namespace, name: (namespace, name.strip()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_i32_i33_control_keys_that_are_joined_or_folded_are_found(fault: str, tmp_path: Path) -> None:
+    """The same pairs meet in a journal that joins, folds, normalizes or strips, and not where it does nothing."""
+    pairs = near_pairs(2_000)
+    assert met(Rekeyed(open_journal("RAM", tmp_path), FAULTS[fault]), pairs) > 0
+    assert met(Rekeyed(open_journal("RAM", tmp_path), lambda namespace, name: (namespace, name)), pairs) == 0
+
+
 @pytest.mark.timeout(3_600 if PROVE else 300)
 @pytest.mark.parametrize("kind", KINDS)
 def test_i32_pairs_of_ids_never_meet(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Pairs made to collide stay apart: each holds its own text, and its namespace lists it alone (I-32, I-33)."""
     journal = open_journal(kind, tmp_path)
-    chance = random.Random(32)
-    pairs: list[tuple[str, str]] = []
-    while len(pairs) < 2 * PAIRS:
-        pair = odd_string(chance), odd_string(chance)
-        pairs += [pair, close_to(pair, chance)]
-    distinct = sorted(set(pairs))
-    for number, pair in enumerate(distinct):
-        drive(append(journal, ConversationKey(*pair), "one", say(f"{number}")))
-    for number, pair in enumerate(distinct):
-        page = drive(journal.oldest(ConversationKey(*pair), 0, samples.EVERYTHING))
-        assert [entry.payload for entry in page] == [say(f"{number}").payload], f"pair {number} met another one"
+    distinct = near_pairs(PAIRS)
+    assert met(journal, distinct) == 0
     if kind == "hosted":
         return
     by_namespace: dict[str, list[str]] = {}
@@ -348,7 +402,20 @@ def test_o43_unknown_filters_and_odd_places_select_nothing_more(kind: str, tmp_p
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_i34_a_full_neighbour_takes_nothing(kind: str, tmp_path: Path) -> None:
     """Capacity, totals and listings are each namespace's own: a neighbour can neither fill nor see it (I-34)."""
-    journal = open_journal(kind, tmp_path, StoreBounds(max_sessions=2, max_bytes=200, ttl_ms=1_000), FrozenClock())
+    check_neighbours(open_journal(kind, tmp_path, NARROW, FrozenClock()))
+
+
+NARROW = StoreBounds(max_sessions=2, max_bytes=200, ttl_ms=1_000)
+
+
+def test_i34_control_a_capacity_that_is_shared_is_found(tmp_path: Path) -> None:
+    """Where all namespaces are one to the store, the neighbour is counted, listed and takes the room."""
+    journal = open_journal("RAM", tmp_path, NARROW, FrozenClock())
+    with pytest.raises(AssertionError):
+        check_neighbours(Rekeyed(journal, lambda namespace, name: ("all", namespace + name)))
+
+
+def check_neighbours(journal: Any) -> None:
     mine, theirs = JournalStore(journal, namespace="mine"), JournalStore(journal, namespace="theirs")
     empty = drive(mine.totals())
     for number in range(2):

@@ -28,6 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.budgets import budget
 
 from minutebook.errors import (
     CallerError,
@@ -38,6 +39,7 @@ from minutebook.errors import (
 )
 from minutebook.stores import private_files, private_paths
 from minutebook.stores.network_filesystems import network_filesystem
+from minutebook.stores.opening import SQLiteStore
 from minutebook.stores.private_files import (
     SIDECARS,
     PrivateDatabase,
@@ -46,12 +48,12 @@ from minutebook.stores.private_files import (
     recheck,
 )
 from minutebook.stores.private_writer import private_file_writer
+from minutebook.stores.sqlite_statements import APPLICATION_ID
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SWAPS = 100_000 if PROVE else 0
-RACE_SECONDS = 600.0 if PROVE else 1.5
+SWAPS = budget(0, 100_000)
+RACE_SECONDS = budget(1.5, 600.0)
 NAIVE_TRIES = 200_000
-CREATIONS = 2_000 if PROVE else 60
+CREATIONS = budget(60, 2_000)
 NOBODY = 65534
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are the host's on Windows")
@@ -126,6 +128,14 @@ def write_rows(path: str, journal_mode: str = "wal") -> None:
 # --- D20: created or restored to 0600 ---------------------------------------------------------------------------------
 
 
+def ours(application: int = APPLICATION_ID) -> bytes:
+    """Return the bytes of a database with a table, of this or another application."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute("CREATE TABLE kept (value)")
+        return connection.serialize()
+
+
 def test_d20_new_database_is_empty_private_and_absolute(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative name comes back as the absolute path of an empty 0600 file of this user."""
     synced: list[int] = []
@@ -144,11 +154,11 @@ def test_d20_new_database_is_empty_private_and_absolute(room: Path, monkeypatch:
 def test_d20_existing_sidecars_are_restored(room: Path) -> None:
     """The database and each sidecar that exists have mode 0600 before SQLite opens any of them; bytes stay."""
     for name in ("history.db", *("history.db" + sidecar for sidecar in SIDECARS)):
-        (room / name).write_bytes(b"as it was")
+        (room / name).write_bytes(ours())
         (room / name).chmod(0o666)
     open_private_database(room / "history.db")
     assert {mode_of(each) for each in room.iterdir()} == {0o600}
-    assert {each.read_bytes() for each in room.iterdir()} == {b"as it was"}
+    assert {each.read_bytes() for each in room.iterdir()} == {ours()}
     assert len(list(room.iterdir())) == 1 + len(SIDECARS)
 
 
@@ -397,10 +407,31 @@ def test_bad_input_78_file_of_another_user(room: Path, suffix: str) -> None:
 def test_bad_input_79_existing_mode_is_restored(room: Path, mode: int) -> None:
     """An existing file of ours gets mode 0600, wider or narrower, and keeps its bytes."""
     database = room / "history.db"
-    database.write_bytes(b"bytes")
+    database.write_bytes(ours())
     database.chmod(mode)
     open_private_database(database)
-    assert (mode_of(database), database.read_bytes()) == (0o600, b"bytes")
+    assert (mode_of(database), database.read_bytes()) == (0o600, ours())
+
+
+@pytest.mark.parametrize("kind", ["text", "short", "another application's", "of no application", "cut header"])
+def test_d20_a_file_that_is_none_of_ours_keeps_its_mode(room: Path, kind: str) -> None:
+    """A slip in the name must not take a file away from its readers; it is not touched for a moment."""
+    theirs = room / "theirs"
+    theirs.write_bytes(
+        {
+            "text": b"root:x:0:0:root:/root:/bin/bash\n" * 9,
+            "short": b"x",
+            "another application's": ours(application=7),
+            "of no application": ours(application=0),
+            "cut header": ours()[:60],
+        }[kind]
+    )
+    theirs.chmod(0o644)
+    before = theirs.stat().st_ctime_ns
+    with pytest.raises(DecisionHistoryStorageUnsafe, match="no database of minutebook's; nothing was changed"):
+        SQLiteStore(theirs, namespace="n")
+    assert (mode_of(theirs), theirs.stat().st_ctime_ns) == (0o644, before)
+    assert sorted(each.name for each in room.iterdir()) == ["theirs"]
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o777])
@@ -706,7 +737,6 @@ def attacked(path: Path) -> Iterator[tuple[Watch, Path]]:
         os.close(watch.descriptor)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_i35_swap_race_reaches_no_foreign_file(room: Path, suffix: str) -> None:
@@ -901,8 +931,8 @@ def test_d20_errors_of_the_system_are_translated_once(
 # --- I-36 and bad input 116: exports ----------------------------------------------------------------------------------
 
 
-def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is at the path until the block ends; file sync, rename, directory sync follow in this order."""
+def noted_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what notes every sync of a file or directory and every rename from now on."""
     steps: list[str] = []
     really_sync, really_replace = os.fsync, os.replace
 
@@ -916,6 +946,28 @@ def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", replace)
+    return steps
+
+
+def test_i36_control_a_plain_write_is_neither_whole_nor_private_nor_synced(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `open` writes is there before it ends, is not 0600 under a usual umask, and was never synced."""
+    steps = noted_steps(monkeypatch)
+    before = os.umask(0o022)
+    try:
+        with (room / "export.jsonl").open("wb") as writer:
+            writer.write(b"{}\n" * 100_000)
+            assert (room / "export.jsonl").exists()
+    finally:
+        os.umask(before)
+    assert steps == []
+    assert mode_of(room / "export.jsonl") == 0o644
+
+
+def test_i36_export_appears_whole_private_and_synced(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is at the path until the block ends; file sync, rename, directory sync follow in this order."""
+    steps = noted_steps(monkeypatch)
     with private_file_writer(room / "export.jsonl") as writer:
         writer.write(b"{}\n" * 100_000)
         assert not (room / "export.jsonl").exists()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.budgets import budget
 from tests.stores.labs import BOUNDED, PROVE, chat, open_journal, said
 from tests.stores.test_exclusion import Held, Refused, violations, work
 
@@ -33,7 +34,7 @@ from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance.samples import FORMAT, dump
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 200.0 if PROVE else 2.0
+SECONDS = budget(2.0, 200.0)
 NAMES = ["a", "A", "b:c", "\u00e9"]
 
 # --- what the other processes run ------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budgets import budget
 from tests.stores.hosts import PlainHost, ThreadedHost
 from tests.stores.labs import KINDS, PROVE, chat, in_threads, open_journal, said
 
@@ -47,7 +48,7 @@ from minutebook.testing.conformance.samples import FORMAT, adding, answer, appen
 # --- exactness -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(3_600 if PROVE else 300)
+@pytest.mark.timeout(14_400 if PROVE else 300)
 @pytest.mark.parametrize("kind", KINDS)
 def test_i20_what_was_appended_is_read_back_equal(kind: str, tmp_path: Path) -> None:
     """Payloads come back byte for byte whatever bytes they are, with every number beside them (I-20)."""
@@ -58,7 +59,7 @@ def test_i20_what_was_appended_is_read_back_equal(kind: str, tmp_path: Path) -> 
         text.map(str.encode), st.binary(max_size=40), st.sampled_from([b"", b"\0", b"\xff\xfe", b"1", b"1.0", b"true"])
     )
 
-    @settings(max_examples=20_000 if PROVE else 200, deadline=None, database=None, derandomize=not PROVE)
+    @settings(max_examples=budget(200, 100_000), deadline=None, database=None, derandomize=not PROVE)
     @given(
         payloads=st.lists(payloads, min_size=1, max_size=5),
         names=st.lists(text, max_size=3),

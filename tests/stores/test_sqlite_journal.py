@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.budgets import budget
 from tests.faults.powercut import SOUND, Outcome, Verdict, rebuild
 from tests.faults.trace import strace_problem, trace_child
 
@@ -790,6 +792,22 @@ def test_i17_use_after_fork_raises_in_the_child_and_leaves_the_parent_unharmed(p
     """The child can open the file again for itself."""
     journal = SQLiteJournal(path, blocking=True)
     done(append(journal, KEY, "a"))
+    assert used_in_a_child(journal, path) == 0
+    assert done(append(journal, KEY, "b")).header.entries == 12
+    assert raw(path, "PRAGMA integrity_check") == [("ok",)]
+    done(journal.close())
+
+
+def test_i17_control_a_child_that_is_not_refused_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the look at the process's id the child goes on with its parent's connection."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    monkeypatch.setattr(writer_module, "refuse_fork", lambda pid: None)
+    assert used_in_a_child(journal, path) == 1
+
+
+def used_in_a_child(journal: SQLiteJournal, path: Path) -> int:
+    """Use a journal in a forked child, and then one of its own; return 0 if only the first was refused, 1 if none."""
     child = os.fork()
     if not child:
         try:
@@ -806,10 +824,7 @@ def test_i17_use_after_fork_raises_in_the_child_and_leaves_the_parent_unharmed(p
             os._exit(0)
         except BaseException:
             os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert done(append(journal, KEY, "b")).header.entries == 12
-    assert raw(path, "PRAGMA integrity_check") == [("ok",)]
-    done(journal.close())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_i09_opening_and_closing_leaks_no_descriptor_and_no_thread(path: Path) -> None:
@@ -1106,7 +1121,7 @@ def test_i39_a_header_that_does_not_decode_is_refused(path: Path, change: str) -
     done(journal.close())
 
 
-def test_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v15_a_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program's open transaction ends in StorageLocked; afterwards the store works. A loop is not held up."""
     monkeypatch.setattr(writer_module, "BUSY_SECONDS", 0.05)
 
@@ -1239,8 +1254,7 @@ def after_power_cut(directory: Path, acknowledged: tuple[str, ...]) -> Verdict:
 def test_i02_a_power_cut_loses_nothing_that_was_acknowledged(path: Path, mode: str) -> None:
     """At any moment of creating, appending, deleting and checkpointing; left unsynced, the same run does lose."""
     trace = trace_child([sys.executable, "-c", POWER_CUT, str(path), mode], root=path.parent)
-    budget = 100_000 if os.environ.get("MINUTEBOOK_PROVE") == "1" else 400
-    report = rebuild(trace, None, after_power_cut, budget=budget, seed=5)
+    report = rebuild(trace, None, after_power_cut, budget=budget(400, 100_000), seed=5)
     print(report)
     assert report.corrupt == report.other == 0, report
     assert report.clean if mode == "synced" else report.lost > 0, report
@@ -1266,6 +1280,7 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE theirs (a TEXT)")
     connection.execute("PRAGMA application_id = 5")
     connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA synchronous = EXTRA")
     journal = SQLiteJournal.on_connection(connection)
     assert journal.durable
     done(append(journal, KEY, "a"))
@@ -1288,7 +1303,18 @@ def test_d19_a_hosts_connection_is_used_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "synchronous", "durable"),
-    [("WAL", "FULL", True), ("WAL", "NORMAL", False), ("DELETE", "EXTRA", True), ("TRUNCATE", "OFF", False)],
+    [
+        ("WAL", "FULL", True),
+        ("WAL", "NORMAL", False),
+        ("DELETE", "EXTRA", True),
+        ("DELETE", "FULL", False),
+        ("TRUNCATE", "FULL", True),
+        ("TRUNCATE", "NORMAL", False),
+        ("PERSIST", "FULL", True),
+        ("PERSIST", "OFF", False),
+        ("MEMORY", "EXTRA", False),
+        ("OFF", "EXTRA", False),
+    ],
 )
 def test_bad_input_89_a_hosts_settings_decide_what_is_claimed(
     tmp_path: Path, mode: str, synchronous: str, durable: bool
@@ -1321,6 +1347,37 @@ def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
     for call in (append(journal, KEY, "a"), journal.header(KEY)):
         with pytest.raises(StoreClosed):
             done(call)
+
+
+class FailingConnection(sqlite3.Connection):
+    """A connection whose commits fail while they are told to."""
+
+    failing = False
+
+    def cursor(self, *arguments: Any) -> Any:
+        cursor = super().cursor(*arguments)
+        return FailingCursor(cursor, sql.COMMIT, "SQLITE_IOERR_FSYNC") if self.failing else cursor
+
+
+def test_i06_a_failed_sync_is_the_connections_so_every_store_on_it_refuses(tmp_path: Path) -> None:
+    """One that wrapped it before, and one that wraps it afterwards; another connection to the same file works."""
+    connection = sqlite3.connect(tmp_path / "host.db", factory=FailingConnection)
+    one, other = (SQLiteJournal.on_connection(connection) for _ in range(2))
+    done(append(one, KEY, "a"))
+    connection.failing = True
+    with pytest.raises(DecisionHistoryStorageFailed):
+        done(append(one, KEY, "b"))
+    connection.failing = False
+    for journal in (one, other):
+        for call in (append(journal, KEY, "b"), journal.header(KEY)):
+            with pytest.raises(DecisionHistoryStorageFailed) as caught:
+                done(call)
+            assert caught.value.problem == "failed_before"
+    with pytest.raises(DecisionHistoryStorageFailed):
+        SQLiteJournal.on_connection(connection)
+    connection.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "host.db")) as again:
+        assert done(append(SQLiteJournal.on_connection(again), KEY, "b")).header.entries == 8
 
 
 # --- statements ------------------------------------------------------------------------------------------------------

@@ -342,3 +342,30 @@ def test_open_store_refuses_what_names_no_file(url: str) -> None:
     """Nothing is opened in RAM by surprise."""
     with pytest.raises(InvalidOption):
         open_store(url, namespace="n")
+
+
+@pytest.mark.parametrize("way", ["read", "export", "delete", "reserve"])
+@pytest.mark.parametrize("kind", ["RAM", "SQLite", "hosted"])
+def test_d22_d23_how_long_it_is_held_is_told_by_the_stores_clock(kind: str, way: str, folder: Path) -> None:
+    """Whoever is refused, by whatever call, is told the age of the hold by the clock that dated its beginning."""
+    clock = FrozenClock()
+    stores = {
+        "RAM": lambda: minutebook.sync.MemoryStore("n", clock=clock),
+        "SQLite": lambda: minutebook.sync.SQLiteStore(folder / "d.sqlite", namespace="n", clock=clock),
+        "hosted": lambda: minutebook.sync.HostStore(ThreadedHost(), namespace="n", clock=clock),
+    }
+    with stores[kind]() as store:
+        held = minutebook.sync.Conversation(store, "held", format="openai-chat")
+        held.append([MESSAGE], id="first")
+        with held.turn("x") as turn:
+            clock.advance(1_234)
+            calls = {
+                "read": lambda: store.read(held.key),
+                "export": lambda: held.export(folder / "held.jsonl"),
+                "delete": lambda: store.delete(held.key),
+                "reserve": lambda: held.append([MESSAGE], id="second"),
+            }
+            with pytest.raises(minutebook.DecisionHistoryBusy) as busy:
+                calls[way]()
+            assert busy.value.since_ms == 1_234
+            turn.respond({"role": "assistant", "content": "y"})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from random import Random
@@ -19,6 +18,7 @@ import httpx2
 import msgspec
 import openai
 import pytest
+from tests.budgets import budget
 from tests.http_clients import http_client
 
 from minutebook import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, WindowLimits, sync
@@ -28,9 +28,8 @@ from minutebook.runtime import Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 from minutebook.testing.fakes import Failure, anthropic, gemini, openai_chat, openai_responses
 
-PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-SEEDS = 40 if PROVE else 3
-TURNS = 12 if PROVE else 6
+SEEDS = budget(3, 40)
+TURNS = budget(6, 12)
 
 PROVIDERS = {
     "openai-chat": (OpenAIChatDecisionProvider, sync.OpenAIChatDecisionProvider),

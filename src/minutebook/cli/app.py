@@ -35,6 +35,8 @@ from minutebook.cli.terminal import (
 )
 from minutebook.cli.view import RETAINED, SENT, exchange_text, look, moment, retained_row, sent_row
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
+from minutebook.model.keys import check_id
+from minutebook.stores.streams import stream_listings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,18 +80,26 @@ def list_conversations(
     """List the conversations of a namespace."""
 
     async def work(opened: JournalStore) -> None:
-        found = await opened.list(after=after, limit=limit)
+        found: list[Listing | DecisionHistoryCorrupt] = []
+        first = check_id(after, "after") if after else ""
+        async for listing in stream_listings(opened.journal, opened.namespace, first):
+            found.append(listing)
+            if len(found) == limit:
+                break
         if json:
             for listing in found:
                 print_json(_listed(listing))
-            return
-        print_table(
-            ("conversation", "turns", "exchanges", "bytes", "last write (UTC)", "state"),
-            [_row(listing) for listing in found],
-            empty="no conversation in this namespace" + (", or none above --after" if after else "; see --namespace"),
-        )
-        if len(found) == limit:
-            say(f"There may be more: --after {shown(shlex.quote(found[-1].key.id))}")
+        else:
+            elsewhere = ", or none above --after" if after else "; see --namespace"
+            print_table(
+                ("conversation", "turns", "exchanges", "bytes", "last write (UTC)", "state"),
+                [_row(listing) for listing in found],
+                empty="no conversation in this namespace" + elsewhere,
+            )
+            if len(found) == limit:
+                say(f"There may be more: --after {shown(shlex.quote(_id(found[-1])))}")
+        if any(isinstance(listing, DecisionHistoryCorrupt) for listing in found):
+            raise SystemExit(EXIT_FAILED)
 
     with_store(store, namespace, work, as_json=json)
 
@@ -326,11 +336,8 @@ async def _ids(opened: JournalStore, only: str | None) -> AsyncIterator[str]:
     if only is not None:
         yield only
         return
-    after = ""
-    while page := await opened.list(after=after, limit=500):
-        for listing in page:
-            yield listing.key.id
-        after = page[-1].key.id
+    async for listing in stream_listings(opened.journal, opened.namespace):
+        yield _id(listing)
 
 
 async def _verified(opened: JournalStore, id: str) -> dict[str, Any]:  # noqa: A002
@@ -342,7 +349,13 @@ async def _verified(opened: JournalStore, id: str) -> dict[str, Any]:  # noqa: A
     return {"id": id, "sound": True, "entries": header.retained, "digest": header.digest.hex(), "told": told}
 
 
-def _listed(listing: Listing) -> dict[str, Any]:
+def _id(listing: Listing | DecisionHistoryCorrupt) -> str:
+    return str(listing.id) if isinstance(listing, DecisionHistoryCorrupt) else listing.key.id
+
+
+def _listed(listing: Listing | DecisionHistoryCorrupt) -> dict[str, Any]:
+    if isinstance(listing, DecisionHistoryCorrupt):
+        return {"id": listing.id, "damaged": str(listing)}
     return {"id": listing.key.id, **_counters(listing.header)}
 
 
@@ -361,7 +374,9 @@ def _counters(header: Header) -> dict[str, Any]:
     }
 
 
-def _row(listing: Listing) -> tuple[Any, ...]:
+def _row(listing: Listing | DecisionHistoryCorrupt) -> tuple[Any, ...]:
+    if isinstance(listing, DecisionHistoryCorrupt):
+        return (listing.id, "", "", "", "", "damaged")
     header = listing.header
     state = header.state
     turns, exchanges = state.turns - header.cut.turns, state.exchanges - header.cut.exchanges

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook._version import __version__
+from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.stores.streams import stream_listings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
-    from minutebook.ports import Listing
     from minutebook.stores.journal import JournalStore
 
 WAL_RESET_MENDED = (3, 51, 3)
 """SQLite below this can damage a database when two connections checkpoint its log at once (advisory V-24)."""
+
+_DAMAGED = "restore a backup, or erase it with `minutebook delete`"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -37,18 +40,16 @@ async def examine(store: JournalStore) -> list[Finding]:
     findings.append(_durability(store))
     totals = await store.totals()
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
-    held = [listing.header async for listing in _all(store) if listing.header.token]
+    held = 0
+    damaged: list[Finding] = []
+    async for listing in stream_listings(store.journal, store.namespace):
+        if isinstance(listing, DecisionHistoryCorrupt):
+            damaged.append(Finding("damaged", str(listing.id), _DAMAGED))
+        else:
+            held += bool(listing.header.token)
     attention = "stop their workers, then end each with `minutebook recover`" if held else ""
-    findings.append(Finding("reserved", f"{len(held):,}", attention))
-    return findings
-
-
-async def _all(store: JournalStore) -> AsyncIterator[Listing]:
-    after = ""
-    while page := await store.list(after=after, limit=500):
-        for listing in page:
-            yield listing
-        after = page[-1].key.id
+    findings.append(Finding("reserved", f"{held:,}", attention))
+    return [*findings, *damaged]
 
 
 def _installation() -> Iterator[Finding]:

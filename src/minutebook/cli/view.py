@@ -12,7 +12,7 @@ from minutebook.conversation import Conversation
 from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.model.summaries import read_summary
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.ports import ONE_ENTRY, STREAM_PAGE, Page
 from minutebook.providers.wire import FORMATS
 from minutebook.stores.streams import standing
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _RECEIPTS_AT_ONCE = 32
-_ONE = Page(rows=1, messages=1, size=1)
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +190,7 @@ async def exchange_text(store: JournalStore, id: str, header: Header, last: int)
     wire = next((name for name in FORMATS if header.format.startswith(name)), FORMATS[1])
     conversation = Conversation(store, id, format=wire)
     seq = header.state.summary
-    summary = await store.journal.oldest(store.key(id), seq - 1, _ONE) if seq else ()
+    summary = await store.journal.oldest(store.key(id), seq - 1, ONE_ENTRY) if seq else ()
     lines = [f"{seq:>6}  summary: {shown(read_summary(entry).text)}" for entry in summary]
     for exchange in await conversation.last(last):
         for message in exchange.messages:

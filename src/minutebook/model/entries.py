@@ -54,6 +54,9 @@ RESULT: Final = Kind.RESULT
 ABANDONED: Final = Kind.ABANDONED
 SUMMARY: Final = Kind.SUMMARY
 
+IN_MESSAGE_BEFORE: Final = b"null"
+"""The payload of a result that came in the same message as the result before it."""
+
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One call of a response. `id` is empty where the provider left it out; then order and name tell calls apart."""

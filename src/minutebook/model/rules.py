@@ -9,6 +9,8 @@ value it holds, as JSON schema has it.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -92,10 +94,27 @@ def _of_number(holds: Callable[[Any, Any], bool]) -> Callable[[JSON, Any], bool]
 
 
 def _is_multiple(value: Any, rule: Any) -> bool:
-    try:
-        return bool(value % rule == 0)
-    except OverflowError:  # an integer beyond the floats, of which no fraction is known to divide it
-        return False
+    # As decimals, which is how both were written: 0.3 is three times 0.1.
+    return _exact(value) % _exact(rule) == 0
+
+
+def _exact(number: float) -> Fraction:
+    return Fraction(number if type(number) is int else repr(number))
+
+
+@lru_cache(maxsize=256)
+def compiled_pattern(rule: str) -> re.Pattern[str]:
+    """
+    Return a schema's pattern as Python's: `$` is the very end, and `\\d` and `\\w` are ASCII, as JSON schema has it.
+
+    Raises:
+        re.error: Python knows no such pattern.
+    """
+    return re.compile(_ENDS.sub(lambda found: r"\Z" if found[0] == "$" else found[0], rule), re.ASCII)
+
+
+_ENDS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+"""An escape, a class of characters, or what stands for the end."""
 
 
 def _of_size(kind: type[str] | type[list[Any]] | type[dict[str, Any]], sign: int) -> Callable[[JSON, Any], bool]:
@@ -117,7 +136,7 @@ RULES: dict[str, Callable[[JSON, Any], bool]] = {
     "maxItems": _of_size(list, -1),
     "minProperties": _of_size(dict, 1),
     "maxProperties": _of_size(dict, -1),
-    "pattern": lambda value, rule: not isinstance(value, str) or re.search(rule, value) is not None,
+    "pattern": lambda value, rule: not isinstance(value, str) or compiled_pattern(rule).search(value) is not None,
     "required": lambda value, rule: not isinstance(value, dict) or all(name in value for name in rule),
     "uniqueItems": _is_unique,
 }

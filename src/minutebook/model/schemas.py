@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from minutebook.errors import InvalidOption, InvalidValue
 from minutebook.model.codec import JSON, decode, encode
-from minutebook.model.rules import NESTED, REF, RULES, TYPES
+from minutebook.model.rules import NESTED, REF, RULES, TYPES, compiled_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def _is_type(rule: Any) -> bool:
 
 def _is_pattern(rule: Any) -> bool:
     try:
-        re.compile(rule)
+        compiled_pattern(rule)
     except (TypeError, re.error):
         return False
     return True

@@ -127,7 +127,7 @@ class Tokens:
     docs/architecture.md.
     """
 
-    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object]], bool]) -> None:
+    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object], GeneratorExit], bool]) -> None:
         """
         Take the unguessable prefix that marks this object's tokens, and who does what a closed holder has left to do.
 

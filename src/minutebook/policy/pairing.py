@@ -1,7 +1,7 @@
 """
 Calls and results: the second look at what a window is about to send.
 
-That a result belongs to an open call of its own exchange is settled when it is written (`model.record.extend`). Here
+That a result belongs to an open call of its own exchange is settled when it is written (`model.law.extend`). Here
 the complete window is checked again, and call ids that a provider used twice are told apart: pairing is by exchange
 and position, so the record keeps the ids as they came, and only the request gets new ones (cases O-02, O-09).
 """

@@ -8,6 +8,7 @@ outside, so nothing here projects, reads or writes.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from minutebook.model.entries import Entry
+    from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
+
+KNOWN_SESSIONS = 1024
+"""Of how many sessions a manager remembers what their entries cost."""
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -90,6 +95,26 @@ class Retained(msgspec.Struct, frozen=True):
             return added
         staying = self.costs[dropped][0] if dropped < len(self.costs) else added
         return staying - 1 if staying - 1 > header.cut.seq else 0
+
+
+class KnownSessions:
+    """What is known of the sessions that were read or written to most recently: it saves work, and nothing more."""
+
+    def __init__(self, most: int = KNOWN_SESSIONS) -> None:
+        """Begin empty; of more than `most` sessions the least recent is forgotten."""
+        self._most = most
+        self._known: OrderedDict[ConversationKey, Retained] = OrderedDict()
+
+    def get(self, key: ConversationKey) -> Retained | None:
+        """Return what is known of a session."""
+        return self._known.get(key)
+
+    def put(self, key: ConversationKey, known: Retained) -> None:
+        """Know this of a session from now on."""
+        self._known.pop(key, None)  # it goes to the end
+        self._known[key] = known
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
 
 
 class RetainedScan:

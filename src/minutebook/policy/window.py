@@ -440,8 +440,8 @@ class Scan:
         )
         return DecisionHistoryLimitExceeded(
             f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
-            f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes, or shorten the "
-            "newest exchange before it is recorded",
+            f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes "
+            "(WindowLimits), or say less: the newest input and what answers it always stay",
             messages=least.messages,
             bytes=least.size,
             max_messages=limits.max_messages,

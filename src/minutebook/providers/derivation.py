@@ -14,7 +14,17 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
 from minutebook.model import turns
-from minutebook.model.entries import ABANDONED, INJECTION, INPUT, RESPONSE, RESULT, SUMMARY, Call, Draft
+from minutebook.model.entries import (
+    ABANDONED,
+    IN_MESSAGE_BEFORE,
+    INJECTION,
+    INPUT,
+    RESPONSE,
+    RESULT,
+    SUMMARY,
+    Call,
+    Draft,
+)
 from minutebook.model.summaries import read_summary, summary_draft
 from minutebook.model.transfer import taken_back
 from minutebook.providers.anthropic import ANTHROPIC
@@ -31,8 +41,6 @@ if TYPE_CHECKING:
     from minutebook.ports import Wire
 
 _APIS: Final = {api.name: api for api in (CHAT, RESPONSES, ANTHROPIC, GEMINI)}
-_STANDS_FOR_NONE: Final = b"null"
-"""The payload of a result that came in the same message as the result before it."""
 
 
 def derived_entries(format: str, drafts: Sequence[Draft]) -> int | None:  # noqa: A002 - the field's standard word
@@ -88,7 +96,7 @@ class _Derivation:
         draft, length = self.drafts[position], 1
         if draft.kind is RESULT and self.wire.grouped:
             for follower in self.drafts[position + 1 :]:
-                if follower.payload != _STANDS_FOR_NONE or follower.kind is not RESULT:
+                if follower.payload != IN_MESSAGE_BEFORE or follower.kind is not RESULT:
                     break
                 if follower.exchange != draft.exchange:
                     break

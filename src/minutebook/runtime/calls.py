@@ -198,8 +198,14 @@ class Calls(Generic[A]):
             reference=call.reference,
             arguments=call.arguments,
             arguments_digest=arguments_digest(call.arguments),
-            expires_ms=now + self.host.approval_ms,
+            expires_ms=now + self._approval_ms,
         )
+
+    @property
+    def _approval_ms(self) -> int:
+        """For how long a call may be approved: no longer than the checkpoint is kept that it would go on from."""
+        kept = self.host.checkpoints
+        return min(self.host.approval_ms, kept.ttl_ms) if kept and kept.ttl_ms else self.host.approval_ms
 
     async def _execute(
         self, position: int, found: Capability[..., Any], arguments: dict[str, Any]

@@ -46,6 +46,8 @@ class Storage:
     namespace: str
     tokens: Tokens
     fresh_id: Callable[[], str]
+    ttl_ms: int | None = None
+    """For how long it keeps what nobody writes to; `None` for ever, or as long as only its host knows."""
 
     def key(self, *parts: str) -> ConversationKey:
         """

@@ -191,12 +191,16 @@ class Runtime(Generic[T]):
         has more now: then it goes on with the difference.
 
         Raises:
+            InvalidOption: no checkpoints are kept, or `approvals` is no list.
             ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
             InvalidValue: an approval whose `by` or `message` is no text; nothing was executed.
             CheckpointRefused: there is no checkpoint.
             DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
             ProviderError, DecisionHistoryError: as the provider raised it.
         """
+        self._kept()
+        if not isinstance(approvals, (list, tuple)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption("approvals is a list of the answers, also for one", option="approvals")
         invocation = self._invocation(run_id, invocation_id, on_observation)
         await invocation.go_on()
         try:
@@ -222,8 +226,7 @@ class Runtime(Generic[T]):
             CheckpointRefused: there is no checkpoint.
             DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
         """
-        if self._host.checkpoints is None:
-            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        self._kept()
         invocation = self._invocation(run_id, invocation_id, None)
         await invocation.go_on()
         return await invocation.abandon()
@@ -246,10 +249,13 @@ class Runtime(Generic[T]):
             )
         if epoch is not None:
             check_count(epoch, "epoch")
-        storage = self._host.checkpoints
-        if storage is None:
-            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        storage = self._kept()
         await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
+
+    def _kept(self) -> Storage:
+        if self._host.checkpoints is None:
+            raise InvalidOption("no checkpoints are kept; give checkpoints=", option="checkpoints")
+        return self._host.checkpoints
 
     def _checked_earlier(
         self, observations: Sequence[Observation], run_id: str | None, invocation_id: str | None

@@ -21,7 +21,7 @@ from minutebook.model.codec import JSON, decode, encode
 from minutebook.model.entries import Draft, Entry, Kind, damaged
 from minutebook.model.proof import check_end
 from minutebook.model.record import Delta, State
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,6 @@ ATTEMPTS = 64
 """How often a plain write makes way for other writers before it gives up."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-_NEWEST = Page(rows=1, messages=2**62, size=2**62)
 
 
 class MemoryResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,12 +170,12 @@ class Resources:
 
     async def _read(self, key: ConversationKey) -> MemoryValue:
         header = await self._header(key)
-        newest = await self.storage.journal.newest(key, header.entries + 1, _NEWEST) if header else ()
+        newest = await self.storage.journal.newest(key, header.entries + 1, ONE_ENTRY) if header else ()
         if header is None or not newest:
             return MemoryValue(None, 0)
         entry = newest[0]
         # The version before proves this one: what was altered where it is stored is no value of the program's.
-        before = await self.storage.journal.newest(key, entry.seq, _NEWEST) if entry.seq > 1 else ()
+        before = await self.storage.journal.newest(key, entry.seq, ONE_ENTRY) if entry.seq > 1 else ()
         check_end(key, header, (*before, entry))
         return MemoryValue(_held(entry), entry.seq)
 

@@ -32,7 +32,8 @@ def schema_of(kind: Any) -> Schema:
         # Defaults and literals come as Python values; a round trip makes them what a request will hold.
         schema = cast("dict[str, Any]", decode(msgspec.json.encode({**top, "$defs": defs})))
     except (TypeError, ValueError) as error:
-        raise InvalidOption(f"no JSON can be converted to it: {str(error).splitlines()[-1]}", option="type") from None
+        told = f"no JSON can be converted to it: {str(error).splitlines()[-1]}"
+        raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option="type") from None
     _close(schema["$defs"])
     return checked_schema(_written_in_place(schema))
 

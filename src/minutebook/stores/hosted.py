@@ -17,6 +17,7 @@ reservation, so it should count from the last save.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -39,9 +40,10 @@ from minutebook.model.reservation import check_idle, check_owner, free, is_blank
 from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
 from minutebook.stores.clock import system_clock
+from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from minutebook.model.record import Extension
 
@@ -285,13 +287,14 @@ class HostedJournal:
         """See `Journal.delete`. Always `False`: what copies the host's database keeps is not known here."""
         wall = self._now()
 
-        def change(found: _Document | None) -> tuple[None, bool]:
-            if found is None:
+        async def operation(stored: bytes | None) -> tuple[None, bool]:
+            if stored is None:
                 raise DecisionHistoryAbsent("no such conversation to delete")
-            check_idle(found.header, wall)
+            with contextlib.suppress(DecisionHistoryCorrupt):  # then nobody can write to it either
+                check_idle(_decode_document(stored).header, wall)
             return None, False
 
-        return await self._transact(key, change)
+        return await self._store.transact(key, operation)
 
     async def close(self) -> None:
         """Refuse further calls; the store is the host's to close. A second call does nothing."""
@@ -315,7 +318,7 @@ class HostedJournal:
         if document is None:
             return ()
         first = max(after - document.header.cut.seq, 0)
-        return _paged(document.entries[first : first + max(0, page.rows)], page)
+        return page.taken(row.entry() for row in document.entries[first : first + max(0, page.rows)])
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -345,7 +348,8 @@ class HostedJournal:
         found: list[Listing] = []
         for name in await self._store.keys(namespace, after, rows) if rows > 0 else ():
             key = ConversationKey(namespace, name)
-            header = await self.header(key)
+            with named_in_listing(key, len(found)):
+                header = await self.header(key)
             if header is not None:
                 found.append(Listing(key=key, header=header))
         return tuple(found)
@@ -408,8 +412,10 @@ class HostedJournal:
 
 
 def _decoded(stored: bytes | None) -> _Document | None:
-    if stored is None:
-        return None
+    return None if stored is None else _decode_document(stored)
+
+
+def _decode_document(stored: bytes) -> _Document:
     try:
         version = _decode_version(stored).version
         if version == DOCUMENT_VERSION:
@@ -426,17 +432,4 @@ def _decoded(stored: bytes | None) -> _Document | None:
 
 def _newest(document: _Document, before: int, page: Page) -> tuple[Entry, ...]:
     end = min(max(0, before - 1 - document.header.cut.seq), len(document.entries))
-    return _paged(reversed(document.entries[max(0, end - max(0, page.rows)) : end]), page)
-
-
-def _paged(rows: Iterable[_Row], page: Page) -> tuple[Entry, ...]:
-    taken: list[Entry] = []
-    messages = size = 0
-    for row in rows:
-        entry = row.entry()
-        taken.append(entry)
-        messages += entry.messages
-        size += entry.size
-        if messages > page.messages or size > page.size:
-            break
-    return tuple(taken)
+    return page.taken(row.entry() for row in reversed(document.entries[max(0, end - max(0, page.rows)) : end]))

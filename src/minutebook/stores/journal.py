@@ -19,14 +19,15 @@ from minutebook.errors import (
     MinutebookError,
 )
 from minutebook.model.bounds import check_count, check_place
-from minutebook.model.colours import AsyncClosing
+from minutebook.model.clock import read_clock
+from minutebook.model.colours import AsyncClosing, check_store_colour
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.proof import Proof
 from minutebook.model.record import Delta, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
-from minutebook.ports import Page
+from minutebook.ports import ONE_ENTRY
 from minutebook.reserving import Reservation
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
@@ -119,10 +120,11 @@ class JournalStore(AsyncClosing):
         Raises:
             DecisionHistoryBusy: the conversation is active (SPEC D23).
         """
+        await self._aftermath.finished()
         header = await self.journal.header(self._own(key))
         if header is None:
             return None
-        check_idle(header, system_clock())
+        check_idle(header, read_clock(self.clock))
         if not header.entries:
             return None  # a first write was reserved and then failed: nothing was ever recorded
         pages = stream_pages(self.journal, key, header)
@@ -228,6 +230,7 @@ class JournalStore(AsyncClosing):
             DecisionHistoryAbsent: there is none.
         """
         self.tails.drop(self._own(key))
+        await self._aftermath.finished()
         return await self.journal.delete(key)
 
     async def recover(self, key: ConversationKey, *, worker_stopped: bool, epoch: int | None = None) -> Header:
@@ -270,7 +273,7 @@ class JournalStore(AsyncClosing):
 
         async def dropped(header: Header) -> tuple[tuple[Draft, ...], bool]:
             seq = header.state.summary
-            entries = await self.journal.oldest(key, seq - 1, Page(rows=1, messages=1, size=1)) if seq else ()
+            entries = await self.journal.oldest(key, seq - 1, ONE_ENTRY) if seq else ()
             drafts = [draft for entry in entries if (draft := dropped_summary(read_summary(entry))) is not None]
             return tuple(drafts), bool(drafts)
 
@@ -281,7 +284,13 @@ class JournalStore(AsyncClosing):
         return await self.journal.header(self._own(key))
 
     async def list(self, *, after: str = "", limit: int = 100) -> tuple[Listing, ...]:
-        """Return up to `limit` conversations of the namespace whose ids are above `after`, by code points."""
+        """
+        Return up to `limit` conversations of the namespace whose ids are above `after`, by code points.
+
+        Raises:
+            DecisionHistoryCorrupt: one of them is damaged: `id` names it, and `good_records` sound ones come before it.
+                `limit=good_records` gives those, `after=id` what follows; `delete` erases the damaged one.
+        """
         if after != "":
             check_id(after, "after")
         return await self.journal.list(self.namespace, after, check_count(limit, "limit"))
@@ -337,6 +346,7 @@ class JournalStore(AsyncClosing):
         """
         from minutebook.stores.transfer import export_record  # loaded by those who export
 
+        await self._aftermath.finished()
         return await export_record(self, self._own(key), path, force, progress)
 
     async def import_(
@@ -397,6 +407,24 @@ class JournalStore(AsyncClosing):
         if key.namespace != self.namespace:
             raise InvalidOption("the key belongs to another namespace than the store", option="key")
         return key
+
+
+def checked_store(store: object, option: str = "store") -> JournalStore:
+    """
+    Return `store` if an asynchronous part of the library can use it.
+
+    Raises:
+        BlockingMismatch: it is one of `minutebook.sync`.
+        InvalidOption: it is no store of minutebook, such as a path or a host's own.
+    """
+    if not isinstance(store, JournalStore):
+        check_store_colour(store, option, blocking=False)
+        raise InvalidOption(
+            f"{option} is a store of minutebook, such as SQLiteStore or open_store(url), not a {type(store).__name__}; "
+            "HostStore makes one of a database of yours",
+            option=option,
+        )
+    return store
 
 
 def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:

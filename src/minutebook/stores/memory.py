@@ -170,6 +170,7 @@ class MemoryJournal:
     def __init__(self, bounds: StoreBounds | None = None, *, clock: Callable[[], int] = system_clock) -> None:
         """Begin empty; without `bounds` nothing is refused and nothing expires."""
         self._bounds = bounds or StoreBounds()
+        self.ttl_ms = self._bounds.ttl_ms
         self._clock = clock
         self._lock = threading.Lock()
         self._namespaces: dict[str, _Namespace] = {}
@@ -278,7 +279,7 @@ class MemoryJournal:
             if log is None:
                 return ()
             seqs = log.entries(after + 1, log.header.entries)
-            return _paged(log.rows.at(seqs[: max(0, page.rows)]), page)
+            return page.taken(log.rows.at(seqs[: max(0, page.rows)]))
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
@@ -411,16 +412,4 @@ def _entry(row: bytes, seq: int) -> Entry:
 
 def _newest(log: _Log, before: int, page: Page) -> tuple[Entry, ...]:
     seqs = log.entries(1, before - 1)
-    return _paged(log.rows.at(seqs[::-1][: max(0, page.rows)]), page)
-
-
-def _paged(entries: Iterable[Entry], page: Page) -> tuple[Entry, ...]:
-    taken: list[Entry] = []
-    messages = size = 0
-    for entry in entries:
-        taken.append(entry)
-        messages += entry.messages
-        size += entry.size
-        if messages > page.messages or size > page.size:
-            break
-    return tuple(taken)
+    return page.taken(log.rows.at(seqs[::-1][: max(0, page.rows)]))

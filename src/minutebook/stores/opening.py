@@ -74,6 +74,8 @@ class SQLiteStore(JournalStore):
         filename: the database file, created with mode 0600 in an existing directory. A plain name: `file:` is no
             scheme here, and `?`, `#` and `%` are letters. A text that begins with `sqlite:/` or `~/` is refused.
         database: instead of a file, an open `sqlite3.Connection`; its closing, settings and file modes are the host's.
+            So is SQLite's own checkpoint of a log, which takes no lock of ours: below 3.51.3 two at once can damage it
+            (advisory V-24). After a failed sync every store on it is refused until the host opens another connection.
         namespace: the tenant or application, from trusted configuration; here or in the history's options.
         max_sessions: the most conversations of the namespace.
         max_bytes: the most payload bytes of the namespace.

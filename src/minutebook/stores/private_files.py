@@ -24,9 +24,10 @@ import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.stores.network_filesystems import refuse_network
-from minutebook.stores.private_modes import create, refuse_foreign, refuse_shared, restore
+from minutebook.stores.private_modes import create, is_private, refuse_foreign, refuse_shared, restore
 from minutebook.stores.private_paths import held_parent, look
 from minutebook.stores.private_refusals import translated, unsafe
+from minutebook.stores.sqlite_statements import APPLICATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,6 +40,14 @@ SIDECARS = ("-wal", "-shm", "-journal", LOCK_SIDECAR)
 # SQLite's unix layer holds a path in 512 bytes and refuses a database whose `-journal` would not fit, with no more than
 # "unable to open database file".
 MAX_PATH_BYTES = 512 - len("-journal")
+
+# SQLite's file format: the first bytes of a database, and where its size in pages and its application's number stand.
+_MAGIC = b"SQLite format 3\0"
+_PAGES_AT = 28
+_APPLICATION_AT = 68
+_HEADER_BYTES = 100
+
+_STRANGE = "is open to others and is no database of minutebook's; nothing was changed, name another file"
 
 
 class PrivateDatabase(msgspec.Struct, frozen=True):
@@ -93,6 +102,8 @@ def open_private_database(
             refuse_foreign(status, directory.join(each))
         database = found.pop(name)
         used = database is not None and (database.st_dev, database.st_ino) in in_use
+        if database is not None and not used:
+            _refuse_strange(directory, name, database)
         for each in found:
             restore(directory, each, may_open=not used)
         secured = restore(directory, name, may_open=not used) or create(directory, name)
@@ -143,6 +154,22 @@ def open_lock_file(private: PrivateDatabase) -> int:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _refuse_strange(directory: Directory, name: str, status: os.stat_result) -> None:
+    """Refuse a file that is open to others and no database of ours: its mode is nobody's slip to take back."""
+    if is_private(status) or not status.st_size:
+        return
+    descriptor = directory.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        header = os.read(descriptor, _HEADER_BYTES)
+    finally:
+        os.close(descriptor)
+    application, pages = (int.from_bytes(header[at : at + 4], "big") for at in (_APPLICATION_AT, _PAGES_AT))
+    # Until its first checkpoint all of a new database but one page is in the log, the number with it.
+    new = application == 0 and pages <= 1
+    if not header.startswith(_MAGIC) or not (new or application == APPLICATION_ID):
+        raise unsafe("mode", directory.join(name), detail=_STRANGE)
 
 
 def _refuse_long_path(path: str) -> None:

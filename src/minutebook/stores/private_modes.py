@@ -38,12 +38,17 @@ def refuse_shared(status: os.stat_result | None, path: str) -> None:
         raise unsafe("mode", path)
 
 
+def is_private(status: os.stat_result) -> bool:
+    """Return whether a file's mode is 0600, as every file of ours has it."""
+    return not POSIX or stat.S_IMODE(status.st_mode) == PRIVATE_MODE
+
+
 def restore(directory: Directory, name: str, *, may_open: bool) -> os.stat_result | None:
     """Return the file's status once its mode is 0600, or None where there is no file."""
     path = directory.join(name)
     status = directory.look(name)
     refuse_foreign(status, path)
-    if status is None or not POSIX or stat.S_IMODE(status.st_mode) == PRIVATE_MODE:
+    if status is None or is_private(status):
         return status
     if not may_open:
         raise unsafe("mode", path)

@@ -35,6 +35,7 @@ from minutebook.stores.sqlite_rows import (
     drop_conversation,
     drop_header,
     earlier_receipt,
+    find_doomed,
     find_place,
     find_receipt,
     first_entries,
@@ -50,6 +51,7 @@ from minutebook.stores.sqlite_rows import (
     unpack_receipts,
 )
 from minutebook.stores.sqlite_writer import acquire_writer
+from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
     import os
@@ -129,6 +131,7 @@ class SQLiteJournal:
     def _begin(self, database: Database, bounds: StoreBounds | None, clock: Callable[[], int], blocking: bool) -> None:
         self._database = database
         self._bounds = bounds or StoreBounds()
+        self.ttl_ms = self._bounds.ttl_ms
         self._clock = clock
         self._blocking = blocking
         self._closed = False
@@ -228,10 +231,12 @@ class SQLiteJournal:
 
         def job(cursor: sqlite3.Cursor) -> tuple[Listing, ...]:
             bound = (namespace.encode(), after.encode(), self._oldest_live(self._now()), at_most(rows))
-            return tuple(
-                Listing(key=ConversationKey(namespace, name.decode()), header=header_of(columns))
-                for name, *columns in cursor.execute(sql.LIST_CONVERSATIONS, bound).fetchall()
-            )
+            found: list[Listing] = []
+            for name, *columns in cursor.execute(sql.LIST_CONVERSATIONS, bound).fetchall():
+                key = ConversationKey(namespace, name.decode())
+                with named_in_listing(key, len(found)):
+                    found.append(Listing(key=key, header=header_of(columns)))
+            return tuple(found)
 
         return self._read(job)
 
@@ -354,12 +359,11 @@ class SQLiteJournal:
 
     def _delete(self, key: ConversationKey, cursor: sqlite3.Cursor) -> bool | Kept[bool]:
         wall = self._now()
-        place = find_place(cursor, key)
-        header = place.header
-        if header is not None:
-            gone = expired(header, self._bounds.ttl_ms, wall)
-            if not gone:
-                check_idle(header, wall)
+        place = find_doomed(cursor, key)
+        if place.conversation:
+            gone = place.header is not None and expired(place.header, self._bounds.ttl_ms, wall)
+            if place.header is not None and not gone:
+                check_idle(place.header, wall)
             drop_conversation(cursor, place)
             if not gone:
                 return True

@@ -87,6 +87,45 @@ def proves_nothing(error: BaseException) -> bool:
     return code == sqlite3.SQLITE_IOERR and getattr(error, "sqlite_errorname", "") not in _HARMLESS
 
 
+class Latch:
+    """
+    What failed on a connection so that nothing it says afterwards can be believed (promise I-6).
+
+    After a failed sync the kernel may have dropped the dirty pages, and a second attempt that succeeds proves nothing.
+    """
+
+    __slots__ = ("failed",)
+
+    def __init__(self) -> None:
+        self.failed = ""
+        """SQLite's name of what failed; empty while nothing did."""
+
+    def refuse_failed(self) -> None:
+        """
+        Refuse any further use once something failed in this way.
+
+        Raises:
+            DecisionHistoryStorageFailed: `problem` is `failed_before`.
+        """
+        if self.failed:
+            raise DecisionHistoryStorageFailed(
+                f"the database failed before ({self.failed}) and what is on the disk is unknown; "
+                "close the store, and a connection of your own with it, and open the database again",
+                problem="failed_before",
+                sqlite=self.failed,
+            )
+
+    def undo(self, cursor: sqlite3.Cursor, error: BaseException) -> None:
+        """Roll back what `error` ended, and note an error, of the rollback too, that proves nothing."""
+        if proves_nothing(error):
+            self.failed = getattr(error, "sqlite_errorname", "")
+        try:
+            if cursor.connection.in_transaction:
+                cursor.execute(sql.ROLLBACK)
+        except sqlite3.Error as second:
+            self.failed = getattr(second, "sqlite_errorname", "") or "rollback"
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Return whether somebody else holds the lock that a statement needed."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

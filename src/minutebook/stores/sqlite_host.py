@@ -11,12 +11,13 @@ import contextlib
 import os
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from minutebook.errors import InvalidOption, StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.sqlite_connection import (
     DRIVER_ERRORS,
+    Latch,
     cause_of,
     closed,
     migrate,
@@ -30,6 +31,22 @@ if TYPE_CHECKING:
     from minutebook.stores.sqlite_jobs import Work
 
 T = TypeVar("T")
+
+_FULL, _EXTRA = 2, 3  # as `PRAGMA synchronous` answers
+
+_DURABLE_FROM: Final = {"wal": _FULL, "truncate": _FULL, "persist": _FULL, "delete": _EXTRA}
+"""
+The least `synchronous` with which a commit in a journal mode survives a power cut.
+
+Modes that keep the journal's file sync what ends it. Where the file is unlinked only EXTRA syncs its directory: with
+FULL the journal may come back with the power and undo the commit.
+"""
+
+_failed: list[tuple[sqlite3.Connection, Latch]] = []
+"""
+The connections on which a sync failed. The one mutable value of this module, because the rule it keeps is theirs: the
+host may give one of them to any number of stores, and each is refused. A connection takes no weak reference.
+"""
 
 
 class HostConnection:
@@ -47,7 +64,7 @@ class HostConnection:
         synchronous = cursor.execute(sql.GET_SYNCHRONOUS).fetchone()[0]
         secure = cursor.execute(sql.GET_SECURE_DELETE).fetchone()[0]
         cursor.close()
-        self._durable = mode in ("wal", "delete", "truncate", "persist") and synchronous >= 2
+        self._durable = mode in _DURABLE_FROM and synchronous >= _DURABLE_FROM[mode]
         # In WAL old pages stay in the log until the host has it cut; a persistent journal keeps them too.
         self._erases = mode in ("delete", "truncate", "memory") and secure == 1
 
@@ -65,6 +82,9 @@ class HostConnection:
         refuse_fork(self._pid)
         if self._closed:
             raise closed()
+        for connection, latch in _failed:
+            if connection is self._connection:
+                latch.refuse_failed()
         if self._connection.in_transaction:
             raise InvalidOption(
                 "the connection is inside a transaction of the host's; commit or roll back first, and leave autocommit "
@@ -86,17 +106,22 @@ class HostConnection:
 
     def _transact(self, work: Work[T]) -> T:
         cursor = self._host_cursor()
-        cursor.execute(sql.BEGIN_WRITE)
         try:
+            cursor.execute(sql.BEGIN_WRITE)
             result = work(cursor)
             cursor.execute(sql.COMMIT)
-        except BaseException:
-            if self._connection.in_transaction:
-                cursor.execute(sql.ROLLBACK)
+        except BaseException as error:
+            self._undo(cursor, error)
             raise
         finally:
             cursor.close()
         return result
+
+    def _undo(self, cursor: sqlite3.Cursor, error: BaseException) -> None:
+        latch = Latch()
+        latch.undo(cursor, error)
+        if latch.failed:
+            _failed.append((self._connection, latch))
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Run the job at once, in the loop's thread: the host's connection may belong to it."""

@@ -8,6 +8,7 @@ entry of its own. Receipts stand with the header until there are some to be move
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -92,17 +93,35 @@ def find_place(cursor: sqlite3.Cursor, key: ConversationKey, idempotency: str = 
 
     With an `idempotency` id it also says whether the commit of that id was here before, but for the recent ones.
     """
-    bound = (key.id.encode(), key.namespace.encode(), idempotency.encode())
-    row = cursor.execute(sql.GET_PLACE, bound).fetchone()
-    if row is None:
-        return Place()
-    place = Place(*row[:4])
-    if row[4] is not None:
-        place.conversation, place.minute, place.own, place.recent, place.repeats = row[4:9]
-        place.header = header_of(row[9:])
+    place, columns = _find_row(cursor, key, idempotency)
+    if columns:
+        place.header = header_of(columns)
         if type(place.recent) is not bytes:
             raise DecisionHistoryCorrupt("a conversation's receipts have another type than was written")
     return place
+
+
+def find_doomed(cursor: sqlite3.Cursor, key: ConversationKey) -> Place:
+    """Return where the conversation is that is to be deleted; its header is `None` where that does not decode."""
+    place, columns = _find_row(cursor, key)
+    if columns:
+        with contextlib.suppress(DecisionHistoryCorrupt):
+            place.header = header_of(columns)
+        if type(place.own) is not int:
+            place.own = 0  # the namespace's total is made right when it is settled
+    return place
+
+
+def _find_row(cursor: sqlite3.Cursor, key: ConversationKey, idempotency: str = "") -> tuple[Place, tuple[Any, ...]]:
+    bound = (key.id.encode(), key.namespace.encode(), idempotency.encode())
+    row = cursor.execute(sql.GET_PLACE, bound).fetchone()
+    if row is None:
+        return Place(), ()
+    place = Place(*row[:4])
+    if row[4] is None:
+        return place, ()
+    place.conversation, place.minute, place.own, place.recent, place.repeats = row[4:9]
+    return place, row[9:]
 
 
 def header_of(columns: Iterable[Any]) -> Header:

@@ -10,8 +10,7 @@ SQLite below 3.51.3 can corrupt a database when two connections checkpoint at on
 by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
 version is, since the other process may run an older one.
 
-After a failed sync the kernel may have dropped the dirty pages, and a second attempt that succeeds proves nothing: the
-writer then refuses everything until the database is opened again (promise I-6).
+After a failed sync the writer refuses everything until the database is opened again: see `Latch` (promise I-6).
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from minutebook.errors import DecisionHistoryStorageFailed, StorageError
+from minutebook.errors import StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.aside import leave
 from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
     DRIVER_ERRORS,
+    Latch,
     cause_of,
     checkpoint_lock,
     closed,
@@ -80,7 +80,7 @@ class Writer:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._read_lock = threading.Lock()
-        self._failed: str = ""
+        self._latch = Latch()
         self._closed = False
         self._lock_file = open_lock_file(private)
         try:
@@ -135,9 +135,9 @@ class Writer:
             gathered.append(job)
         try:
             return cast("T", await outcome)
-        except GeneratorExit:
+        except GeneratorExit as error:
             if not outcome.cancel():
-                leave(outcome)
+                leave(outcome, error)
             raise
 
     def attempt(self, work: Work[None]) -> bool:
@@ -233,7 +233,7 @@ class Writer:
             self._log_bytes += sum([job.size for job in jobs]) + _COMMIT_BYTES
         except BaseException as error:
             self._undo(error)
-            if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._failed:
+            if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._latch.failed:
                 self._transact_each(jobs)
                 return True
             fail_jobs(jobs, error)
@@ -246,13 +246,7 @@ class Writer:
     def _refuse_unusable(self) -> None:
         if self._closed:
             raise closed()
-        if self._failed:
-            raise DecisionHistoryStorageFailed(
-                f"the database failed before ({self._failed}) and what is on the disk is unknown; "
-                "close the store and open it again",
-                problem="failed_before",
-                sqlite=self._failed,
-            )
+        self._latch.refuse_failed()
 
     def _refuse_replaced(self) -> None:
         """Look whether the path still names our file, and now and then at the sidecars and all modes too."""
@@ -322,14 +316,8 @@ class Writer:
             self._cursor.execute(sql.FREE_JOB)
 
     def _undo(self, error: BaseException) -> None:
-        if proves_nothing(error):
-            self._failed = getattr(error, "sqlite_errorname", "")
-        try:
-            if self._connection.in_transaction:
-                self._cursor.execute(sql.ROLLBACK)
-        except sqlite3.Error as second:
-            self._failed = getattr(second, "sqlite_errorname", "") or "rollback"
-        if self._failed:
+        self._latch.undo(self._cursor, error)
+        if self._latch.failed:
             _registry.forget(self)
 
     def _transact_each(self, jobs: list[Job]) -> None:
@@ -409,7 +397,7 @@ class Writer:
 
     def _do_chores(self) -> None:
         """Make the checkpoint or the erasure that is due; what cannot be done now is due again later."""
-        if self._failed or self._closed or not self._has_chores():
+        if self._latch.failed or self._closed or not self._has_chores():
             return
         if 0 < self._erase_at <= self._transactions and not self._queue:
             if not self._truncate(0):
@@ -457,7 +445,7 @@ class Writer:
         with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, _ERASE_SECONDS):
             if self._reading is not None:
                 self._reading.close()
-            if not self._failed:
+            if not self._latch.failed:
                 with contextlib.suppress(sqlite3.Error):
                     self._cursor.execute(sql.TRUNCATE)
             self._cursor.close()

@@ -9,24 +9,23 @@ cut took what comes next (SPEC E6).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from minutebook.errors import DecisionHistoryAbsent
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
 from minutebook.model.entries import damaged
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links, followed
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.ports import ONE_ENTRY, STREAM_PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Generator
 
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
-    from minutebook.ports import Journal
-
-_ONE = Page(rows=1, messages=2**62, size=2**62)
+    from minutebook.ports import Journal, Listing, Page
 
 
 async def standing(journal: Journal, key: ConversationKey, before: Header) -> Header:
@@ -93,20 +92,21 @@ async def stream_pages(
     journal: Journal, key: ConversationKey, header: Header | None, after: int = 0
 ) -> AsyncIterator[tuple[Entry, ...]]:
     """
-    Stream the entries above `after` of the conversation that `header` describes, oldest first, page by page.
+    Stream the entries above `after` that `header` counts of its conversation, oldest first, page by page.
 
-    A step of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages. The last
-    entry of a page waits for the next one, which proves it; the last of the record is held to the header.
+    What is recorded meanwhile is not among them: else whoever adds to what is read would never come to an end. A step
+    of a stream costs as much as an entry does, so whoever reads much of a record reads it in pages. The last entry of a
+    page waits for the next one, which proves it; the last of the record is held to the header.
 
     Raises:
         DecisionHistoryAbsent: it was deleted or has expired meanwhile, or what comes next has left the record.
         DecisionHistoryCorrupt: an entry is missing, or is not what was written.
     """
-    after = max(after, header.cut.seq) if header is not None else after
+    after, end = (max(after, header.cut.seq), header.entries) if header is not None else (after, 0)
     before: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
     if header is not None and after > header.cut.seq:
-        before = await journal.oldest(key, after - 1, _ONE)
+        before = await journal.oldest(key, after - 1, ONE_ENTRY)
     while header is not None and header.version:
         page = await journal.oldest(key, after, STREAM_PAGE)
         counted, header = header.entries, await standing(journal, key, header)
@@ -120,8 +120,11 @@ async def stream_pages(
         check_links(key, (*[entry for entry in before if entry.seq == after], *page), header.cut)
         read = (*waiting, *page)
         told = followed(header, read)
-        if told:
-            yield tuple(told)
+        counts = tuple(entry for entry in told if entry.seq <= end)
+        if counts:
+            yield counts
+        if told and told[-1].seq >= end:
+            return
         before, waiting = page[-1:], read[len(told) :]
         after = page[-1].seq
         await pause()
@@ -145,8 +148,9 @@ async def stream_receipts(
     Raises:
         DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
     """
-    while header is not None and header.version:
-        page = await journal.receipts(key, after, STREAM_PAGE.rows)
+    end = header.version if header is not None else 0
+    while header is not None and after < end:
+        page = await journal.receipts(key, after, min(STREAM_PAGE.rows, end - after))
         header = await standing(journal, key, header)
         if not page:
             return
@@ -154,3 +158,46 @@ async def stream_receipts(
             yield receipt
         after = page[-1].version
         await pause()
+
+
+_LISTED = 500
+
+
+async def stream_listings(
+    journal: Journal, namespace: str, after: str = ""
+) -> AsyncIterator[Listing | DecisionHistoryCorrupt]:
+    """
+    Yield the conversations of a namespace by id, and in the place of a damaged one the error that names it (case O-44).
+
+    Raises:
+        DecisionHistoryCorrupt: damage that no id can be given for.
+    """
+    rows, met = _LISTED, ""
+    while True:
+        try:
+            page = await journal.list(namespace, after, rows)
+        except DecisionHistoryCorrupt as damage:
+            if damage.id is None or damage.good_records is None:
+                raise
+            if damage.good_records and damage.id != met:
+                rows, met = damage.good_records, damage.id  # first what comes before it
+            else:
+                yield damage
+                after, rows, met = damage.id, _LISTED, ""
+            continue
+        if not page and rows == _LISTED:
+            return
+        for listing in page:
+            yield listing
+            after, met = listing.key.id, ""
+        rows = _LISTED
+
+
+@contextmanager
+def named_in_listing(key: ConversationKey, good_records: int) -> Generator[None, None, None]:
+    """Name the conversation that is about to be listed in what is raised about its damage; not in the message."""
+    try:
+        yield
+    except DecisionHistoryCorrupt as error:
+        facts = error.facts | {"id": key.id, "good_records": good_records}
+        raise DecisionHistoryCorrupt(str(error), **facts) from error.__cause__

@@ -24,6 +24,7 @@ from minutebook.errors import (
 )
 from minutebook.model.arrivals import Reading
 from minutebook.model.bounds import check_flag
+from minutebook.model.clock import read_clock
 from minutebook.model.entries import Draft, Kind, first_digest, recompute_digest
 from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import (
@@ -77,7 +78,7 @@ async def export_record(
     header = await store.header(key)
     if header is None:
         raise DecisionHistoryAbsent("no such conversation to export")
-    check_idle(header, header.since)
+    check_idle(header, read_clock(store.clock))
     if header.attempt is not None:
         raise DecisionHistoryBusy("a turn of this conversation is open; settle or recover it first")
     entries = stream_entries(store.journal, key, header)

@@ -6,51 +6,32 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from minutebook import decisions as asynchronous
 from minutebook.model.colours import Closing, check_plain
-from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, plain
-from minutebook.sync.stores import core_of, store_over
+from minutebook.sync.stores import JournalStore, core_of, store_over
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
 
     from minutebook.model.codec import JSON
     from minutebook.model.context import ContextWindow
-    from minutebook.ports import Generate, Observer, Summarize
-    from minutebook.sync.stores import JournalStore
+    from minutebook.ports import Generate
+    from minutebook.stores import journal
 
 
-def HistoryOptions(  # noqa: N802 - it stands for the class, and makes one
-    *,
-    max_messages: int = 128,
-    max_bytes: int = 262_144,
-    low_water: float = 1.0,
-    max_retained_bytes: int | None = None,
-    on_event: Observer | None = None,
-    store: JournalStore | None = None,
-    namespace: str | None = None,
-    summarize: Summarize | None = None,
-    max_summary_bytes: int = SUMMARY_BYTES,
-    max_sessions: int | None = None,
-    max_store_bytes: int | None = None,
-    ttl: timedelta | float | None = None,
-) -> asynchronous.HistoryOptions:
-    """Return a `minutebook.HistoryOptions` over a blocking store; `summarize` is a plain function."""
-    check_plain(summarize, "summarize")
-    return asynchronous.HistoryOptions(
-        max_messages=max_messages,
-        max_bytes=max_bytes,
-        low_water=low_water,
-        max_retained_bytes=max_retained_bytes,
-        on_event=on_event,
-        store=None if store is None else core_of(store),
-        namespace=namespace,
-        summarize=summarize,
-        max_summary_bytes=max_summary_bytes,
-        max_sessions=max_sessions,
-        max_store_bytes=max_store_bytes,
-        ttl=ttl,
-    )
+class HistoryOptions(asynchronous.HistoryOptions, frozen=True, kw_only=True):
+    """What a provider keeps and sends: see `minutebook.HistoryOptions`; `summarize` is a plain function here."""
+
+    store: JournalStore | None = None  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Where conversations are kept, a store of `minutebook.sync`."""
+
+    def __post_init__(self) -> None:
+        check_plain(self.summarize, "summarize")
+        self.core_store()
+        super().__post_init__()
+
+    def core_store(self) -> journal.JournalStore | None:
+        """Return the store that the given one drives; `None` without one."""
+        return None if self.store is None else core_of(self.store)
 
 
 class _Responses(asynchronous.OpenAIDecisionProvider):

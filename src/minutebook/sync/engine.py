@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 from minutebook import engine as asynchronous
 from minutebook.model.colours import check_plain
 from minutebook.model.turns import Meta
-from minutebook.sync.driving import Over, blocking, drive, iterate
+from minutebook.stores import journal
+from minutebook.sync.driving import Over, blocking, drive, streaming
 from minutebook.sync.stores import JournalStore, MemoryStore, core_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from minutebook.model.codec import JSON
-    from minutebook.model.turns import Derive, HistoryEntry, LLMContextMessage, Transform, TurnReason, TurnResponse
+    from minutebook.model.turns import HistoryEntry, TurnResponse
 
 HistoryStore = JournalStore
 """What keeps the sessions: any store of `minutebook.sync`."""
@@ -26,28 +24,22 @@ def create_in_memory_store(namespace: str = "engine") -> MemoryStore:
     return MemoryStore(namespace)
 
 
-def HistoryConfig(  # noqa: N802 - it stands for the class, and makes one
-    *,
-    store: JournalStore,
-    max_entries: int | None = None,
-    max_chars: int | None = None,
-    transform_entry: Transform[Meta] | None = None,
-    derive_llm_context: Derive[Meta] | None = None,
-    keep_truncated: bool = False,
-    metadata: type[Meta] | None = None,
-) -> asynchronous.HistoryConfig[Meta]:
-    """Return a `minutebook.HistoryConfig` over a blocking store; its functions are plain ones."""
-    check_plain(transform_entry, "transform_entry")
-    check_plain(derive_llm_context, "derive_llm_context")
-    return asynchronous.HistoryConfig(
-        store=core_of(store),
-        max_entries=max_entries,
-        max_chars=max_chars,
-        transform_entry=transform_entry,
-        derive_llm_context=derive_llm_context,
-        keep_truncated=keep_truncated,
-        metadata=metadata,
-    )
+class HistoryConfig(asynchronous.HistoryConfig[Meta], Generic[Meta], frozen=True, kw_only=True):
+    """What an engine keeps and shows: see `minutebook.HistoryConfig`; its functions are plain ones here."""
+
+    store: JournalStore  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Where sessions are kept, a store of `minutebook.sync`."""
+
+    def __post_init__(self) -> None:
+        check_plain(self.transform_entry, "transform_entry")
+        check_plain(self.derive_llm_context, "derive_llm_context")
+        super().__post_init__()
+
+    def core_store(self) -> journal.JournalStore:
+        """Return the store that the given one drives. Raises as `minutebook.HistoryConfig.core_store`."""
+        if isinstance(self.store, (JournalStore, journal.JournalStore)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return core_of(self.store)
+        return super().core_store()
 
 
 class _Managing(asynchronous.HistoryManager[Meta]):
@@ -62,17 +54,15 @@ class _Engine(asynchronous.Engine[Meta]):
     _managing = _Managing
 
 
-class HistoryManager(Generic[Meta]):
+class HistoryManager(Over[asynchronous.HistoryManager[Meta]], Generic[Meta]):
     """The entries of sessions, and the contexts made of them: see `minutebook.HistoryManager`."""
 
-    def __init__(self, config: asynchronous.HistoryConfig[Meta]) -> None:
+    def __init__(self, config: HistoryConfig[Meta]) -> None:
         """Keep the policy; nothing is read or written yet."""
-        self._core: asynchronous.HistoryManager[Meta] = _Managing(config)
+        self._core = _Managing(config)
         self.config = config
 
-    def append(self, session: str, entry: HistoryEntry[Meta], *, id: str = "") -> HistoryEntry[Meta]:  # noqa: A002
-        """Record an entry, transformed, and return it: see `minutebook.HistoryManager.append`."""
-        return drive(self._core.append(session, entry, id=id))
+    append = blocking(asynchronous.HistoryManager[Meta].append)
 
     def record(
         self,
@@ -89,26 +79,13 @@ class HistoryManager(Generic[Meta]):
 
         return drive(self._core.record(session, made, id=id, generates=generates))
 
-    def get_llm_context(self, session: str) -> list[LLMContextMessage]:
-        """Return what a model sees of a session: see `minutebook.HistoryManager.get_llm_context`."""
-        return drive(self._core.get_llm_context(session))
-
-    def entries(self, session: str) -> Generator[HistoryEntry[Meta], None, None]:
-        """Stream the entries of a session's record, oldest first: see `minutebook.HistoryManager.entries`."""
-        return iterate(self._core.entries(session))
+    get_llm_context = blocking(asynchronous.HistoryManager[Meta].get_llm_context)
+    entries = streaming(asynchronous.HistoryManager[Meta].entries)
 
 
-def create_history_manager(config: asynchronous.HistoryConfig[Meta]) -> HistoryManager[Meta]:
+def create_history_manager(config: HistoryConfig[Meta]) -> HistoryManager[Meta]:
     """Return the manager of a policy: see `minutebook.create_history_manager`."""
     return HistoryManager(config)
-
-
-class _ManagerOfEngine(HistoryManager[Meta]):
-    """The manager that an engine has already."""
-
-    def __init__(self, core: asynchronous.HistoryManager[Meta]) -> None:
-        self._core = core
-        self.config = core.config
 
 
 class EngineTurn(Over[asynchronous.EngineTurn]):
@@ -131,24 +108,17 @@ class EngineTurn(Over[asynchronous.EngineTurn]):
 Respond: TypeAlias = Callable[[EngineTurn], "TurnResponse | str"]
 
 
-class Engine(Generic[Meta]):
+class Engine(Over[asynchronous.Engine[Meta]], Generic[Meta]):
     """Takes turns and records them by a history policy: see `minutebook.Engine`; `respond` is a plain function here."""
 
-    def __init__(self, *, history: asynchronous.HistoryConfig[Meta], respond: Respond) -> None:
+    def __init__(self, *, history: HistoryConfig[Meta], respond: Respond) -> None:
         def responds(turn: asynchronous.EngineTurn) -> TurnResponse | str:
             return respond(EngineTurn(turn))
 
         self._core = _Engine(history=history, respond=responds if callable(respond) else respond)
-        self.history: HistoryManager[Meta] = _ManagerOfEngine(self._core.history)
+        self.history = HistoryManager(history)
+        self._core.history = self.history._core  # one manager, so that what it learnt of a session is learnt once
 
-    def turn(self, session: str, reasons: str | Sequence[TurnReason], *, details: JSON = None) -> HistoryEntry[Meta]:
-        """Have a turn responded to, and record it whole: see `minutebook.Engine.turn`."""
-        return drive(self._core.turn(session, reasons, details=details))
-
-    def inject(self, session: str, message: str, *, details: JSON = None) -> HistoryEntry[Meta]:
-        """Record a message that no turn answered: see `minutebook.Engine.inject`."""
-        return drive(self._core.inject(session, message, details=details))
-
-    def get_llm_context(self, session: str) -> list[LLMContextMessage]:
-        """Return what a model sees of a session: see `minutebook.Engine.get_llm_context`."""
-        return drive(self._core.get_llm_context(session))
+    turn = blocking(asynchronous.Engine[Meta].turn)
+    inject = blocking(asynchronous.Engine[Meta].inject)
+    get_llm_context = blocking(asynchronous.Engine[Meta].get_llm_context)

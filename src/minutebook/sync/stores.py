@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, TypeVar
 
-from minutebook.errors import BlockingMismatch
+from minutebook.errors import BlockingMismatch, InvalidOption
 from minutebook.model.colours import Closing
 from minutebook.stores import journal as asynchronous
 from minutebook.stores.clock import system_clock
@@ -192,10 +192,12 @@ def core_of(store: JournalStore) -> asynchronous.JournalStore:
     Return the asynchronous store that a blocking one drives.
 
     Raises:
-        BlockingMismatch: it is an asynchronous store, or none at all.
+        BlockingMismatch: it is an asynchronous store.
+        InvalidOption: it is none at all.
     """
-    if not isinstance(store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BlockingMismatch(
-            f"minutebook.sync takes a store of minutebook.sync, not {type(store).__module__}.{type(store).__name__}"
-        )
-    return store._core  # pyright: ignore[reportPrivateUsage]
+    if isinstance(store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return store._core  # pyright: ignore[reportPrivateUsage]
+    told = f"a store of minutebook.sync, not {type(store).__module__}.{type(store).__name__}"
+    if isinstance(store, asynchronous.JournalStore):
+        raise BlockingMismatch(f"minutebook.sync takes {told}")
+    raise InvalidOption(f"store is {told}", option="store")

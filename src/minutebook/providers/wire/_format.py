@@ -15,7 +15,7 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidMessage, InvalidValue, PairingViolation
 from minutebook.model import codec
-from minutebook.model.entries import Call, Draft, Kind
+from minutebook.model.entries import IN_MESSAGE_BEFORE, Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._transcript import Walk, match
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from minutebook.model.codec import JSON
-
-_NOTHING = b"null"
-"""The payload of a result that came in the same message as the result before it."""
 
 
 class Format(ABC):
@@ -315,7 +312,7 @@ class Format(ABC):
     def resulted_whole(self, piece: Piece, positions: list[int]) -> list[Draft]:
         """Return the drafts of a message of results: the first carries the message whole, the others stand for it."""
         first = self._resulted(piece.payload, piece.value, positions[0])
-        rest = [Draft(kind=Kind.RESULT, payload=_NOTHING, call=position) for position in positions[1:]]
+        rest = [Draft(kind=Kind.RESULT, payload=IN_MESSAGE_BEFORE, call=position) for position in positions[1:]]
         return [first, *rest]
 
 
