@@ -401,11 +401,16 @@ class Hold:
         if sent is not None:
             self._plan = self._sent = None
         if release:
-            if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
-                self.tail = Tail(tuple([entry for entry in self.tail.entries if entry.seq > self._unproved]))
-            tail = self.tail.upto(self.header.entries)
-            history.tails.put(history.key, self.header, bounded(tail, history.limits))
+            self._remember()
         return committed
+
+    def _remember(self) -> None:
+        """Have the process remember the record's end as it was given back."""
+        history = self.history
+        if self._unproved:  # no window was asked for, so what this worker wrote is all that is known
+            self.tail = Tail(tuple([entry for entry in self.tail.entries if entry.seq > self._unproved]))
+        tail = self.tail.upto(self.header.entries)
+        history.tails.put(history.key, self.header, bounded(tail, history.limits))
 
     async def look_for(self, idempotency: str) -> Receipt | None:
         """
@@ -471,7 +476,12 @@ class Hold:
         try:
             given_back = await self._reservation.give_up(error, delta)
         finally:
-            history.tails.drop(history.key)
+            ended = self._reservation.ended
+            if ended is None:  # nobody knows how it ended
+                history.tails.drop(history.key)
+            else:
+                self._take(ended)
+                self._remember()
         if given_back and reason:
             sent = self._sent or Sent()
             history.emit(

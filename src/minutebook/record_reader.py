@@ -82,19 +82,6 @@ class RecordReader:
         header = await self._journal.header(self._key)
         return header.cut if header is not None and header.cut.seq == seq else None
 
-    async def behind(self, entry: Entry, rows: int) -> Sequence[Entry]:
-        """Return the entries that follow `entry`, up to so many, oldest first. Raises as `entry`."""
-        some = Page(rows=rows + 1, messages=2**62, size=2**62)
-        page = await self._journal.oldest(self._key, entry.seq, some)
-        told = page[:rows]
-        if len(page) <= rows:  # the record may end there: what its header counts is there
-            header = await self._journal.header(self._key) or await self.refuse_missing(entry.seq + 1)
-            page = await self._journal.oldest(self._key, entry.seq, some)
-            page = tuple([each for each in page if each.seq <= header.entries])
-            told = tuple(followed(header, page)[:rows])
-        check_links(self._key, (entry, *page))
-        return told or await self.refuse_missing(entry.seq + len(page) + 1)
-
     async def read_on(self, header: Header, scan: Scanning, page: Page) -> Sequence[Entry]:
         """Have a scan take the next entries, about a page of them, and return them. Raises as `entry`."""
         before = scan.next_seq + 1

@@ -50,6 +50,8 @@ class Reservation:
         self._token = tokens.issue(self)
         self.held = False
         self.header: Header
+        self.ended: Committed | None = None
+        """The commit that gave it back, once that is known to be written."""
 
     async def take(
         self,
@@ -128,6 +130,7 @@ class Reservation:
         """Record `delta` under the reservation; see `Journal.commit`."""
         committed = await self._journal.commit(self._key, self._token, self.header.epoch, delta, release=release)
         if release:
+            self.ended = committed
             self.end()
         return committed
 

@@ -24,6 +24,7 @@ from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
+from minutebook.policy.standing import Passing, without_passed
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.record_reader import RecordReader
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from minutebook.policy.tokens import TokenGuard
     from minutebook.ports import Journal, Wire
 
-INPUT_ROWS = 256
+INPUT_ROWS = 32
 """How many rows are read at once for the input of a window's oldest turn and what was said beside it."""
 
 PAGE_ROWS = 4096
@@ -143,7 +144,7 @@ class WindowReader(RecordReader):
         if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
         scan, read = await self._scanned(after, header, entries, tail, limits, low_water)
-        await self._add_missing_input(scan, limits)
+        await self._add_missing_input(scan, header, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
         summary = read_summary(shown) if shown else None
@@ -186,7 +187,7 @@ class WindowReader(RecordReader):
             if scan.next_seq <= covered:
                 late = late or scan.late()
             await pause()
-        await self._add_missing_input(scan, None)
+        await self._add_missing_input(scan, header, None)
         units = [unit for unit in reversed(scan.units) if unit.key > state.summarised or unit.key in late]
         return Removed(units, scan.inputs)
 
@@ -224,14 +225,19 @@ class WindowReader(RecordReader):
         live = tuple([entry for entry in read if entry.seq >= settled.below])
         return Tail(live, settled.trimmed(self._limits.max_messages, self._limits.max_bytes), summary)
 
-    async def _add_missing_input(self, scan: Scan, limits: WindowLimits | None) -> None:
+    async def _add_missing_input(self, scan: Scan, header: Header, limits: WindowLimits | None) -> None:
+        """Have the input of the oldest unit's turn read, and what was said beside it; `header` is the one stored."""
         turn, said = scan.missing_input(limits)
         if not turn:
             return
-        entries = [await self.entry(turn)]
-        while entries[-1].seq < said:
-            entries += await self.behind(entries[-1], min(said - entries[-1].seq, INPUT_ROWS))
-        scan.add_input(entries)
+        if not said:
+            scan.add_input([await self.entry(turn)])
+            return
+        passing = Passing(min(said, header.entries))
+        while passing.next_seq >= turn:
+            rows = min(passing.next_seq - turn + 2, INPUT_ROWS)
+            await self.read_on(header, passing, Page(rows=rows, messages=2**62, size=2**62))
+        scan.add_input([entry for entry in reversed(passing.entries) if entry.seq >= turn])
 
 
 def page_of(limits: WindowLimits) -> Page:
@@ -247,8 +253,11 @@ def page_of(limits: WindowLimits) -> Page:
 
 def bounded(tail: Tail, limits: WindowLimits) -> Tail:
     """Return the tail without what no window needs: one to which much was added since the last window."""
-    entries = _useful(tail.entries, limits)
-    return tail if len(entries) == len(tail.entries) else Tail(entries)
+    standing = without_passed(tail.entries)
+    entries = _useful(standing, limits)
+    if len(entries) < len(standing):
+        return Tail(entries)
+    return tail if len(entries) == len(tail.entries) else Tail(entries, tail.settled, tail.summary)
 
 
 def _useful(entries: Sequence[Entry], limits: WindowLimits) -> tuple[Entry, ...]:

@@ -118,7 +118,7 @@ def test_c1_an_abandoned_attempt_goes_back_to_its_beginning_under_one_mark(log):
     log.add(say())
     log.add(abandons="failed")
     assert marks(log) == [("failed", 2, 4)]
-    assert log.state == before
+    assert log.state == msgspec.structs.replace(before, abandoned=(2, 5))
     assert log.header.attempt is None
 
 
@@ -172,7 +172,7 @@ def test_o34_another_input_supersedes_the_unanswered_one(log):
     log.add(ask("two"), opens=True)
     log.add(abandons="failed")
     log.add(ask("three"), opens=True)
-    assert marks(log) == [("failed", 4, 3), ("superseded", 3, 3)]
+    assert marks(log) == [("failed", 4, 3), ("superseded", 3, 4)]
     assert (log.state.turn, log.state.turns) == (6, 2)
 
 
@@ -191,7 +191,7 @@ def test_o34_an_append_supersedes_an_unanswered_input_and_joins_the_turn_before(
     log.add(ask("lost"), opens=True)
     log.add(abandons="failed")
     log.add(draft)
-    assert marks(log)[-1] == ("superseded", 3, 3)
+    assert marks(log)[-1] == ("superseded", 3, 4)
     assert log.entries[-1].turn == 1
 
 
@@ -203,6 +203,56 @@ def test_o34_a_turn_without_an_input_goes_on_with_the_unanswered_one(log):
     log.add(answer(), settles=True)
     assert log.kinds == ["input", "abandoned", "response"]
     assert log.entries[-1].turn == 1
+
+
+def test_b1_a_mark_takes_in_what_failed_right_before_it(log):
+    """However many attempts and inputs fail in a row, the newest mark alone leads to where something stands."""
+    log.add(ask(), answer())
+    for number in range(4):
+        log.add(ask(f"{number}"), opens=True)
+        log.add(*[answer()] * (number % 2))
+        log.add(abandons="failed")
+        log.add(opens=True)
+        log.add(abandons="cancelled")
+    log.add(ask("last"), opens=True)
+    newest = [entry for entry in log.entries if entry.kind is Kind.ABANDONED][-1]
+    assert (newest.exchange, newest.call, newest.seq) == (3, newest.seq - 1, log.header.entries - 1)
+    assert log.state.abandoned == (3, newest.seq)
+    assert log.state.unanswered.since == 3
+    log.add(answer(), settles=True)
+    assert (log.state.turns, log.state.exchanges) == (2, 2)
+    log.add(opens=True)
+    log.add(abandons="failed")
+    assert marks(log)[-1] == ("failed", log.header.entries, log.header.entries - 1)
+
+
+def test_b1_a_mark_takes_nothing_in_that_stands(log):
+    """A late result behind a failed input stands, and so does all before it: there each mark is alone."""
+    log.add(ask(), answer(2))
+    log.add(parks=(2,))
+    log.add(ask("two"), opens=True)
+    log.add(abandons="failed")
+    log.add(result(0, exchange=2))
+    log.add(ask("three"), opens=True)
+    assert marks(log) == [("failed", 4, 3), ("superseded", 3, 3)]
+    assert log.state.abandoned == (0, 0)
+    log.add(abandons="failed")
+    log.add(ask("four"))
+    assert marks(log)[2:] == [("failed", 8, 7), ("superseded", 7, 8)]
+
+
+def test_b1_e6_a_cut_in_what_failed_leaves_the_rest_of_it_behind(log):
+    """The stretch begins where the record does by now; the next mark takes in no entry that has left."""
+    for number in range(3):
+        log.add(ask(f"{number}"), opens=True)
+        log.add(abandons="failed")
+    assert log.state.abandoned == (8, 8)
+    log.add(cut=3)
+    assert (log.state.unanswered.since, log.header.cut.turns) == (4, 0)
+    log.add(ask("last"))
+    assert marks(log)[-1] == ("superseded", 4, 8)
+    log.add(ask("next"), cut=9)
+    assert (log.state.abandoned, log.kinds) == ((0, 0), ["input", "input"])
 
 
 # --- pairing ---------------------------------------------------------------------------------------------------------
@@ -403,7 +453,7 @@ def test_e6_an_attempt_goes_back_to_nothing_that_left(log):
     log.add(answer())
     log.add(abandons="failed")
     log.add(ask("two"), opens=True)
-    assert marks(log) == [("failed", 4, 4), ("superseded", 3, 3)]
+    assert marks(log) == [("failed", 4, 4), ("superseded", 3, 5)]
     log.add(abandons="failed")
     log.add(cut=6)
     assert (log.header.cut.turns, log.header.cut.exchanges) == (1, 1)
@@ -502,7 +552,7 @@ def test_o33_an_interrupt_before_anything_was_written_is_still_seen(log):
     log.add(ask(), answer())
     grown = interrupt(log.header, "recovered", 9, "i")
     assert (grown.entries[0].exchange, grown.entries[0].call) == (3, 2)
-    assert grown.header.state == log.state
+    assert grown.header.state == msgspec.structs.replace(log.state, abandoned=(3, 3))
 
 
 def test_b8_every_entry_carries_the_chain_and_the_header_its_end(log):

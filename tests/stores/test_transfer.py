@@ -35,8 +35,9 @@ from minutebook.errors import (
 )
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
+from minutebook.model.growth import Growth
 from minutebook.model.record import State
-from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out
+from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out, taken_back
 from minutebook.providers.derivation import derived_entries
 from minutebook.providers.native import Native
 from minutebook.providers.openai_responses import RESPONSES
@@ -241,6 +242,42 @@ def test_c4_any_history_comes_back_in_the_same_state(folder: Path, steps: list[s
     assert after.state == parked(before.state)
     assert columns(store.entries(again.key)) == columns(store.entries(told.key))
     assert again.window().json == told.window().json
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=STEPS, steps=STEPS, repeat=st.booleans())
+def test_c4_b1_a_record_whose_marks_stand_alone_goes_on_and_is_imported(
+    folder: Path, before: list[str], steps: list[str], repeat: bool
+) -> None:
+    """Marks that take in nothing that failed before them stay lawful, and so do those that follow them."""
+    store = MemoryStore("n", clock=FrozenClock())
+    told, again = conversation(store), conversation(store, "second")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Growth, "_abandoned_up_to", lambda growth, seq: 0)
+        patched.setattr(Growth, "_is_followed_by_failures", lambda growth, turn: False)
+        patched.setattr(Growth, "_append_mark", lambda growth, *mark: growth._append(*mark, exchange=mark[0].exchange))
+        for number, step in enumerate(before):
+            _take_step(told, step, "same" if repeat else f"input {number}")
+    for number, step in enumerate(steps, len(before)):
+        _take_step(told, step, "same" if repeat else f"input {number}")
+    if store.header(told.key) is None:
+        return
+    store.export(told.key, folder / "any.jsonl", force=True)
+    take(store, again.key, folder / "any.jsonl")
+    assert columns(store.entries(again.key)) == columns(store.entries(told.key))
+    assert again.window().json == told.window().json
+    for each in (told, again):
+        _take_step(each, "fail", "after")
+        _take_step(each, "answer", "at last")
+        store.verify(each.key)
+    assert again.window().json == told.window().json
+
+
+def test_b1_what_marks_take_out_is_told_once_however_many_cover_it() -> None:
+    """Nested and alone, what comes out is what each of them names; of 20,000 in a row no entry is told twice."""
+    named = [(2, 3, 4), (2, 4, 5), (9, 9, 12), (13, 12, 13), (13, 14, 15), (6, 6, 17)]
+    assert taken_back(named) == {seq for first, last, _ in named for seq in range(first, last + 1)}
+    assert len(taken_back((1, seq - 1, seq) for seq in range(2, 20_002))) == 20_000
 
 
 def _take_step(told: Conversation, step: str, text: str) -> None:
@@ -576,9 +613,31 @@ UNLAWFUL: dict[str, tuple[int, list[tuple[Any, ...]]]] = {
     "instructions in the middle": (1, [(INPUT, 1, 0, 0, 0), (Kind.INSTRUCTIONS, 1, 0, 0, 0)]),
     "a mark over what is not there": (1, [(INPUT, 1, 0, 0, 0), (MARK, 1, 2, 9, 0)]),
     "a mark that is not right after": (2, [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 1, 1, 0)]),
-    "a mark over a mark": (
+    "a mark over a part of what failed": (
         3,
-        [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 2, 2, 0), (MARK, 1, 2, 3, 0)],
+        [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 0), (MARK, 1, 2, 2, 0), (MARK, 1, 3, 3, 0)],
+    ),
+    "a mark over what stands before what failed": (
+        6,
+        [
+            (INPUT, 1, 0, 0, 0),
+            (RESPONSE, 1, 2, 0, 0),
+            (INPUT, 3, 0, 0, 0),
+            (MARK, 3, 4, 3, 0),
+            (MARK, 3, 3, 4, 0),
+            (MARK, 1, 6, 5, 0),
+            (MARK, 1, 2, 6, 0),
+        ],
+    ),
+    "a mark that is superseded together with what stands": (
+        4,
+        [
+            (INPUT, 1, 0, 0, 0),
+            (RESPONSE, 1, 2, 0, 0),
+            (INPUT, 3, 0, 0, 0),
+            (MARK, 3, 4, 3, 0),
+            (MARK, 3, 2, 4, 0),
+        ],
     ),
 }
 

@@ -119,7 +119,8 @@ async def _newest_exchanges(store: JournalStore, id: str, header: Header, last: 
             elif entry.kind is Kind.RESULT:
                 results.setdefault(entry.exchange, []).append(entry)
             elif entry.kind is Kind.RESPONSE:
-                mark = next((mark.seq for mark in marks if mark.exchange <= entry.seq <= mark.call), 0)
+                # Its own mark came first of those that take it out.
+                mark = next((mark.seq for mark in reversed(marks) if mark.exchange <= entry.seq <= mark.call), 0)
                 found.append(_Exchange(response=entry, results=results.pop(entry.seq, []), abandoned_at=mark))
                 if len(found) == last:
                     return found

@@ -82,11 +82,14 @@ class Leaving:
 def without(state: State, cut: Cut) -> State:
     """Return the state without what names an entry that has left."""
     at = cut.seq
-    state = msgspec.structs.replace(state, cut=cut)
+    first, last = state.abandoned
+    state = msgspec.structs.replace(state, cut=cut, abandoned=(max(first, at + 1), last) if last > at else (0, 0))
+    unanswered = state.unanswered
     if state.turn <= at:
         state = msgspec.structs.replace(state, turn=0, exchange=0, said=0, unanswered=None)
-    elif state.unanswered is not None and state.unanswered.turn <= at:
-        state = msgspec.structs.replace(state, unanswered=Unanswered(state.unanswered.content, 0, 0))
+    elif unanswered is not None and unanswered.turn <= at:
+        since = max(unanswered.since, at + 1) if unanswered.since and state.turn > at + 1 else 0
+        state = msgspec.structs.replace(state, unanswered=Unanswered(unanswered.content, 0, 0, since=since))
     if state.summary <= at:
         return msgspec.structs.replace(state, summary=0, summarised=0, late=0)
     return msgspec.structs.replace(state, late=state.late if state.late > at else 0)

@@ -36,7 +36,10 @@ class Kind(enum.IntEnum):
     RESULT = 5
     """What answers one call of a response."""
     ABANDONED = 6
-    """A mark: the entries from `exchange` to `call` belong to an attempt that failed, was stopped or superseded."""
+    """
+    A mark: the entries from `exchange` to `call` belong to an attempt that failed, was stopped or superseded, or to
+    others that failed right before it.
+    """
     SUMMARY = 7
     """A summary: in windows it stands for the exchanges up to `call`, which the record still holds."""
 

@@ -110,9 +110,26 @@ class Growth:
         raise InvalidOption("an attempt is abandoned by `abandons`, not by an entry of the caller's")
 
     def _drop_unanswered(self, unanswered: Unanswered) -> None:
-        """Take an input that was never answered out of the story: the next one supersedes it."""
-        self._mark("superseded", first=self.state.turn, last=self.state.turn)
+        """
+        Take an input that was never answered out of the story: the next one supersedes it.
+
+        With what failed around it, unless something that stands came in behind it: a parked call's late result.
+        """
+        turn = self.state.turn
+        if self._is_followed_by_failures(turn):
+            self._mark("superseded", first=unanswered.since or turn, last=self.seq)
+        else:
+            self._mark("superseded", first=turn, last=turn)
         self._go_back_before(unanswered)
+
+    def _is_followed_by_failures(self, turn: int) -> bool:
+        """Return whether nothing stands behind the newest input."""
+        return self.seq == turn or self.state.abandoned == (turn + 1, self.seq)
+
+    def _abandoned_up_to(self, seq: int) -> int:
+        """Return where the stretch begins that ends with the mark at `seq`; 0 if none does."""
+        first, last = self.state.abandoned
+        return first if first and last == seq else 0
 
     def _go_back_before(self, unanswered: Unanswered) -> None:
         self._set(
@@ -133,12 +150,17 @@ class Growth:
 
     def _add_input(self, draft: Draft, content: bytes) -> None:
         self._refuse_open("a new input")
-        before = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
+        before = self._unanswered(content)
         self._set(turn=self.seq + 1, exchange=0, turns=self.state.turns + 1, said=0)
         self._append(draft, content, exchange=0)
         if self.opening:
             self._set(unanswered=before)
             self._begin_attempt()
+
+    def _unanswered(self, content: bytes) -> Unanswered:
+        """Return what stands before an input that is about to come."""
+        state = self.state
+        return Unanswered(content, state.turn, state.exchange, state.said, self._abandoned_up_to(self.seq))
 
     def _add_injection(self, draft: Draft, content: bytes) -> None:
         self._append(draft, content, exchange=self.state.exchange, call=self.state.said)
@@ -269,11 +291,22 @@ class Growth:
         if self.attempt is not None:
             first, self.state = self.attempt.first, self.attempt.state
             self.attempt = None
-        self._mark(reason, first=first, last=self.seq)
+        self._mark(reason, first=self._abandoned_up_to(first - 1) or first, last=self.seq)
 
     def _mark(self, reason: str, *, first: int, last: int) -> None:
         payload = b'{"reason":"%s"}' % reason.encode()
-        self._append(Draft(kind=ABANDONED, payload=payload, call=last), payload_digest(payload), exchange=first)
+        draft = Draft(kind=ABANDONED, payload=payload, exchange=first, call=last)
+        self._append_mark(draft, payload_digest(payload))
+
+    def _append_mark(self, draft: Draft, content: bytes) -> None:
+        """Append a mark that takes out the entries from its `exchange` to its `call`."""
+        self._append(draft, content, exchange=draft.exchange)
+        if draft.call != self.seq - 1:
+            # Whoever passes over this mark does not know of the input that it takes out, far before it.
+            self._set(abandoned=(0, 0))
+            return
+        begin = self.state.cut.seq + 1 if self.state.cut else 1  # an imported one may reach back to what has left
+        self._set(abandoned=(max(draft.exchange, begin), self.seq))
 
     def _set(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)

@@ -59,7 +59,7 @@ class ImportedGrowth(Growth):
         """See `Growth.add`; what it was before is kept for the marks to come."""
         self.passed.append(self.state)
         if draft.kind is INPUT:
-            self.inputs[self.seq + 1] = Unanswered(content, self.state.turn, self.state.exchange, self.state.said)
+            self.inputs[self.seq + 1] = self._unanswered(content)
             self._set(unanswered=None)
         self._apply(draft, content)
 
@@ -72,21 +72,34 @@ class ImportedGrowth(Growth):
                 self._park(waiting.exchange)
 
     def _add_mark(self, draft: Draft, content: bytes) -> None:
-        first, last = draft.exchange, draft.call
         superseded = self.state.unanswered if not self.state.exchange else None
-        if not _MARK_PAYLOAD.fullmatch(draft.payload):
+        if not _MARK_PAYLOAD.fullmatch(draft.payload) or draft.exchange < 1:
             raise InvalidMessage("a mark of an abandoned attempt that no record would make", path="$")
-        if superseded and first == last == self.state.turn:
-            self._append(draft, content, exchange=first)
+        # Where the oldest entries have left, it may begin among those.
+        first = max(draft.exchange, self.state.cut.seq + 1 if self.state.cut else 1)
+        if superseded and self._supersedes(draft, first, superseded):
+            self._append_mark(draft, content)
             self._go_back_before(superseded)
-        elif last == self.seq and self.marked < first <= last + 1:
-            self._go_back_to(first)
-            self._append(draft, content, exchange=first)
+        elif draft.call == self.seq and self._begins_attempt(first):
+            self._go_back_to(max(first, self.marked + 1))
+            self._append_mark(draft, content)
         else:
             raise InvalidMessage("a mark of an abandoned attempt that does not stand right after it", path="$")
         self.marked = self.seq
         self.passed.clear()
         self.inputs.clear()
+
+    def _supersedes(self, mark: Draft, first: int, unanswered: Unanswered) -> bool:
+        """Return whether a mark takes out the unanswered input: alone, or with what failed behind and before it."""
+        turn = self.state.turn
+        if mark.exchange == mark.call == turn:
+            return True
+        around = mark.call == self.seq and self._is_followed_by_failures(turn)
+        return around and first in (turn, unanswered.since)
+
+    def _begins_attempt(self, first: int) -> bool:
+        """Return whether an attempt can be taken back from `first` on: alone, or with what failed right before it."""
+        return self.marked < first <= self.seq + 1 or first == self._abandoned_up_to(self.marked)
 
     def _go_back_to(self, first: int) -> None:
         """Take the state back to where the attempt began; an input right before it is unanswered from here on."""

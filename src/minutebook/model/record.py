@@ -56,6 +56,8 @@ class Unanswered(msgspec.Struct, frozen=True, array_like=True):
     turn: int
     exchange: int
     said: int = 0
+    since: int = 0
+    """Where the stretch of marks and what they take out begins that stands right before it; 0 where none does."""
 
 
 class Cut(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +109,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """The `seq` of the oldest exchange that the newest summary passed over and that is complete since; 0 for none."""
     cut: Cut | None = None
     """Where the record begins, once its oldest entries have left it; the same before and after any attempt."""
+    abandoned: tuple[int, int] = (0, 0)
+    """
+    The newest stretch in which nothing stands: the first `seq` that a mark takes out, and the mark's own. A mark that
+    comes right behind takes it in, so that one step leads over all that failed. Zeros where the newest mark is none
+    that stands right behind what it takes out.
+    """
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):

@@ -69,8 +69,12 @@ class Remembered(msgspec.Struct, frozen=True):
     tail: Tail
 
     def continued(self, header: Header, written: tuple[Entry, ...]) -> Tail | None:
-        """Return the tail with `written` after it, if that is how the record went on; `None` if it went otherwise."""
-        if header.version != self.version + bool(written):
+        """
+        Return the tail with `written` after it, if that is how the record went on; `None` if it went otherwise.
+
+        One commit may lie between, which writes nothing where it only goes on with an input that nobody answered.
+        """
+        if not self.version + bool(written) <= header.version <= self.version + 1:
             return None
         follows = not written or recompute_digest(self.digest, written[0]) == written[0].digest
         last = written[-1].digest if written else self.digest

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.model.entries import INPUT
+from minutebook.model.entries import ABANDONED, INPUT
 from minutebook.model.shown import type_alone
+from minutebook.policy.standing import pass_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -153,13 +154,22 @@ class RetainedScan:
         for entry in entries:
             if self.done:
                 return
-            self.next_seq = entry.seq - 1
+            if entry.seq > self.next_seq:
+                continue
+            self.next_seq = self._behind(entry)
             self._take(entry)
             self.done = self.done or self.next_seq <= self._header.cut.seq
 
     def retained(self) -> Retained:
         """Return what was found to be retained."""
         return Retained(self._header.entries, self._header.digest, tuple(reversed(self._costs)))
+
+    def _behind(self, entry: Entry) -> int:
+        """Return where to read on: behind a mark what it takes out is passed over, but not the end of what is known."""
+        if entry.kind is not ABANDONED:
+            return entry.seq - 1
+        below, known = pass_over(entry, entry.seq, set()), self._known
+        return known.seq if known is not None and below <= known.seq < entry.seq else below - 1
 
     def _take(self, entry: Entry) -> None:
         known = self._known

@@ -26,6 +26,7 @@ from minutebook.model.entries import (
     Draft,
 )
 from minutebook.model.summaries import read_summary, summary_draft
+from minutebook.model.transfer import taken_back
 from minutebook.providers.anthropic import ANTHROPIC
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE
 from minutebook.providers.gemini import GEMINI
@@ -78,9 +79,8 @@ class _Derivation:
         self.wire = wire
         self.drafts = drafts
         self.calls: dict[int, tuple[Call, ...]] = {}
-        self.taken_back = {
-            seq for mark in drafts if mark.kind is ABANDONED for seq in range(mark.exchange, mark.call + 1)
-        }
+        marks = ((mark.exchange, mark.call, seq) for seq, mark in enumerate(drafts, 1) if mark.kind is ABANDONED)
+        self.taken_back = taken_back(marks)
 
     def count(self) -> int:
         position = 0
