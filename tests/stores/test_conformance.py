@@ -7,11 +7,11 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.stores import hosts
+from tests.stores import hosts, postgres_lab
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import InvalidOption, PairingViolation
@@ -69,6 +69,25 @@ class TestRemote(JournalConformance):
 
     async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
         return RemoteJournal(LabRemote(clock), bounds, ticks=clock)
+
+
+class TestPostgres(JournalConformance):
+    """On a real server, with an event loop."""
+
+    blocking = False
+
+    @pytest.fixture(autouse=True)
+    def _schema(self, tmp_path: Path) -> None:
+        self.names = (f"{tmp_path} {number}" for number in itertools.count())
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return cast("Journal", postgres_lab.journal(next(self.names), bounds, clock, blocking=self.blocking))
+
+
+class TestPostgresBlocking(TestPostgres):
+    """Without one."""
+
+    blocking = True
 
 
 class TestHosted(JournalConformance):
