@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.postgres_lab import POSTGRES
 
 from minutebook.conversation import Conversation
 from minutebook.model.bounds import StoreBounds
@@ -19,8 +21,8 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KINDS = ("RAM", "SQLite", "hosted")
-BOUNDED = ("RAM", "SQLite")
+KINDS = ("RAM", "SQLite", "hosted", *POSTGRES)
+BOUNDED = ("RAM", "SQLite", *POSTGRES)
 
 
 def open_journal(
@@ -39,6 +41,8 @@ def open_journal(
     if kind == "hosted":
         bound = bounds.max_retained_bytes if bounds else None
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
+    if kind in POSTGRES:
+        return postgres_lab.journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
 
