@@ -206,7 +206,8 @@ class RemoteJournal:
         """Release what the remote opened; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            await self._remote.close()
+            if os.getpid() == self._process:  # in a forked child its connections are the parent's
+                await self._remote.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
