@@ -147,7 +147,7 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
                 "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
             if PROVE or self.number % 8 == 0:  # on a server a story takes some twenty times as long
-                journals["Postgres"] = postgres_lab.journal(f"{path}", bounds, self.clock, blocking=True)
+                journals["Postgres"] = postgres_lab.salted_journal(f"{path}", bounds, self.clock, blocking=True)
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)
                 journals["hosted"] = hosted
