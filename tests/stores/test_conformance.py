@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.stores import hosts
+from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import StoreBounds
@@ -19,6 +20,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 from minutebook.testing.conformance import (
@@ -60,6 +62,13 @@ class TestSQLiteBlocking(_OnFiles):
     """Without one."""
 
     blocking = True
+
+
+class TestRemote(JournalConformance):
+    """Over the smallest of servers."""
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return RemoteJournal(LabRemote(clock), bounds, ticks=clock)
 
 
 class TestHosted(JournalConformance):

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from tests.stores.hosts import ThreadedHost
+from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
 from minutebook.model.bounds import StoreBounds
@@ -30,6 +31,7 @@ from minutebook.ports import Page
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import Fault, FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
@@ -141,6 +143,7 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
             journals: dict[str, Any] = {
                 "RAM": MemoryJournal(bounds, clock=self.clock),
                 "SQLite": SQLiteJournal(path, bounds, clock=self.clock, blocking=True),
+                "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)

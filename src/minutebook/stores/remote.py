@@ -6,8 +6,8 @@ still the one it was made from, with the rows that go with it, or changes nothin
 journal, `remote_journal.RemoteJournal`, serves every such server, and each method is one round trip while its worker
 knows the header, which it does whenever it holds the reservation (SPEC B1, B2, D22).
 
-A header is compared by its `stamp`, a digest of its bytes: where the stamp is the same, so is the state. What is kept of
-headers and receipts is made by `stores.packed`, of entries by `model.entries.pack_entries`, one row each.
+A header is compared by its `stamp`, a digest of its bytes: where the stamp is the same, so is the state. What is kept
+of headers and receipts is made by `stores.packed`, of entries by `model.entries.pack_entries`, one row each.
 """
 
 from __future__ import annotations
@@ -130,9 +130,7 @@ class Remote(Protocol):
         """Return up to `rows` receipts of the versions above `after`, oldest first."""
         ...
 
-    async def names(
-        self, namespace: str, after: str, rows: int, ttl_ms: int | None
-    ) -> Sequence[tuple[str, Header]]:
+    async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """
         Return up to `rows` conversations whose ids are above `after`, in the order of their code points.
 

@@ -97,6 +97,9 @@ if TYPE_CHECKING:
         DecisionHistoryNotReserved as DecisionHistoryNotReserved,
     )
     from minutebook import (
+        DecisionHistoryRegressed as DecisionHistoryRegressed,
+    )
+    from minutebook import (
         DecisionHistoryRetentionExceeded as DecisionHistoryRetentionExceeded,
     )
     from minutebook import (
