@@ -7,6 +7,7 @@ neither, what needs one skips and says so.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -201,6 +202,14 @@ class Cluster:
 def _linked(server: Server) -> bool:
     told = server.info("replication")
     return told["role"] == "master" or told["master_link_status"] == "up"
+
+
+@functools.cache
+def shared(kind: str) -> Server | Cluster:
+    """Return the server, or the cluster, that all tests of this process share; it ends with the process."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(cluster() if kind == "Redis cluster" else single())
 
 
 @contextlib.contextmanager

@@ -85,8 +85,9 @@ class RedisRemote:
         """See `Remote.write`."""
         # A server without memory still takes what grows nothing: marks, releases, deletions. Else nobody could end them.
         script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
-        answer = await self._ask(script, key, *_written(change, bounds, tail), writes=True)
-        return _outcome(answer)
+        packed = pack_header(change.header) if change.header is not None else b""
+        answer = await self._ask(script, key, *_written(change, packed, bounds, tail), writes=True)
+        return _outcome(answer, change.header, packed)
 
     async def page(
         self, key: ConversationKey, first: int, last: int, page: Page, *, newest_first: bool
@@ -253,10 +254,9 @@ def _bucket(name: str, buckets: int) -> int:
     return 0 if buckets == 1 else int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % buckets
 
 
-def _written(change: Change, bounds: StoreBounds, tail: Page | None) -> Iterable[object]:
+def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | None) -> Iterable[object]:
     """Return a change as what the script is given behind the conversation's id, in its order."""
     header, receipt = change.header, change.receipt
-    packed = pack_header(header) if header is not None else b""
     yield change.expected
     yield change.wall
     yield _SIZE.pack(header.bytes) + stamp_of(packed) + packed if header is not None else b""
@@ -276,11 +276,13 @@ def _written(change: Change, bounds: StoreBounds, tail: Page | None) -> Iterable
         yield _WEIGHT.pack(entry.messages, entry.size) + pack_entries((entry,))
 
 
-def _outcome(answer: list[Any]) -> Written:
+def _outcome(answer: list[Any], header: Header | None, packed: bytes) -> Written:
+    """Return what became of a change to `header`, which is `packed` where it is one."""
     word, now, *said = answer
     if word == b"ok":
         newest, tail = said
-        return Written(look=Look(now=now), tail=tuple(_entries(tail, newest, -1)))
+        look = Look(now=now, header=header, stamp=stamp_of(packed) if packed else b"")
+        return Written(look=look, tail=tuple(_entries(tail, newest, -1)))
     refused: Literal["stale", "full"] = "stale" if word == b"stale" else "full"
     if refused == "stale":
         return Written(refused=refused, look=_look(now, *said))
