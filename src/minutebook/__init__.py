@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from minutebook.stores.opening import (
         HostStore,
         MemoryStore,
+        RedisStore,
         SQLiteStore,
         create_sqlite_decision_history_store,
         open_store,
@@ -230,6 +231,7 @@ __all__ = [
     "ReasoningWithheld",
     "Receipt",
     "Record",
+    "RedisStore",
     "Resumed",
     "Runtime",
     "RuntimeRefusal",
@@ -317,6 +319,7 @@ _HOMES = {
     "ReasoningWithheld": "minutebook.model.events",
     "Receipt": "minutebook.model.record",
     "Record": "minutebook.model.record",
+    "RedisStore": "minutebook.stores.opening",
     "Resumed": "minutebook.model.decisions",
     "Runtime": "minutebook.programs",
     "SQLiteStore": "minutebook.stores.opening",

@@ -177,7 +177,9 @@ class Cluster:
             server.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
         for server in self.servers[1:]:
             server.ask("CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
-        until(lambda: all(server.ask("CLUSTER INFO")["cluster_known_nodes"] == "6" for server in self.servers), "all meet")
+        until(
+            lambda: all(server.ask("CLUSTER INFO")["cluster_known_nodes"] == "6" for server in self.servers), "all meet"
+        )
         for master, replica in zip(masters, replicas, strict=True):
             identity = master.ask("CLUSTER MYID")
             until(lambda: replica.ask("CLUSTER", "REPLICATE", identity), "a replica knows its master")  # noqa: B023
@@ -223,9 +225,7 @@ def cluster(*settings: str, name: str = "") -> Iterator[Cluster]:
         *("--repl-diskless-sync-delay", "0"),
         *("--cluster-replica-no-failover", "no"),
     )
-    servers = [
-        Server(path, folder / str(port), port, *common, *settings) for port in free_ports(NODES)
-    ]
+    servers = [Server(path, folder / str(port), port, *common, *settings) for port in free_ports(NODES)]
     try:
         for server in servers:
             server.start()

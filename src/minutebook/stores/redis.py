@@ -7,8 +7,8 @@ can nobody go beyond them. In a cluster a namespace without bounds has 64, sprea
 conversations are called. How many it has is written into its buckets by the first write and never changes.
 
 How keys are called: `minutebook:{<64 hex digits>}` and a letter, the digits being the SHA-256 of the namespace and the
-bucket's number, and for a conversation's log those of its id behind them. Nobody's braces, line breaks or separators get
-into a key, nothing is longer in one place than in another, and the names themselves are kept inside (promise I-32).
+bucket's number, and for a conversation's log those of its id behind them. Nobody's braces, line breaks or separators
+get into a key, every part of one has its length, and the names themselves are kept inside (promise I-32).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RedisRemote:
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
-        # A server without memory still takes what grows nothing: marks, releases, deletions. Else nobody could end them.
+        # A server without memory still takes what grows nothing: marks, releases, deletions.
         script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""
         answer = await self._ask(script, key, *_written(change, packed, bounds, tail), writes=True)
@@ -102,9 +102,7 @@ class RedisRemote:
         now, head, found = await self._ask(lua.RECEIPTS, key, after, rows)
         return _look(now, head), [unpack_receipt(receipt) for receipt in found]
 
-    async def names(
-        self, namespace: str, after: str, rows: int, ttl_ms: int | None
-    ) -> Sequence[tuple[str, Header]]:
+    async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`. With 64 buckets they are asked one after the other, so that is not one moment."""
         buckets = await self._laid_out(namespace, guess=False)
         share = rows if buckets == 1 else rows // buckets * 2 + 4
@@ -212,8 +210,8 @@ class RedisRemote:
         """Remember how many buckets a namespace has, if this store can go on with so many."""
         if buckets != 1 and self._bounded:
             raise InvalidOption(
-                f"the namespace was begun without bounds and is spread over {buckets} buckets, where conversations cannot "
-                "be counted together; open it without max_sessions and max_bytes, or copy it to another namespace",
+                f"the namespace was begun without bounds and is spread over {buckets} buckets, where conversations "
+                "cannot be counted together; open it without max_sessions and max_bytes, or copy it to another one",
                 option="max_sessions",
             )
         self._buckets[namespace] = buckets

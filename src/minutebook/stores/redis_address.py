@@ -70,7 +70,7 @@ class Address:
         self.timeout = _seconds(timeout)
         self.max_connections = check_count(max_connections, "max_connections")
         try:
-            said = parse_url(plain)
+            said: dict[str, Any] | None = parse_url(plain)  # type: ignore[no-untyped-call]
         except ValueError:
             said = None
         if said is None:  # raised out here, so that no traceback leads to the words of the other error

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from redis import asyncio as aredis
 from redis import connection as blocking
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.exceptions import BusyLoadingError, ConnectionError, RedisError
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
@@ -101,7 +102,7 @@ async def _reply(connection: Any) -> Any:
         return await connection.read_response()
     except BusyLoadingError as error:  # an answer, though redis-py counts it among the broken connections
         return error
-    except (ConnectionError, RedisTimeout):
+    except (RedisConnectionError, RedisTimeout):
         raise
     except RedisError as error:
         return error
@@ -188,7 +189,7 @@ class _BlockingLink:
             return self._connection.read_response()
         except BusyLoadingError as error:
             return error
-        except (ConnectionError, RedisTimeout):
+        except (RedisConnectionError, RedisTimeout):
             raise
         except RedisError as error:
             return error
@@ -245,5 +246,7 @@ def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any) -> Any
     try:
         return kind(**options)
     except (TypeError, ValueError, RedisError):
-        refused = InvalidOption("redis-py takes no connection of these options; see client_options", option="client_options")
+        refused = InvalidOption(
+            "redis-py takes no connection of these options; see client_options", option="client_options"
+        )
     raise refused

@@ -167,7 +167,8 @@ local found, after, wanted, left = {}, ARGV[3], tonumber(ARGV[4]), tonumber(ARGV
 local live = ARGV[5] ~= '' and now - tonumber(ARGV[5]) or nil
 local done = 0
 while #found < 2 * wanted and left > 0 do
-  local ids = redis.call('ZRANGEBYLEX', KEYS[3], after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, math.min(wanted, 100))
+  local from = after == '' and '-' or '(' .. after
+  local ids = redis.call('ZRANGEBYLEX', KEYS[3], from, '+', 'LIMIT', 0, math.min(wanted, 100))
   if #ids == 0 then
     done = 1
     break
@@ -248,5 +249,5 @@ NAMES: Final = script(_READS, 4, _BUCKET, _NAMES)
 STALE: Final = script(_READS, 4, _BUCKET, _STALE)
 TOTALS: Final = script(_READS, 4, _BUCKET, _TOTALS)
 LAYOUT: Final = script("", 1, _LAYOUT)
-"""How many buckets a namespace has; with '1' as the third argument it gets as many as the second says, if it has none."""
+"""How many buckets a namespace has; with '1' as third argument one that has none gets as many as the second says."""
 LAYOUT_SEEN: Final = script(_READS, 1, _LAYOUT)

@@ -2,9 +2,10 @@
 One script sent to the node that has its keys, and its answer: routing, the check of every connection, and refusals.
 
 The routing is ours and redis-py's connections are under it, since two things have to hold that its cluster clients do
-not promise: that a command whose reply was lost is not sent again (a script may have been run), and that a connection is
-closed by whatever interrupts it. What a server says for certain was not run, MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING
-or a refused connection of a cluster's node, is tried again until the deadline.
+not promise: that a command whose reply was lost is not sent again (a script may have been run), and that a connection
+is closed by whatever interrupts it. What for certain was not run, as the server says by MOVED, ASK, TRYAGAIN,
+CLUSTERDOWN and LOADING, or as a connection shows that was refused by a cluster's node, is tried again until the
+deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
-    ConnectionError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -33,6 +33,7 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
@@ -64,7 +65,7 @@ _DENIED: Final = (
 )
 
 
-class _Unsent(Exception):  # noqa: N818 - it never leaves this module
+class _Unsent(Exception):
     """A connection could not be made: whatever was to be sent was not."""
 
 
@@ -110,7 +111,7 @@ class Wire:
         nonce = self._instance + next(self._requests).to_bytes(8, "big")
         behind = (len(keys), *keys, nonce, *arguments)
         try:
-            answer = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce)
+            answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce)
             if isinstance(answer, NoScriptError):
                 answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce)
         except _Unsent as unsent:
@@ -119,7 +120,7 @@ class Wire:
             failed = refusal(error)
         else:
             if not isinstance(answer, Exception):
-                return answer[1:]
+                return list(answer[1:])
             failed = refusal(answer)
         # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
         raise failed
@@ -185,9 +186,7 @@ class Wire:
             await self._links.rest(_REST_SECONDS)
         return self._slots[slot]
 
-    async def _exchange(
-        self, node: Node, command: tuple[Any, ...], nonce: bytes = b"", *, asking: bool = False
-    ) -> Any:
+    async def _exchange(self, node: Node, command: tuple[Any, ...], nonce: bytes = b"", *, asking: bool = False) -> Any:
         """Return a node's answer, or the error that it answered with; everything else closes the connection."""
         link = await self._links.take(node)
         clean = False
@@ -229,9 +228,9 @@ def _slot_map(answer: Any, asked: Node) -> dict[int, Node]:
 
 
 def _check_canary(answer: Any, nonce: bytes) -> None:
-    """See that an answer is the one to this request: a fault of a driver or a proxy ends here and tells nobody's text."""
+    """See that an answer is the one to this request: a fault of a driver or a proxy ends here and tells nothing."""
     if not isinstance(answer, list) or not answer or answer[0] != nonce:
-        raise ConnectionError("a reply that belongs to another request")
+        raise RedisConnectionError("a reply that belongs to another request")
 
 
 # --- what a server has to be -----------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ def check_server(settings: dict[str, str], *, cluster: bool) -> None:
     version = settings.get("redis_version", "0")
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
         raise DecisionHistorySchemaUnsupported(
-            f"the server speaks as Redis {version}; Redis {OLDEST[0]}.{OLDEST[1]} or Valkey 7.2 is the oldest that will do"
+            f"the server speaks as Redis {version}; it has to be Redis {OLDEST[0]}.{OLDEST[1]} or Valkey 7.2 at least"
         )
     mode = settings.get("redis_mode", settings.get("server_mode", ""))
     if mode == "sentinel":
@@ -296,8 +295,8 @@ def refusal(error: BaseException | None) -> StorageError:
         )
     if isinstance(error, _DENIED):
         return DecisionHistoryStorageUnsafe(
-            "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, the commands that the scripts "
-            "use, and all keys that begin with minutebook",
+            "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
+            "and all keys that begin with minutebook",
             problem="denied",
         )
     if isinstance(error, ResponseError):
@@ -307,8 +306,8 @@ def refusal(error: BaseException | None) -> StorageError:
         told = code[0] if code else type(error).__name__
         return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
     return DecisionHistoryStorageFailed(
-        f"the connection to the server failed ({type(error).__name__}); a write under way may have been made: ask for its "
-        "receipt, or repeat it with the same idempotency id",
+        f"the connection to the server failed ({type(error).__name__}); a write under way may have been made: ask for "
+        "its receipt, or repeat it with the same idempotency id",
         problem="connection",
     )
 
