@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.stores.hosts import ThreadedHost
+from tests.stores.redis_lab import REDIS, frozen_journal
 
 from minutebook.conversation import Conversation
 from minutebook.model.bounds import StoreBounds
@@ -19,8 +20,8 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KINDS = ("RAM", "SQLite", "hosted")
-BOUNDED = ("RAM", "SQLite")
+KINDS = ("RAM", "SQLite", "hosted", *REDIS)
+BOUNDED = ("RAM", "SQLite", *REDIS)
 
 
 def open_journal(
@@ -39,6 +40,8 @@ def open_journal(
     if kind == "hosted":
         bound = bounds.max_retained_bytes if bounds else None
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
+    if kind in REDIS:
+        return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
 

@@ -60,7 +60,7 @@ class Address:
         client_options: Mapping[str, Any] | None,
     ) -> None:
         """Read a URL; see `RedisStore` for what each option means."""
-        from redis.connection import parse_url
+        from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 
         plain, hosts, self.cluster = _read(url)
         if cluster is not None and cluster is not self.cluster:

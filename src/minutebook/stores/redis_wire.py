@@ -150,9 +150,9 @@ class Wire:
                 raise
             asking = False
             if isinstance(answer, MovedError):
-                node = self._slots[slot] = Node(answer.host or node.host, answer.port)
+                node = self._slots[slot] = _told(answer, node)
             elif isinstance(answer, AskError):
-                node, asking = Node(answer.host or node.host, answer.port), True
+                node, asking = _told(answer, node), True
             elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent)):
                 return answer
             if time.monotonic() > deadline:
@@ -217,6 +217,12 @@ class Wire:
         settings = _settings(info)
         check_server(settings, cluster=self.cluster)
         self._durable[node] = settings.get("aof_enabled") == "1" and synced == [b"appendfsync", b"always"]
+
+
+def _told(answer: AskError, asked: Node) -> Node:
+    """Return where a node sends on; without a host that is its own."""
+    host, port = answer.node_addr
+    return Node(str(host) or asked.host, int(port))
 
 
 def _slot_map(answer: Any, asked: Node) -> dict[int, Node]:
