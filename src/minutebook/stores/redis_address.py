@@ -27,8 +27,10 @@ _SCHEMES: Final = {
     "valkey+cluster": ("redis", True),
     "valkeys+cluster": ("rediss", True),
 }
-_OURS: Final = ("host", "port", "path", "url", "protocol", "retry", "decode_responses", "encoding", "parser_class")
-"""What redis-py would take and is not asked for: the URL says it, or it has to be as it is."""
+_OURS: Final = ("host", "port", "path", "url")
+_FIXED: Final = ("protocol", "retry", "decode_responses", "encoding", "parser_class")
+_TIMES: Final = ("socket_timeout", "socket_connect_timeout", "timeout", "max_connections")
+"""What redis-py would take and is not told: the URL says it, it has to be as it is, or `RedisStore` takes it."""
 
 SCHEMES: Final = "redis://, rediss://, valkey://, valkeys://, unix:// and, with +cluster, redis+cluster:// and so on"
 
@@ -90,12 +92,11 @@ class Address:
         """Return what every connection is made with."""
         from redis.backoff import NoBackoff
 
-        for name in given:
-            if name in _OURS:
-                raise InvalidOption(f"client_options may not hold {name}; see the URL and RedisStore", option=name)
+        for name in (*_OURS, *_FIXED, *_TIMES):
+            if name in given or (name in said and name not in _OURS):
+                raise InvalidOption(f"{name} is given to no connection; see the options of RedisStore", option=name)
         # No command is sent twice by the client: whether a write that got no reply was done is for the journal to ask.
         return {
-            "socket_timeout": self.timeout,
             "socket_connect_timeout": self.timeout,
             **said,
             **given,

@@ -89,8 +89,13 @@ class _AsyncLink:
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = self._connection
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        return [await _reply(connection) for _ in commands]
+        try:
+            # One deadline over all of it. redis-py's own for sending would start a task, which outlives what it sends.
+            async with asyncio.timeout(self.home.seconds):
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                return [await _reply(connection) for _ in commands]
+        except TimeoutError:
+            raise RedisTimeout("no reply in time") from None
 
     async def drop(self) -> None:
         with contextlib.suppress(RuntimeError):  # its loop has ended, and the connection with it
@@ -121,15 +126,15 @@ class AsyncLinks:
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
-            mine = self._loops[loop] = _Loop(self._address.max_connections)
+            mine = self._loops[loop] = _Loop(self._address)
         try:
-            async with asyncio.timeout(self._address.timeout):
+            async with asyncio.timeout(mine.seconds):
                 await mine.room.acquire()
         except TimeoutError:
             raise RedisTimeout("no connection became free in time") from None
         idle = mine.idle.get(node)
         try:
-            return idle.pop() if idle else _AsyncLink(_made(_ASYNC, self._address, node, AsyncRetry), mine)
+            return idle.pop() if idle else _AsyncLink(_made(_ASYNC, self._address, node, AsyncRetry, None), mine)
         except BaseException:
             mine.room.release()
             raise
@@ -157,10 +162,11 @@ class AsyncLinks:
 class _Loop:
     """One event loop's connections."""
 
-    __slots__ = ("idle", "room")
+    __slots__ = ("idle", "room", "seconds")
 
-    def __init__(self, places: int) -> None:
-        self.room = asyncio.Semaphore(places)
+    def __init__(self, address: Address) -> None:
+        self.seconds = address.timeout
+        self.room = asyncio.Semaphore(address.max_connections)
         self.idle: dict[Node, list[Link]] = {}
 
 
@@ -214,7 +220,7 @@ class BlockingLinks:
         try:
             with contextlib.suppress(IndexError):
                 return self._idle.setdefault(node, []).pop()
-            return _BlockingLink(_made(_BLOCKING, self._address, node, Retry))
+            return _BlockingLink(_made(_BLOCKING, self._address, node, Retry, self._address.timeout))
         except BaseException:
             self._room.release()
             raise
@@ -236,9 +242,9 @@ class BlockingLinks:
                 await links.pop().drop()
 
 
-def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any) -> Any:
+def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any, seconds: float | None) -> Any:
     """Return a connection that is not connected yet."""
-    options = dict(address.connect)
+    options = address.connect | {"socket_timeout": seconds}
     options["retry"] = retry(options.pop("backoff"), 0)
     kind = kinds[2] if address.socket else kinds[1] if address.secure else kinds[0]
     if not address.socket:
