@@ -195,9 +195,9 @@ class Cluster:
         """Return the server that has a key's slot."""
         slot = self.servers[0].ask("CLUSTER KEYSLOT", key)
         living = next(server for server in self.servers if server.process and server.process.poll() is None)
-        for (first, last), entry in living.ask("CLUSTER SLOTS").items():
+        for first, last, (_, port, *_), *_ in living.ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
-                return next(server for server in self.servers if server.port == int(entry["primary"][1]))
+                return next(server for server in self.servers if server.port == port)
         raise AssertionError("no master has the slot")
 
 

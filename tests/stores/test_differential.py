@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from tests.stores.hosts import ThreadedHost
+from tests.stores.redis_lab import REDIS, frozen_journal
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -39,6 +40,8 @@ from minutebook.testing.conformance.samples import FORMAT, answer, result, say
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 SEQUENCES = 5_000 if PROVE else 400
+ON_SERVERS = 1 if PROVE else 8
+"""Every how many sequences are told to real servers too."""
 LOST_REPLIES = 10_000 if PROVE else 300
 
 NAMES = ("a", "A", "a:b", "\u00e9", "e\u0301", "a%", "a ")
@@ -145,6 +148,10 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
                 "SQLite": SQLiteJournal(path, bounds, clock=self.clock, blocking=True),
                 "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
+            if self.number % ON_SERVERS == 0:
+                for kind in REDIS:
+                    salt = f"{path} {self.number}"
+                    journals[kind] = frozen_journal(kind, salt, bounds, self.clock, blocking=True)
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)
                 journals["hosted"] = hosted

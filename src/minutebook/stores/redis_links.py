@@ -80,12 +80,23 @@ class _AsyncLink:
 
     async def open(self) -> bool:
         connection = self._connection
-        if connection.is_connected and await connection.can_read():
+        if connection.is_connected and await self._spoiled():
             await self.drop()
         if connection.is_connected:
             return False
-        await connection.connect()
+        try:
+            async with asyncio.timeout(self.home.seconds):
+                await connection.connect()
+        except TimeoutError:
+            raise RedisTimeout("no connection in time") from None
         return True
+
+    async def _spoiled(self) -> bool:
+        """Return whether the other side ended it, or something waits there that nobody asked for."""
+        try:
+            return bool(await self._connection.can_read())
+        except (RedisError, OSError):
+            return True
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = self._connection
@@ -178,12 +189,18 @@ class _BlockingLink:
 
     async def open(self) -> bool:
         connection = self._connection
-        if connection.is_connected and connection.can_read():
+        if connection.is_connected and self._spoiled():
             await self.drop()
         if connection.is_connected:
             return False
         connection.connect()
         return True
+
+    def _spoiled(self) -> bool:
+        try:
+            return bool(self._connection.can_read())
+        except (RedisError, OSError):
+            return True
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = self._connection
