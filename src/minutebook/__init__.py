@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from minutebook.stores.opening import (
         HostStore,
         MemoryStore,
+        PostgresStore,
         RedisStore,
         SQLiteStore,
         create_sqlite_decision_history_store,
@@ -222,6 +223,7 @@ __all__ = [
     "Outcome",
     "PairingViolation",
     "PendingApproval",
+    "PostgresStore",
     "Program",
     "ProposedCall",
     "ProviderContextCount",
@@ -313,6 +315,7 @@ _HOMES = {
     "OpenAIDecisionProvider": "minutebook.decisions",
     "Outcome": "minutebook.runtime",
     "PendingApproval": "minutebook.runtime",
+    "PostgresStore": "minutebook.stores.opening",
     "Program": "minutebook.runtime",
     "ProposedCall": "minutebook.model.decisions",
     "ProviderContextCount": "minutebook.model.events",

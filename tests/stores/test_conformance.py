@@ -8,11 +8,11 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.stores import hosts
+from tests.stores import hosts, postgres_lab
 from tests.stores.redis_lab import frozen_journal
 from tests.stores.remote_lab import LabRemote
 
@@ -96,6 +96,25 @@ class TestRedisCluster(TestRedis):
 
 
 class TestRedisClusterBlocking(TestRedisCluster):
+    """Without one."""
+
+    blocking = True
+
+
+class TestPostgres(JournalConformance):
+    """On a real server, with an event loop."""
+
+    blocking = False
+
+    @pytest.fixture(autouse=True)
+    def _schema(self, tmp_path: Path) -> None:
+        self.names = (f"{tmp_path} {number}" for number in itertools.count())
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return cast("Journal", postgres_lab.journal(next(self.names), bounds, clock, blocking=self.blocking))
+
+
+class TestPostgresBlocking(TestPostgres):
     """Without one."""
 
     blocking = True

@@ -1,5 +1,5 @@
 """
-The stores that hosts open by name: in RAM, in a SQLite file, on a Redis server, in their own database, and by a URL.
+The stores that hosts open by name: in RAM, in a SQLite file, on a server, in a database of their own, and by a URL.
 
 Each is `JournalStore` over one journal; what is decided here is only defaults. A journal and its driver are loaded when
 a store is opened on it.
@@ -196,6 +196,54 @@ class HostStore(JournalStore):
         super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace, clock=clock)
 
 
+class PostgresStore(JournalStore):
+    """
+    A store in one schema of a PostgreSQL database, for any number of hosts.
+
+    Nothing is connected here; the first call does, and makes the tables where they are missing. Each new connection is
+    looked at: a standby, a database whose encoding is not UTF8, and `synchronous_commit`, `fsync` or `full_page_writes`
+    that are off are refused. It works through PgBouncer in transaction mode.
+
+    Args:
+        url: `postgresql://user:password@host/database`, or `key=value …` as libpq reads it. With several hosts the one
+            that can be written to is taken.
+        namespace: the tenant or application, from trusted configuration; here or in the history's options.
+        schema: where the tables are: lower-case letters, digits and `_`.
+        timeout: how many seconds a call may take, its connection included.
+        max_connections: how many at once, for each event loop; one is enough for any number of open turns.
+        max_sessions: the most conversations of the namespace.
+        max_bytes: the most payload bytes of the namespace.
+        max_retained_bytes: the most payload bytes of one conversation.
+        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds, by the
+            server's clock.
+
+    A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
+
+    Raises:
+        InvalidOption: no connection string, or an option out of its range; or psycopg is not installed.
+        InvalidId: a namespace that no store can hold.
+    """
+
+    _colour = "asynchronous"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        schema: str = "minutebook",
+        timeout: float = 30.0,
+        max_connections: int = 8,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = postgres_journal(url, schema, timeout, max_connections, bounds, blocking=False)
+        super().__init__(journal, namespace=namespace)
+
+
 def create_sqlite_decision_history_store(
     filename: str | os.PathLike[str] | None = None,
     *,
@@ -311,6 +359,24 @@ def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Call
             option="store",
         )
     return HostedJournal(store, max_retained_bytes=max_retained_bytes, clock=clock)
+
+
+def postgres_journal(
+    url: str, schema: str, timeout: float, max_connections: int, bounds: StoreBounds, *, blocking: bool
+) -> RemoteJournal:
+    """Return the journal of a schema; with `blocking` none of its methods suspends."""
+    try:
+        from minutebook.stores.postgres import PostgresRemote
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "psycopg":
+            raise
+        raise InvalidOption(
+            "PostgresStore needs psycopg, which is not installed: pip install 'minutebook[postgres]'", option="url"
+        ) from None
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    remote = PostgresRemote(url, schema=schema, timeout=timeout, max_connections=max_connections, blocking=blocking)
+    return RemoteJournal(remote, bounds)
 
 
 def sqlite_journal(

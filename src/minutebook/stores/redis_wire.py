@@ -221,8 +221,8 @@ class Wire:
 
 def _told(answer: AskError, asked: Node) -> Node:
     """Return where a node sends on; without a host that is its own."""
-    host, port = answer.node_addr
-    return Node(str(host) or asked.host, int(port))
+    host, _, port = str(answer.args[0]).rpartition(" ")[2].rpartition(":")
+    return Node(host or asked.host, int(port))
 
 
 def _slot_map(answer: Any, asked: Node) -> dict[int, Node]:

@@ -16,6 +16,7 @@ from minutebook.stores.opening import (
     RedisOptions,
     host_journal,
     memory_journal,
+    postgres_journal,
     redis_journal,
     sqlite_journal,
     store_bounds,
@@ -182,6 +183,27 @@ class HostStore(JournalStore):
     ) -> None:
         journal = host_journal(store, max_retained_bytes, clock)
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
+
+
+class PostgresStore(JournalStore):
+    """A store in one schema of a PostgreSQL database, for any number of hosts: see `minutebook.PostgresStore`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        schema: str = "minutebook",
+        timeout: float = 30.0,
+        max_connections: int = 8,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = postgres_journal(url, schema, timeout, max_connections, bounds, blocking=True)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
 
 
 def create_sqlite_decision_history_store(
