@@ -70,7 +70,7 @@ def content(server: Server) -> dict[bytes, Any]:
 HOSTILE = ("a", "a}b", "{a}", "}{", "{}", "a\nb", "\r\nQUIT\r\n", "\u00e9{", "{\U0001f600}", "*", "a:b", "x" * 512)
 
 
-def test_o46_i32_keys_of_a_conversation_are_in_one_slot(server: Server) -> None:
+def test_o46_i32_v06_keys_of_a_conversation_are_in_one_slot(server: Server) -> None:
     """Whatever braces and line breaks ids hold, a namespace's bucket is one slot, and no id is in a key (O-46, 9)."""
     from redis.crc import key_slot
 
@@ -443,7 +443,7 @@ async def tenants(store: Any, calls: int, counts: dict[str, int], between: Proxy
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
-def test_i19_a14_no_reply_reaches_another_caller(server: Server, figure: Callable[[str], None]) -> None:
+def test_i19_v14_no_reply_reaches_another_caller(server: Server, figure: Callable[[str], None]) -> None:
     """Through a proxy that delays replies, a fifth of the calls cancelled: nobody reads a foreign byte (I-19, A14)."""
     counts = dict.fromkeys(("read", "cancelled", "foreign", "failed"), 0)
     calls = 100_000 if PROVE else 2_000
@@ -843,7 +843,7 @@ def test_b2_a_conversation_on_a_shared_server(kind: str) -> None:
         ("max_sessions", {"max_sessions": 0}),
     ],
 )
-def test_a8_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
+def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
     """Nothing that is no option is passed over: it is refused by its name before anything is connected (A8, 118)."""
     pytest.importorskip("redis")
     for face in (minutebook, sync):
