@@ -61,8 +61,13 @@ def journal(url: str, bounds: StoreBounds | None = None, *, blocking: bool = Tru
 
 
 def content(server: Server) -> dict[bytes, Any]:
-    """Return all that a server holds, as it would be copied."""
-    return {key: server.ask("DUMP", key) for key in sorted(server.ask("KEYS", "*"))}
+    """Return all that a server holds, by value: tables have no order."""
+    reads = {b"hash": ("HGETALL",), b"zset": ("ZRANGE", 0, -1, "WITHSCORES"), b"string": ("GET",)}
+    found: dict[bytes, Any] = {}
+    for key in sorted(server.ask("KEYS", "*")):
+        command, *more = reads[server.ask("TYPE", key)]
+        found[key] = server.ask(command, key, *more)
+    return found
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
