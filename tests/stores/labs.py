@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.postgres_lab import POSTGRES
 from tests.stores.redis_lab import REDIS, frozen_journal
 
 from minutebook.conversation import Conversation
@@ -20,8 +22,9 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KINDS = ("RAM", "SQLite", "hosted", *REDIS)
-BOUNDED = ("RAM", "SQLite", *REDIS)
+SERVERS = (*POSTGRES, *REDIS)
+KINDS = ("RAM", "SQLite", "hosted", *SERVERS)
+BOUNDED = ("RAM", "SQLite", *SERVERS)
 
 
 def open_journal(
@@ -40,6 +43,8 @@ def open_journal(
     if kind == "hosted":
         bound = bounds.max_retained_bytes if bounds else None
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
+    if kind in POSTGRES:
+        return postgres_lab.journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
     if kind in REDIS:
         return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)

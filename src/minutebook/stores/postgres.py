@@ -21,6 +21,7 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.model.bounds import check_count
+from minutebook.model.clock import read_clock
 from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
@@ -175,7 +176,7 @@ class PostgresRemote:
             StorageError: see `_translated`.
         """
         number = nonce()
-        clock = self._clock() if self._clock is not None else None
+        clock = read_clock(self._clock) if self._clock is not None else None
 
         async def work(line: Line) -> Row:
             return await line.ask(statement, self._schema, (number, clock, *values))

@@ -33,6 +33,7 @@ from minutebook.errors import (
     StoreClosed,
 )
 from minutebook.model.bounds import MAX_COUNT, StoreBounds
+from minutebook.model.clock import read_clock
 from minutebook.model.cuts import leaving
 from minutebook.model.entries import damaged
 from minutebook.model.keys import ConversationKey, check_id
@@ -205,7 +206,8 @@ class RemoteJournal:
         """Release what the remote opened; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            await self._remote.close()
+            if os.getpid() == self._process:  # in a forked child its connections are the parent's
+                await self._remote.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -441,7 +443,7 @@ class RemoteJournal:
 
     def _now(self) -> int | None:
         """Return the server's time by reckoning; `None` before its first reply."""
-        return None if self._time is None else self._time[0] + self._ticks() - self._time[1]
+        return None if self._time is None else self._time[0] + read_clock(self._ticks) - self._time[1]
 
     def _remembered(self, key: ConversationKey, *, guess: bool) -> Look | None:
         """Return the conversation as it was heard of last, at the present time; `None` where a look is needed."""
@@ -466,7 +468,7 @@ class RemoteJournal:
             DecisionHistoryRegressed: the server had told of a newer version before it was asked.
         """
         with self._lock:
-            self._time = (look.now, self._ticks())
+            self._time = (look.now, read_clock(self._ticks))
             self._heard += 1
             known = self._known.pop(key, None)
             if known is None or look.header is None or known.header.created != look.header.created:
