@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
 from minutebook.model.keys import check_id
+from minutebook.model.shown import type_alone
 from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 
@@ -327,8 +328,7 @@ class RedisOptions(NamedTuple):
     max_connections: int
     client_options: Mapping[str, Any] | None
 
-    def __repr__(self) -> str:
-        return "RedisOptions()"  # among them are passwords
+    __repr__ = type_alone  # among them are passwords
 
 
 def redis_journal(url: str, options: RedisOptions, bounds: StoreBounds, *, blocking: bool) -> RemoteJournal:

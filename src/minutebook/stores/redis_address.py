@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import check_count
+from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,8 @@ class Node(NamedTuple):
 
     host: str
     port: int
+
+    __repr__ = type_alone
 
 
 class Address:
