@@ -11,6 +11,7 @@ from typing import Any
 from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
 from tests.stores.postgres_lab import POSTGRES
+from tests.stores.redis_lab import REDIS, frozen_journal
 
 from minutebook.conversation import Conversation
 from minutebook.model.bounds import StoreBounds
@@ -21,8 +22,9 @@ from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
-KINDS = ("RAM", "SQLite", "hosted", *POSTGRES)
-BOUNDED = ("RAM", "SQLite", *POSTGRES)
+SERVERS = (*POSTGRES, *REDIS)
+KINDS = ("RAM", "SQLite", "hosted", *SERVERS)
+BOUNDED = ("RAM", "SQLite", *SERVERS)
 
 
 def open_journal(
@@ -43,6 +45,8 @@ def open_journal(
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
     if kind in POSTGRES:
         return postgres_lab.salted_journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
+    if kind in REDIS:
+        return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
 

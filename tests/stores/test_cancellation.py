@@ -217,7 +217,7 @@ def test_i18_cut_at_any_await(kind: str, method: Method, cut: Cut, tmp_path: Pat
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.value)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
-@pytest.mark.parametrize("kind", ["RAM", "SQLite", "Postgres"] if not PROVE else KINDS)
+@pytest.mark.parametrize("kind", ["RAM", "SQLite", "Postgres", "Redis"] if not PROVE else KINDS)
 def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
     """Under asyncio: a cancelled task, an expired timeout, a closed and an interrupted coroutine (I-18)."""
 

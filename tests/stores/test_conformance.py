@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.stores import hosts, postgres_lab
+from tests.stores.redis_lab import frozen_journal
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import InvalidOption, PairingViolation
@@ -69,6 +71,34 @@ class TestRemote(JournalConformance):
 
     async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
         return RemoteJournal(LabRemote(clock), bounds, ticks=clock)
+
+
+class TestRedis(JournalConformance):
+    """On a real server, with an event loop."""
+
+    kind = "Redis"
+    blocking = False
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return frozen_journal(self.kind, f"{uuid.uuid4()}", bounds, clock, blocking=self.blocking)
+
+
+class TestRedisBlocking(TestRedis):
+    """Without one."""
+
+    blocking = True
+
+
+class TestRedisCluster(TestRedis):
+    """On a real cluster of three masters and three replicas, with an event loop."""
+
+    kind = "Redis cluster"
+
+
+class TestRedisClusterBlocking(TestRedisCluster):
+    """Without one."""
+
+    blocking = True
 
 
 class TestPostgres(JournalConformance):

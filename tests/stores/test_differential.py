@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.redis_lab import REDIS, frozen_journal
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -40,6 +41,8 @@ from minutebook.testing.conformance.samples import FORMAT, answer, result, say
 
 PROVE = os.environ.get("MINUTEBOOK_PROVE") == "1"
 SEQUENCES = 5_000 if PROVE else 400
+ON_SERVERS = 1 if PROVE else 8
+"""Every how many sequences are told to real servers too."""
 LOST_REPLIES = 10_000 if PROVE else 300
 
 NAMES = ("a", "A", "a:b", "\u00e9", "e\u0301", "a%", "a ")
@@ -146,8 +149,11 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
                 "SQLite": SQLiteJournal(path, bounds, clock=self.clock, blocking=True),
                 "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
-            if PROVE or self.number % 8 == 0:  # on a server a story takes some twenty times as long
+            if self.number % ON_SERVERS == 0:  # on a server a story takes some twenty times as long
                 journals["Postgres"] = postgres_lab.salted_journal(f"{path}", bounds, self.clock, blocking=True)
+                for kind in REDIS:
+                    salt = f"{path} {self.number}"
+                    journals[kind] = frozen_journal(kind, salt, bounds, self.clock, blocking=True)
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)
                 journals["hosted"] = hosted
@@ -280,7 +286,7 @@ def test_i21_all_stores_give_the_same_answers(path: Path, figure: Callable[[str]
     begun = sum(cut > 0 for cut in cuts)
     figure(
         f"{len(seen):,} sequences told to RAM, SQLite, the journal over a server and a hosted one, "
-        f"{sum(PROVE or number % 8 == 0 for number in seen):,} of them to Postgres, 0 differences; "
+        f"{sum(number % ON_SERVERS == 0 for number in seen):,} of them to Postgres and Redis, 0 differences; "
         f"{len(cuts):,} records proved, {begun:,} of them cut"
     )
     assert len(seen) >= SEQUENCES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minutebook.errors import BlockingMismatch
 from minutebook.model.colours import Closing
@@ -13,9 +13,11 @@ from minutebook.stores.opening import (
     DECISION_BYTES,
     DECISION_SESSIONS,
     DECISION_TTL_SECONDS,
+    RedisOptions,
     host_journal,
     memory_journal,
     postgres_journal,
+    redis_journal,
     sqlite_journal,
     store_bounds,
     store_url,
@@ -25,7 +27,7 @@ from minutebook.sync.driving import Over, blocking, drive, plain, streaming
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
     from typing import NoReturn, Self
 
@@ -138,6 +140,29 @@ class SQLiteStore(JournalStore):
         bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
         journal = sqlite_journal(filename, database, namespace, bounds, clock, blocking=True)
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
+
+
+class RedisStore(JournalStore):
+    """A store on a Redis or Valkey server, or on a cluster of them: see `minutebook.RedisStore`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        cluster: bool | None = None,
+        timeout: float = 5.0,
+        max_connections: int = 16,
+        client_options: Mapping[str, Any] | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        options = RedisOptions(cluster, timeout, max_connections, client_options)
+        journal = redis_journal(url, options, bounds, blocking=True)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
 
 
 class HostStore(JournalStore):
