@@ -44,7 +44,7 @@ def open_journal(
         bound = bounds.max_retained_bytes if bounds else None
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
     if kind in POSTGRES:
-        return postgres_lab.journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
+        return postgres_lab.salted_journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
     if kind in REDIS:
         return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)

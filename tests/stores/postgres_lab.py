@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from tests.servers import postgres
 
 from minutebook.model.bounds import StoreBounds
+from minutebook.testing import drive
 
 POSTGRES = ("Postgres",)
 
@@ -34,8 +37,37 @@ def journal(
     clock: Callable[[], int] | None = None,
     **options: Any,
 ) -> Any:
-    """Return a journal; with a clock, the server's time is what that says."""
+    """Return a journal in a schema of its own; with a clock, the server's time is what that says."""
     from minutebook.stores.remote_journal import RemoteJournal
 
     made = remote(name, clock, **options)
     return RemoteJournal(made, bounds, ticks=clock) if clock else RemoteJournal(made, bounds)
+
+
+@functools.cache
+def _blocking_lines() -> Any:
+    """Return connections that all blocking labs of this process share: to connect costs more than most tests."""
+    made = remote("common", blocking=True, max_connections=32)
+    atexit.register(lambda: drive(made.close()))
+    return made._lines
+
+
+def salted_journal(name: str, bounds: StoreBounds | None, clock: Callable[[], int], *, blocking: bool) -> Any:
+    """Return a journal in a schema that all labs share; labs of one name share their conversations, and no others."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    salt = schema_of(name).encode()
+
+    class Salted(PostgresRemote):
+        async def _ask(self, statement: Any, *values: Any) -> Any:
+            return await super()._ask(statement, salt + values[0], *values[1:])
+
+        async def close(self) -> None:
+            if not blocking:
+                await super().close()
+
+    made = Salted(postgres.shared().url(), schema=schema_of("common"), clock=clock, blocking=blocking)
+    if blocking:
+        made._lines = _blocking_lines()
+    return RemoteJournal(made, bounds, ticks=clock)

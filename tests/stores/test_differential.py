@@ -150,7 +150,7 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
                 "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
             if self.number % ON_SERVERS == 0:  # on a server a story takes some twenty times as long
-                journals["Postgres"] = postgres_lab.journal(f"{path}", bounds, self.clock, blocking=True)
+                journals["Postgres"] = postgres_lab.salted_journal(f"{path}", bounds, self.clock, blocking=True)
                 for kind in REDIS:
                     salt = f"{path} {self.number}"
                     journals[kind] = frozen_journal(kind, salt, bounds, self.clock, blocking=True)

@@ -43,7 +43,7 @@ class Lab:
 
 
 def test_b1_a_known_conversation_costs_one_round_trip_a_write() -> None:
-    """Each write of a worker that knows the header is one: a step with its opening, its commits and its release (B1)."""
+    """A worker that knows the header writes in one: a step with its opening, its commits and its release (B1)."""
     journal, remote = Lab().worker()
     drive(append(journal, KEY, "one", say("q")))
     remote.trips = 0
@@ -74,7 +74,7 @@ def test_b1_a_stale_header_costs_one_more() -> None:
 
 
 def test_d22_what_is_only_remembered_refuses_nothing() -> None:
-    """A worker that remembers a held conversation looks before it says Busy, and one that remembers none before Absent."""
+    """A worker that remembers a held conversation, or a hold of its own, looks before it refuses (D22)."""
     lab = Lab()
     one, _ = lab.worker()
     two, _ = lab.worker()

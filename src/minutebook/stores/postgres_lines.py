@@ -91,7 +91,7 @@ class Address:
         """
         try:
             given = conninfo.conninfo_to_dict(text)
-        except (psycopg.Error, TypeError, ValueError):
+        except (psycopg.Error, AttributeError, TypeError, ValueError):
             # Its words may quote a piece of the text, and so of the password.
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"

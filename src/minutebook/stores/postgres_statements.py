@@ -89,8 +89,8 @@ INSERT INTO {schema}.version (version) VALUES (%b) ON CONFLICT (one) DO UPDATE S
 """)
 """Note the version that the tables have now; there is one row."""
 
-BEGIN: Final = Statement("BEGIN")
-"""Begin a migration."""
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED")
+"""Begin a migration; what others did while it waited for its turn is seen, whatever level the role has."""
 
 COMMIT: Final = Statement("COMMIT")
 """Make a migration's changes lasting."""
