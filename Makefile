@@ -64,8 +64,9 @@ $(STAMPS)/bench: $(STAMPS)/dev
 # What the crash and server tests use beside Python. Without it they say why they skip, and are counted.
 $(STAMPS)/tools:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& ! { command -v strace && command -v pgbouncer; } >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends strace e2fsprogs pgbouncer >/dev/null || true; \
+		&& ! { command -v strace && command -v pgbouncer && command -v redis-server; } >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends strace e2fsprogs pgbouncer redis-server \
+			>/dev/null || true; \
 	fi
 	@mkdir -p $(STAMPS) && touch $@
 

@@ -88,6 +88,10 @@ def until(fact: Callable[[], Any], what: str) -> Any:
         time.sleep(0.02)
 
 
+class PortTaken(BaseException):
+    """A server ended at once: somebody else was faster on its port."""
+
+
 class Server:
     """One server process with a folder of its own; it can be killed, stopped, and started again on what it kept."""
 
@@ -117,8 +121,15 @@ class Server:
         self.process = subprocess.Popen(
             [self.path, *given, *self.settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        until(lambda: self.ask("PING"), f"the server on port {self.port} answers")
+        until(self._answers, f"the server on port {self.port} answers")
         return self
+
+    def _answers(self) -> bool:
+        """Return whether it is this very server that answers; another one may have taken the port meanwhile."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise PortTaken
+        return bool(self.info("server")["process_id"] == self.process.pid)
 
     def ask(self, *command: object, **options: Any) -> Any:
         """Return the server's answer to a command."""
@@ -149,13 +160,38 @@ class Server:
 def single(*settings: str, name: str = "") -> Iterator[Server]:
     """Run a server of its own."""
     path = binary(name)
+    with _folder() as folder:
+        server = _started(lambda: [Server(path, folder, free_ports(1)[0], *settings)])[0]
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="minutebook-redis-"))
-    server = Server(path, folder, free_ports(1)[0], *settings)
     try:
-        yield server.start()
+        yield folder
     finally:
-        server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(make: Callable[[], list[Server]]) -> list[Server]:
+    """Return servers that run, made anew with other ports where one was taken."""
+    for _ in range(5):
+        servers = make()
+        try:
+            for server in servers:
+                server.start()
+        except BaseException as error:
+            for server in servers:
+                server.stop()
+            if not isinstance(error, PortTaken):
+                raise
+        else:
+            return servers
+    raise AssertionError("no port stayed free")
 
 
 class Cluster:
@@ -218,21 +254,20 @@ def shared(kind: str) -> Server | Cluster:
 def cluster(*settings: str, name: str = "") -> Iterator[Cluster]:
     """Run a cluster of its own."""
     path = binary(name)
-    folder = Path(tempfile.mkdtemp(prefix="minutebook-cluster-"))
     common = (
         *("--cluster-enabled", "yes"),
         *("--cluster-node-timeout", "2000"),
         *("--repl-diskless-sync-delay", "0"),
         *("--cluster-replica-no-failover", "no"),
     )
-    servers = [Server(path, folder / str(port), port, *common, *settings) for port in free_ports(NODES)]
-    try:
-        for server in servers:
-            server.start()
-        made = Cluster(servers)
-        made.join()
-        yield made
-    finally:
-        for server in servers:
-            server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with _folder() as folder:
+        servers = _started(
+            lambda: [Server(path, folder / str(port), port, *common, *settings) for port in free_ports(NODES)]
+        )
+        try:
+            made = Cluster(servers)
+            made.join()
+            yield made
+        finally:
+            for server in servers:
+                server.stop()

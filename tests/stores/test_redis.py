@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import Server, binaries, cluster, shared, single, until
 from tests.stores.labs import PROVE, chat, in_threads, said
 from tests.stores.redis_lab import address
+from tests.stores.test_exclusion import Held, Refused, violations
 
 import minutebook
 from minutebook import sync
@@ -213,6 +215,10 @@ def test_b2_durability_is_told_as_the_server_has_it(server: Server) -> None:
     assert durable(f"redis://app:word@127.0.0.1:{server.port}") is False
     server.ask("CONFIG", "SET", "appendonly", "no")
     assert durable(server.url) is False
+    server.ask("ACL", "SETUSER", "app", "-info")
+    assert unfit(f"redis://app:word@127.0.0.1:{server.port}").problem == "denied"
+    server.ask("ACL", "SETUSER", "app", "+info", "-evalsha")
+    assert unfit(f"redis://app:word@127.0.0.1:{server.port}").problem == "denied"
 
 
 # --- failures of the server ------------------------------------------------------------------------------------------
@@ -583,6 +589,41 @@ def test_i13_bad_input_65_paused_holder_writes_nothing_after_recover(
     figure(f"{number + 1} stops, {recovered} recoveries, {told.count('fenced')} fenced, 0 late writes")
 
 
+_WORKERS = """
+import sys
+import msgspec
+from tests.stores.labs import in_threads
+from tests.stores.test_exclusion import work
+from tests.stores.test_redis import journal
+
+store, first, attempts = journal(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+seeds = range(first, first + 4)
+diaries = in_threads([lambda seed=seed: work(store, seed, ["a", "b:c"], attempts) for seed in seeds])
+print(msgspec.json.encode([[type(each).__name__, each] for diary in diaries for each in diary]).decode())
+"""
+
+
+@pytest.mark.timeout(3_600 if PROVE else 300)
+def test_i10_one_live_decision_over_processes(server: Server, figure: Callable[[str], None]) -> None:
+    """16 workers in 4 processes behind a proxy that delays: no two holds overlap, every Busy has a holder (I-10)."""
+    attempts = 2_000 if PROVE else 40
+    with proxy(server.port) as between:
+        between.delay = (0, 0.002)
+        commands = [
+            [sys.executable, "-c", _WORKERS, between.url, f"{4 * number}", f"{attempts}"] for number in range(4)
+        ]
+        root = Path(__file__).parents[2]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) for command in commands]
+        told = [process.communicate()[0] for process in processes]
+    kinds = {"Held": Held, "Refused": Refused}
+    history = [msgspec.convert(fields, kinds[kind]) for each in told for kind, fields in msgspec.json.decode(each)]
+    assert len(history) == 16 * attempts
+    assert violations(history) == []
+    holds = sum(isinstance(event, Held) for event in history)
+    assert 16 < holds < len(history)
+    figure(f"{len(history):,} attempts of 16 workers in 4 processes through a proxy, {holds:,} holds, 0 violations")
+
+
 def test_i17_use_after_fork_is_refused(server: Server) -> None:
     """A child may not use what its parent opened, and the parent goes on (I-17, 64)."""
     store = sync.RedisStore(server.url, namespace="lab")
@@ -829,6 +870,17 @@ def test_b2_a_conversation_on_a_shared_server(kind: str) -> None:
             turn.respond(said("You are welcome."))
         assert store.totals().conversations == 1
         store.verify(store.key("order"))
+
+
+def test_b2_socket_in_the_file_system() -> None:
+    """A server behind a Unix socket is reached by its path (SPEC B2)."""
+    with (
+        single("--unixsocket", "sock") as server,  # in the server's own folder
+        sync.RedisStore(f"unix://{server.folder}/sock", namespace="lab") as store,
+    ):
+        talk = sync.Conversation(store, "chat", format="openai-chat")
+        talk.append([{"role": "user", "content": "hi"}])
+        assert server.ask("KEYS", "*")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ a store is opened on it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
@@ -320,7 +322,7 @@ def memory_journal(bounds: StoreBounds, clock: Callable[[], int]) -> MemoryJourn
     return MemoryJournal(bounds, clock=clock)
 
 
-class RedisOptions(NamedTuple):
+class RedisOptions(msgspec.Struct, frozen=True):
     """How a `RedisStore` reaches its server; see there."""
 
     cluster: bool | None
@@ -345,7 +347,9 @@ def redis_journal(url: str, options: RedisOptions, bounds: StoreBounds, *, block
     from minutebook.stores.remote_journal import RemoteJournal
 
     bounded = bounds.max_sessions is not None or bounds.max_bytes is not None
-    return RemoteJournal(RedisRemote(Address(url, **options._asdict()), bounded=bounded, blocking=blocking), bounds)
+    return RemoteJournal(
+        RedisRemote(Address(url, **msgspec.structs.asdict(options)), bounded=bounded, blocking=blocking), bounds
+    )
 
 
 def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int]) -> HostedJournal:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import struct
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -70,6 +71,7 @@ class RedisRemote:
         self._wire = Wire(address, blocking=blocking)
         self._bounded = bounded
         self._buckets: OrderedDict[str, int] = OrderedDict()
+        self._sweeps = itertools.count()
 
     @property
     def durable(self) -> bool:
@@ -121,13 +123,17 @@ class RedisRemote:
         return found
 
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
-        """See `Remote.stale`. With 64 buckets each gives its own, the least recent of all first."""
+        """See `Remote.stale`. With 64 buckets it asks one after the other until it has enough, and each time others."""
         buckets = await self._laid_out(namespace, guess=False)
         found: list[tuple[str, Look]] = []
-        for bucket in range(buckets):
-            now, ids = await self._run(lua.STALE, (namespace, buckets, bucket), ttl_ms, rows)
+        begun = next(self._sweeps)
+        for bucket in range(begun, begun + buckets):
+            place = (namespace, buckets, bucket % buckets)
+            now, ids = await self._run(lua.STALE, place, ttl_ms, rows - len(found))
             found += [(name.decode(), _look(now, head)) for name, head in _pairs(ids)]
-        return sorted(found, key=_last_written)[:rows]
+            if len(found) >= rows:
+                break
+        return found
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the expired conversations, in slices."""
@@ -314,8 +320,3 @@ def _entries(rows: Sequence[bytes], start: int, step: int) -> list[Entry]:
 
 def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _last_written(found: tuple[str, Look]) -> int:
-    header = found[1].header
-    return header.touched if header is not None else 0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import check_count
@@ -36,7 +38,7 @@ _TIMES: Final = ("socket_timeout", "socket_connect_timeout", "timeout", "max_con
 SCHEMES: Final = "redis://, rediss://, valkey://, valkeys://, unix:// and, with +cluster, redis+cluster:// and so on"
 
 
-class Node(NamedTuple):
+class Node(msgspec.Struct, frozen=True):
     """A server's host and port; of one behind a socket in the file system, neither counts."""
 
     host: str

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis import asyncio as aredis
@@ -130,13 +129,15 @@ class AsyncLinks:
     def __init__(self, address: Address) -> None:
         """Connect nothing yet."""
         self._address = address
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def take(self, node: Node) -> Link:
         """See `Links.take`."""
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
+            for ended in [each for each in list(self._loops) if each.is_closed()]:
+                self._loops.pop(ended, None)  # its connections ended with it
             mine = self._loops[loop] = _Loop(self._address)
         try:
             async with asyncio.timeout(mine.seconds):

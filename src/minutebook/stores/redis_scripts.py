@@ -30,6 +30,8 @@ from typing import Final
 
 import msgspec
 
+from minutebook.model.shown import type_alone
+
 SCHEMA: Final = 1
 """The version of what is written above."""
 
@@ -41,6 +43,8 @@ class Script(msgspec.Struct, frozen=True):
     sha: str
     keys: int
     """How many KEYS it takes."""
+
+    __repr__ = type_alone
 
 
 CLOCK: Final = """

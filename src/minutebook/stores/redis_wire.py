@@ -171,6 +171,8 @@ class Wire:
             for node in dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)):
                 try:
                     answer = await self._exchange(node, ("CLUSTER", "SLOTS"))
+                except _DENIED:
+                    raise
                 except (_Unsent, RedisError, OSError) as error:
                     failed = error
                     continue
