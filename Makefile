@@ -63,10 +63,13 @@ $(STAMPS)/bench: $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
-# What the crash tests use beside Python. Without it they say why they skip, and are counted; `.ci/run` goes no further.
+# What the crash and server tests use beside Python. Without it they say why they skip, and are counted; `.ci/run` goes no
+# further without strace.
 $(STAMPS)/tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v strace >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq strace e2fsprogs >/dev/null || true; \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& ! { command -v strace && command -v pgbouncer && command -v redis-server; } >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends strace e2fsprogs pgbouncer redis-server \
+			>/dev/null || true; \
 	fi
 	@mkdir -p $(STAMPS)
 	@! command -v strace >/dev/null || touch $@

@@ -31,6 +31,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── DecisionHistoryStorageFailed         the disk or the database failed; the outcome is unknown
     │   ├── DecisionHistoryStorageLocked         another program kept the database locked for too long
     │   ├── DecisionHistoryCorrupt               stored bytes are not what was written; `seq` names the entry
+    │   ├── DecisionHistoryRegressed             the database has lost what it acknowledged before
     │   ├── DecisionHistorySchemaUnsupported     the database is of another version or another application
     │   └── ImportRefused                        an import file is torn, foreign or too large
     └── ProviderError                            the model's side, or the request made for it
@@ -63,6 +64,7 @@ __all__ = [
     "DecisionHistoryFenced",
     "DecisionHistoryLimitExceeded",
     "DecisionHistoryNotReserved",
+    "DecisionHistoryRegressed",
     "DecisionHistoryRetentionExceeded",
     "DecisionHistorySchemaUnsupported",
     "DecisionHistoryStorageFailed",
@@ -324,6 +326,15 @@ class DecisionHistoryCorrupt(StorageError):
     good_records: int | None = None
     version: int | None = None
     sqlite: str | None = None
+
+
+class DecisionHistoryRegressed(StorageError):
+    """
+    The database has an older version of a conversation, or another one, than it acknowledged before (promise I-15).
+
+    A backup was restored, or a standby took over that had not received everything. `version` is what it has now, and
+    `seen` what it had; nothing was written.
+    """
 
 
 class DecisionHistorySchemaUnsupported(StorageError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pty
@@ -20,6 +21,8 @@ from tests.budgets import PROVE, budget
 from tests.cli.commands import COMMAND, NAMESPACE, converse, documents, environment, hold, run
 from tests.faults.kill import SYNCS, database_files, fault_points, kill_at
 from tests.faults.trace import strace_problem
+from tests.servers import postgres
+from tests.servers import redis as servers
 
 from minutebook.errors import DecisionHistoryError
 from minutebook.sync import Conversation, SQLiteStore, open_store
@@ -35,7 +38,37 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-PLACES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: url(folder / "b")}
+def _database(folder: Path) -> str:
+    """Return the URL of a database of its own on the shared PostgreSQL server."""
+    server = postgres.shared()
+    name = "c" + hashlib.sha256(str(folder).encode()).hexdigest()[:20]
+    import psycopg
+
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return str(server.url(name))
+
+
+def _emptied(kind: str) -> str:
+    """Return the URL of the shared server of this kind, or of its cluster, once nothing is on it."""
+    import redis
+
+    address = str(servers.shared(kind).url)
+    nodes = address.partition("://")[2].rpartition("@")[2].partition("/")[0].split(",")
+    if "cluster" in address:
+        host, port = nodes[0].rsplit(":", 1)
+        redis.RedisCluster(host=host, port=int(port)).flushall(target_nodes="primaries")
+    else:
+        redis.Redis.from_url(address).flushall()
+    return address
+
+
+PLACES: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: url(folder / "b"),
+    "postgresql": _database,
+    "redis": lambda folder: _emptied("Redis"),
+    "cluster": lambda folder: _emptied("Redis cluster"),
+}
 """For each kind of store that a URL names, the URL of an empty one; a store that is added adds a row."""
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.budgets import PROVE
+from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.postgres_lab import POSTGRES
+from tests.stores.redis_lab import REDIS, frozen_journal
 
 from minutebook.conversation import Conversation
 from minutebook.model.bounds import StoreBounds
@@ -18,8 +21,9 @@ from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 
-KINDS = ("RAM", "SQLite", "hosted")
-BOUNDED = ("RAM", "SQLite")
+SERVERS = (*POSTGRES, *REDIS)
+KINDS = ("RAM", "SQLite", "hosted", *SERVERS)
+BOUNDED = ("RAM", "SQLite", *SERVERS)
 
 
 def open_journal(
@@ -38,6 +42,10 @@ def open_journal(
     if kind == "hosted":
         bound = bounds.max_retained_bytes if bounds else None
         return HostedJournal(ThreadedHost(), max_retained_bytes=bound, clock=clock)
+    if kind in POSTGRES:
+        return postgres_lab.salted_journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
+    if kind in REDIS:
+        return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
 

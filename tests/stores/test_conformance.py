@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import subprocess
 import sys
+import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.stores import hosts
+from tests.stores import hosts, postgres_lab
+from tests.stores.redis_lab import frozen_journal
+from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import StoreBounds
@@ -19,6 +22,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing import FrozenClock
 from minutebook.testing.conformance import (
@@ -57,6 +61,60 @@ class TestSQLite(_OnFiles):
 
 
 class TestSQLiteBlocking(_OnFiles):
+    """Without one."""
+
+    blocking = True
+
+
+class TestRemote(JournalConformance):
+    """Over the smallest of servers."""
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return RemoteJournal(LabRemote(clock), bounds, ticks=clock)
+
+
+class TestRedis(JournalConformance):
+    """On a real server, with an event loop."""
+
+    kind = "Redis"
+    blocking = False
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return frozen_journal(self.kind, f"{uuid.uuid4()}", bounds, clock, blocking=self.blocking)
+
+
+class TestRedisBlocking(TestRedis):
+    """Without one."""
+
+    blocking = True
+
+
+class TestRedisCluster(TestRedis):
+    """On a real cluster of three masters and three replicas, with an event loop."""
+
+    kind = "Redis cluster"
+
+
+class TestRedisClusterBlocking(TestRedisCluster):
+    """Without one."""
+
+    blocking = True
+
+
+class TestPostgres(JournalConformance):
+    """On a real server, with an event loop."""
+
+    blocking = False
+
+    @pytest.fixture(autouse=True)
+    def _schema(self, tmp_path: Path) -> None:
+        self.names = (f"{tmp_path} {number}" for number in itertools.count())
+
+    async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
+        return cast("Journal", postgres_lab.journal(next(self.names), bounds, clock, blocking=self.blocking))
+
+
+class TestPostgresBlocking(TestPostgres):
     """Without one."""
 
     blocking = True

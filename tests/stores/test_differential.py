@@ -1,5 +1,5 @@
 """
-All stores give the same answers: one story told to RAM, SQLite and a hosted journal at once (promises I-8, I-21).
+All stores give the same answers: one story told to RAM, SQLite, servers and a host at once (promises I-8, I-21).
 
 The clock is shared and stands still between two steps, so headers, entries, receipts and digests must be equal to the
 byte, and so must refusals: their class, their words and their facts.
@@ -20,7 +20,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from tests.budgets import PROVE, budget
+from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.redis_lab import REDIS, frozen_journal
+from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
 from minutebook.model.bounds import StoreBounds
@@ -31,6 +34,7 @@ from minutebook.stores.copying import gathered
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.stores.transfer import Counting
 from minutebook.testing import Fault, FaultyJournal, FrozenClock, drive
@@ -38,6 +42,8 @@ from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, answer, result, say
 
 SEQUENCES = budget(400, 5_000)
+ON_SERVERS = budget(8, 1)
+"""Every how many sequences are told to real servers too."""
 LOST_REPLIES = budget(300, 10_000)
 
 NAMES = ("a", "A", "a:b", "\u00e9", "e\u0301", "a%", "a ")
@@ -142,7 +148,13 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
             journals: dict[str, Any] = {
                 "RAM": MemoryJournal(bounds, clock=self.clock),
                 "SQLite": SQLiteJournal(path, bounds, clock=self.clock, blocking=True),
+                "remote": RemoteJournal(LabRemote(self.clock), bounds, ticks=self.clock),
             }
+            if self.number % ON_SERVERS == 0:  # on a server a story takes some twenty times as long
+                journals["Postgres"] = postgres_lab.salted_journal(f"{path}", bounds, self.clock, blocking=True)
+                for kind in REDIS:
+                    salt = f"{path} {self.number}"
+                    journals[kind] = frozen_journal(kind, salt, bounds, self.clock, blocking=True)
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)
                 journals["hosted"] = hosted
@@ -267,9 +279,9 @@ def path(tmp_path: Path) -> Iterator[Path]:
     drive(keeper.close())
 
 
-@pytest.mark.timeout(3_600 if PROVE else 300)
+@pytest.mark.timeout(7_200 if PROVE else 300)
 def test_i21_all_stores_give_the_same_answers(path: Path, figure: Callable[[str], None]) -> None:
-    """The same operations give the same answers, refusals and digests on RAM, SQLite and a hosted journal (I-21)."""
+    """The same operations give the same answers, refusals and digests on every journal (I-21)."""
     seen: list[int] = []
     cuts: list[int] = []
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -287,7 +299,8 @@ def test_i21_all_stores_give_the_same_answers(path: Path, figure: Callable[[str]
     )
     begun = sum(cut > 0 for cut in cuts)
     figure(
-        f"{len(seen):,} sequences told to RAM, SQLite and a hosted journal, 0 differences; "
+        f"{len(seen):,} sequences told to RAM, SQLite, the journal over a server and a hosted one, "
+        f"{sum(number % ON_SERVERS == 0 for number in seen):,} of them to Postgres and Redis, 0 differences; "
         f"{len(cuts):,} records proved, {begun:,} of them cut"
     )
     assert len(seen) >= SEQUENCES

@@ -7,6 +7,7 @@ import random
 import string
 import time
 import unicodedata
+import uuid
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -289,7 +290,7 @@ def test_o41_different_keys_are_different_conversations(kind: str, tmp_path: Pat
 @given(pair=st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=2))
 def test_i33_any_two_texts_are_two_ids_or_refused(kind: str, pair: list[str]) -> None:
     """Whatever two texts hypothesis finds: equal ids are one conversation, different ones are two (I-33)."""
-    journal = open_journal("RAM" if kind == "SQLite" else kind, Path())
+    journal = open_journal("RAM" if kind == "SQLite" else kind, Path(), name=uuid.uuid4().hex)
     try:
         keys = [ConversationKey("n", text) for text in pair]
     except InvalidId:

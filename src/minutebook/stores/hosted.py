@@ -18,7 +18,7 @@ reservation, so it should count from the last save.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -35,11 +35,12 @@ from minutebook.model.cuts import leaving
 from minutebook.model.entries import Call, Entry, Kind
 from minutebook.model.keys import ConversationKey, check_id
 from minutebook.model.law import extend
-from minutebook.model.record import Attempt, Delta, Header, Receipt, State, new_header, replayed
+from minutebook.model.record import Delta, Header, Receipt, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, free, is_blank, recover, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
 from minutebook.stores.clock import system_clock
+from minutebook.stores.packed import Count, Head
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ DOCUMENT_VERSION = 1
 
 _KEYS_AT_ONCE = 256
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
 
 @runtime_checkable
 class ListingStore(Store, Protocol):
@@ -71,16 +70,16 @@ class ListingStore(Store, Protocol):
 class _Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An entry as the document holds it: its bytes as a text, or in base64 where they are no UTF-8."""
 
-    seq: _Count
+    seq: Count
     kind: Kind
-    turn: _Count
-    exchange: _Count
-    call: _Count
-    messages: _Count
-    size: _Count
-    start: _Count
-    stop: _Count
-    wall: _Count
+    turn: Count
+    exchange: Count
+    call: Count
+    messages: Count
+    size: Count
+    start: Count
+    stop: Count
+    wall: Count
     calls: tuple[Call, ...]
     digest: bytes
     text: str
@@ -104,40 +103,11 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 _ENTRY_FIELDS = tuple(field for field in Entry.__struct_fields__ if field != "payload")
 
 
-class _Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A header as the document holds it. (`Header` itself cannot be decoded: a field of it hides the type `bytes`.)"""
-
-    format: str
-    created: _Count
-    touched: _Count
-    epoch: _Count
-    token: str
-    since: _Count
-    version: _Count
-    entries: _Count
-    size: _Count
-    digest: bytes
-    state: State
-    attempt: Attempt | None
-
-    __repr__ = type_alone
-
-    @classmethod
-    def of(cls, header: Header) -> _Head:
-        return cls(**{_OURS.get(name, name): getattr(header, name) for name in Header.__struct_fields__})
-
-    def header(self) -> Header:
-        return Header(**{name: getattr(self, _OURS.get(name, name)) for name in Header.__struct_fields__})
-
-
-_OURS = {"bytes": "size"}
-
-
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One conversation, whole."""
 
     version: int = DOCUMENT_VERSION
-    head: _Head
+    head: Head
     entries: tuple[_Row, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     """Oldest first."""
@@ -159,10 +129,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def grown(self, header: Header, extension: Extension | None) -> _Document:
         """Return the document as `extension` leaves it, under `header`."""
         if extension is None:
-            return msgspec.structs.replace(self, head=_Head.of(header))
+            return msgspec.structs.replace(self, head=Head.of(header))
         left = max(0, header.cut.seq - self.header.cut.seq)
         return _Document(
-            head=_Head.of(header),
+            head=Head.of(header),
             entries=(*self.entries[left:], *map(_Row.of, extension.entries)),
             receipts=(*self.receipts, *extension.receipts),
         )
@@ -233,7 +203,7 @@ class HostedJournal:
             check_id(opening.idempotency, "idempotency id")
 
         def change(found: _Document | None) -> tuple[_Document | None, Reserved]:
-            document = found or _Document(head=_Head.of(new_header(key, format, wall)))
+            document = found or _Document(head=Head.of(new_header(key, format, wall)))
             held = take(document.header, token, format, wall)
             receipt = document.earlier(opening) if opening else None
             grown = self._extend(document, held, opening if receipt is None else None, wall)

@@ -1,5 +1,5 @@
 """
-The stores that hosts open by name: in RAM, in a SQLite file, in a database of their own, and by a URL.
+The stores that hosts open by name: in RAM, in a SQLite file, on a server, in a database of their own, and by a URL.
 
 Each is `JournalStore` over one journal; what is decided here is only defaults. A journal and its driver are loaded when
 a store is opened on it.
@@ -8,11 +8,14 @@ a store is opened on it.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.bounds import StoreBounds, ttl_ms
 from minutebook.model.keys import check_id
+from minutebook.model.shown import type_alone
 from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.urls import open_in
@@ -20,12 +23,13 @@ from minutebook.stores.urls import open_in
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     from minutebook import ports
     from minutebook.stores.hosted import HostedJournal
     from minutebook.stores.memory import MemoryJournal
+    from minutebook.stores.remote_journal import RemoteJournal
     from minutebook.stores.sqlite import SQLiteJournal
 
 DECISION_SESSIONS: Final = 128
@@ -112,6 +116,58 @@ class SQLiteStore(JournalStore):
         super().__init__(journal, namespace=namespace, clock=clock)
 
 
+class RedisStore(JournalStore):
+    """
+    A store on a Redis or Valkey server that any number of hosts share, or on a cluster of them.
+
+    Nothing is connected here; the first call does. What it needs of the server is checked on every new connection:
+    Redis 7.0 or Valkey 7.2 at least, `maxmemory-policy noeviction`, a primary. `store.journal.durable` says afterwards
+    whether what is acknowledged is on the server's disk: `appendonly yes` and `appendfsync always`.
+
+    Args:
+        url: `redis://user:password@host:6379/0`, `rediss://` with TLS, `unix:///path`, or with `+cluster` one or more
+            of a cluster's nodes: `redis+cluster://host1:7000,host2:7000`. `valkey` may stand for `redis`.
+        namespace: the tenant or application, from trusted configuration; here or in the history's options.
+        cluster: whether it is a cluster, where the URL does not say so.
+        timeout: seconds for each connection, each reply, and to find the node of a cluster that answers.
+        max_connections: how many at once, of one event loop or, without one, of all threads.
+        client_options: what redis-py's connections take beside: `password`, `username`, `credential_provider`,
+            `ssl_ca_certs` and so on.
+        max_sessions: the most conversations of the namespace; with this or `max_bytes` it is on one node of a cluster.
+        max_bytes: the most payload bytes of the namespace.
+        max_retained_bytes: the most payload bytes of one conversation.
+        ttl: a conversation expires when nothing was written for this long by the server's clock, as a `timedelta` or
+            in seconds.
+
+    A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
+
+    Raises:
+        InvalidOption: no URL of a server, an option that redis-py does not take, a bound that is no positive number, or
+            redis-py is not installed.
+        InvalidId: a namespace that no store can hold.
+    """
+
+    _colour = "asynchronous"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        cluster: bool | None = None,
+        timeout: float = 5.0,
+        max_connections: int = 16,
+        client_options: Mapping[str, Any] | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        options = RedisOptions(cluster, timeout, max_connections, client_options)
+        super().__init__(redis_journal(url, options, bounds, blocking=False), namespace=namespace)
+
+
 class HostStore(JournalStore):
     """
     A store in a database of the host's own, of which only one method is asked: `ports.Store.transact` (SPEC D24).
@@ -144,6 +200,54 @@ class HostStore(JournalStore):
         clock: Callable[[], int] = system_clock,
     ) -> None:
         super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace, clock=clock)
+
+
+class PostgresStore(JournalStore):
+    """
+    A store in one schema of a PostgreSQL database, for any number of hosts.
+
+    Nothing is connected here; the first call does, and makes the tables where they are missing. Each new connection is
+    looked at: a standby, a database whose encoding is not UTF8, and `synchronous_commit`, `fsync` or `full_page_writes`
+    that are off are refused. It works through PgBouncer in transaction mode.
+
+    Args:
+        url: `postgresql://user:password@host/database`, or `key=value …` as libpq reads it. With several hosts the one
+            that can be written to is taken.
+        namespace: the tenant or application, from trusted configuration; here or in the history's options.
+        schema: where the tables are: lower-case letters, digits and `_`.
+        timeout: how many seconds a call may take, its connection included.
+        max_connections: how many at once, for each event loop; one is enough for any number of open turns.
+        max_sessions: the most conversations of the namespace.
+        max_bytes: the most payload bytes of the namespace.
+        max_retained_bytes: the most payload bytes of one conversation.
+        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds, by the
+            server's clock.
+
+    A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
+
+    Raises:
+        InvalidOption: no connection string, or an option out of its range; or psycopg is not installed.
+        InvalidId: a namespace that no store can hold.
+    """
+
+    _colour = "asynchronous"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        schema: str = "minutebook",
+        timeout: float = 30.0,
+        max_connections: int = 8,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = postgres_journal(url, schema, timeout, max_connections, bounds, blocking=False)
+        super().__init__(journal, namespace=namespace)
 
 
 def create_sqlite_decision_history_store(
@@ -200,6 +304,36 @@ def memory_journal(bounds: StoreBounds, clock: Callable[[], int]) -> MemoryJourn
     return MemoryJournal(bounds, clock=clock)
 
 
+class RedisOptions(msgspec.Struct, frozen=True):
+    """How a `RedisStore` reaches its server; see there."""
+
+    cluster: bool | None
+    timeout: float
+    max_connections: int
+    client_options: Mapping[str, Any] | None
+
+    __repr__ = type_alone  # among them are passwords
+
+
+def redis_journal(url: str, options: RedisOptions, bounds: StoreBounds, *, blocking: bool) -> RemoteJournal:
+    """Return the journal of a server or a cluster; with `blocking` none of its methods suspends."""
+    try:
+        from minutebook.stores.redis import RedisRemote
+        from minutebook.stores.redis_address import Address
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "redis":
+            raise
+        raise InvalidOption(
+            "RedisStore needs redis-py, which is not installed: pip install 'minutebook[redis]'", option="url"
+        ) from None
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    bounded = bounds.max_sessions is not None or bounds.max_bytes is not None
+    return RemoteJournal(
+        RedisRemote(Address(url, **msgspec.structs.asdict(options)), bounded=bounded, blocking=blocking), bounds
+    )
+
+
 def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int]) -> HostedJournal:
     """Return a journal over a host's store; it suspends where the host's `transact` does."""
     from minutebook.stores.hosted import HostedJournal
@@ -211,6 +345,24 @@ def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Call
             option="store",
         )
     return HostedJournal(store, max_retained_bytes=max_retained_bytes, clock=clock)
+
+
+def postgres_journal(
+    url: str, schema: str, timeout: float, max_connections: int, bounds: StoreBounds, *, blocking: bool
+) -> RemoteJournal:
+    """Return the journal of a schema; with `blocking` none of its methods suspends."""
+    try:
+        from minutebook.stores.postgres import PostgresRemote
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "psycopg":
+            raise
+        raise InvalidOption(
+            "PostgresStore needs psycopg, which is not installed: pip install 'minutebook[postgres]'", option="url"
+        ) from None
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    remote = PostgresRemote(url, schema=schema, timeout=timeout, max_connections=max_connections, blocking=blocking)
+    return RemoteJournal(remote, bounds)
 
 
 def sqlite_journal(

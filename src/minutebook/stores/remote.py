@@ -60,6 +60,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """New entries, oldest first, all above every entry there and above `cut`."""
     receipt: Receipt | None = None
     """A new receipt. One of its idempotency id must not be there yet."""
+    earlier: tuple[Receipt, ...] = ()
+    """Those of the versions before it, of a record that was imported with them: into where no receipt is."""
     cut: int = 0
     """Entries up to this one leave; 0 for none."""
     grown: int = 0

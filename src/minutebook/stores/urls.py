@@ -70,7 +70,7 @@ def file_of(url: str) -> str | None:
 
 
 def _refused(told: str) -> InvalidOption:
-    *forms, last = (scheme.form for scheme in SCHEMES.values())
+    *forms, last = dict.fromkeys(scheme.form for scheme in SCHEMES.values())
     return InvalidOption(f"{told}; there are {', '.join(forms)} and {last}", option="url")
 
 
@@ -84,14 +84,29 @@ def _open_sqlite(stores: Any, url: str, namespace: str | None) -> Any:
     return stores.SQLiteStore(_sqlite_file(url), namespace=namespace)
 
 
+def _open_postgres(stores: Any, url: str, namespace: str | None) -> Any:
+    return stores.PostgresStore(url, namespace=namespace)
+
+
+def _open_redis(stores: Any, url: str, namespace: str | None) -> Any:
+    return stores.RedisStore(url, namespace=namespace)
+
+
 def _sqlite_file(url: str) -> str:
     if not url.startswith("sqlite:///"):
         raise _refused("sqlite: wants three slashes before the file's name, and so four before one from the root")
     return url.removeprefix("sqlite:///")
 
 
+_POSTGRES: Final = Scheme(form="postgresql://<host>/<database>", open=_open_postgres, driver="psycopg")
+_REDIS: Final = Scheme(form="redis://<host>:<port>/<number>", open=_open_redis, driver="redis")
+_CLUSTER: Final = Scheme(form="redis+cluster://<host>:<port>,<host>:<port>", open=_open_redis, driver="redis")
+
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "sqlite": Scheme(form="sqlite:///<file>", open=_open_sqlite, file=_sqlite_file),
+    **dict.fromkeys(("postgresql", "postgres"), _POSTGRES),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
+    **dict.fromkeys(("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"), _CLUSTER),
     "memory": Scheme(form="memory:", open=_open_memory, lasting=False),
 }
-"""Every scheme that names a store."""
+"""Every scheme that names a store; those of one kind of server are written alike."""

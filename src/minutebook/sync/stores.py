@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minutebook.errors import BlockingMismatch, InvalidOption
 from minutebook.model.colours import Closing
@@ -14,8 +14,11 @@ from minutebook.stores.opening import (
     DECISION_BYTES,
     DECISION_SESSIONS,
     DECISION_TTL_SECONDS,
+    RedisOptions,
     host_journal,
     memory_journal,
+    postgres_journal,
+    redis_journal,
     sqlite_journal,
     store_bounds,
 )
@@ -25,7 +28,7 @@ from minutebook.sync.driving import Over, blocking, drive, plain, streaming
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
     from typing import NoReturn, Self
 
@@ -146,6 +149,29 @@ class SQLiteStore(JournalStore):
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
 
 
+class RedisStore(JournalStore):
+    """A store on a Redis or Valkey server, or on a cluster of them: see `minutebook.RedisStore`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        cluster: bool | None = None,
+        timeout: float = 5.0,
+        max_connections: int = 16,
+        client_options: Mapping[str, Any] | None = None,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        options = RedisOptions(cluster, timeout, max_connections, client_options)
+        journal = redis_journal(url, options, bounds, blocking=True)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
+
+
 class HostStore(JournalStore):
     """
     A store in a database of the host's own: see `minutebook.HostStore`.
@@ -164,6 +190,27 @@ class HostStore(JournalStore):
     ) -> None:
         journal = host_journal(store, max_retained_bytes, clock)
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
+
+
+class PostgresStore(JournalStore):
+    """A store in one schema of a PostgreSQL database, for any number of hosts: see `minutebook.PostgresStore`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str | None = None,
+        schema: str = "minutebook",
+        timeout: float = 30.0,
+        max_connections: int = 8,
+        max_sessions: int | None = None,
+        max_bytes: int | None = None,
+        max_retained_bytes: int | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> None:
+        bounds = store_bounds(max_sessions, max_bytes, max_retained_bytes, ttl)
+        journal = postgres_journal(url, schema, timeout, max_connections, bounds, blocking=True)
+        super().__init__(asynchronous.JournalStore(journal, namespace=namespace))
 
 
 def create_sqlite_decision_history_store(

@@ -1,0 +1,334 @@
+"""
+PostgreSQL as a `Remote`: each method is one statement, so one round trip and one transaction (SPEC B2).
+
+What a server is, is looked at on every new connection, since behind a pooler or after a failover each may be to another
+one: settings under which it could lose what it acknowledged are refused, and so is a standby. Errors of the driver are
+translated here; their own words may quote ids or a connection string, so none of them is passed on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import psycopg
+
+from minutebook.errors import (
+    DecisionHistoryCorrupt,
+    DecisionHistorySchemaUnsupported,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    DecisionHistoryStorageUnsafe,
+    StorageError,
+)
+from minutebook.model.bounds import check_count
+from minutebook.model.clock import read_clock
+from minutebook.model.entries import pack_entries, unpack_entries
+from minutebook.ports import Totals
+from minutebook.stores import postgres_statements as sql
+from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
+from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
+from minutebook.stores.remote import DRIFT_MS, Look, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from minutebook.model.bounds import StoreBounds
+    from minutebook.model.entries import Entry
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Page
+    from minutebook.stores.postgres_lines import Line, Lines, Row
+    from minutebook.stores.postgres_statements import Statement
+    from minutebook.stores.remote import Change
+
+__all__ = ["PostgresRemote"]
+
+T = TypeVar("T")
+
+AHEAD_BYTES: Final = 64 * 1024
+"""What a conversation is granted ahead of its need while its namespace has plenty of room."""
+
+OLDEST_SERVER: Final = 120_000
+"""PostgreSQL 12, as `server_version_num` counts."""
+
+_TRIES: Final = 16
+_REPEATED = ("40001", "40P01")
+_BROKEN = ("08", "57P")
+
+
+class PostgresRemote:
+    """
+    Conversations in one schema of a PostgreSQL database.
+
+    Args:
+        url: `postgresql://…`, or `key=value …` as libpq reads it.
+        schema: where our tables and functions are; made when it is first used.
+        timeout: how many seconds a call may take, its connection included.
+        max_connections: how many to have at most, for each event loop or for all threads.
+        blocking: whether methods finish without suspending.
+        clock: in place of the server's, for runs that are replayed.
+    """
+
+    durable = True
+    """Settings under which an acknowledged write could be lost are refused."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "minutebook",
+        timeout: float = 30.0,
+        max_connections: int = 8,
+        blocking: bool = False,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self._schema = sql.check_schema(schema)
+        self._clock = clock
+        self._ready = False
+        lines = BlockingLines if blocking else AsynchronousLines
+        address = Address(url, timeout)
+        self._lines: Lines = lines(address, check_count(max_connections, "max_connections"), self._greet)
+
+    async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
+        """See `Remote.look`."""
+        row = await self._ask(sql.LOOK, *_address(key), receipt.encode())
+        return _look(*row[1:5])
+
+    async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
+        """See `Remote.write`."""
+        header, entries, receipt = change.header, change.entries, change.receipt
+        packed = pack_header(header) if header is not None else None
+        stamp = stamp_of(packed) if packed is not None else b""
+        row = await self._ask(
+            sql.WRITE,
+            *_address(key),
+            change.expected,
+            change.wall,
+            DRIFT_MS,
+            packed,
+            stamp,
+            header.touched if header is not None else 0,
+            bool(header.token) if header is not None else False,
+            header.bytes if header is not None else 0,
+            change.grown,
+            entries[0].seq if entries else 0,
+            [pack_entries((entry,)) for entry in entries],
+            [entry.messages for entry in entries],
+            [entry.size for entry in entries],
+            receipt.idempotency.encode() if receipt is not None else b"",
+            receipt.version if receipt is not None else 0,
+            pack_receipt(receipt) if receipt is not None else None,
+            [each.idempotency.encode() for each in change.earlier],
+            [each.version for each in change.earlier],
+            [pack_receipt(each) for each in change.earlier],
+            change.cut,
+            bounds.max_sessions,
+            bounds.max_bytes,
+            AHEAD_BYTES,
+            *((tail.rows, tail.messages, tail.size) if tail is not None else (None, None, None)),
+        )
+        _, now, refused, stored, mark, earlier, seqs, packs, conversations, size = row
+        if refused == "":
+            return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
+        look = _look(now, stored, mark, earlier)
+        if refused == "stale":
+            return Written(refused="stale", look=look)
+        return Written(refused="full", look=look, conversations=conversations, bytes=size)
+
+    async def page(
+        self, key: ConversationKey, first: int, last: int, page: Page, *, newest_first: bool
+    ) -> tuple[Look, Sequence[Entry]]:
+        """See `Remote.page`."""
+        bound = (first, last, page.rows, page.messages, page.size, newest_first)
+        _, now, header, stamp, seqs, packs = await self._ask(sql.PAGE, *_address(key), *bound)
+        return _look(now, header, stamp, None), _entries(seqs, packs)
+
+    async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Look, Sequence[Receipt]]:
+        """See `Remote.receipts`."""
+        _, now, header, stamp, packs = await self._ask(sql.RECEIPTS, *_address(key), after, rows)
+        return _look(now, header, stamp, None), [unpack_receipt(packed) for packed in packs or ()]
+
+    async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
+        """See `Remote.names`."""
+        _, names, headers = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
+        return [(_name(name), unpack_header(header)) for name, header in zip(names or (), headers or (), strict=True)]
+
+    async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
+        """See `Remote.stale`."""
+        _, now, names, headers, stamps = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
+        found = zip(names or (), headers or (), stamps or (), strict=True)
+        return [(_name(name), _look(now, header, stamp, None)) for name, header, stamp in found]
+
+    async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
+        """See `Remote.totals`. Linear in the namespace's conversations."""
+        _, conversations, size, reserved, gone = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        return Totals(conversations=conversations, bytes=size, reserved=reserved, expired=gone)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._lines.close()
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, statement: Statement, *values: object) -> Row:
+        """
+        Return what a statement answers; one that the server broke off to let another go first is sent again.
+
+        Raises:
+            StorageError: see `_translated`.
+        """
+        number = nonce()
+        clock = read_clock(self._clock) if self._clock is not None else None
+
+        async def work(line: Line) -> Row:
+            return await line.ask(statement, self._schema, (number, clock, *values))
+
+        for _ in range(_TRIES):
+            try:
+                return await self._lines.lend(work)
+            except psycopg.Error as error:
+                if error.sqlstate not in _REPEATED:
+                    raise _translated(error) from None
+            except ForeignReply:
+                raise DecisionHistoryStorageFailed(
+                    "the connection gave a reply that belongs to another call, and was closed; nothing of it was used. "
+                    "Whether a write is there is unknown: ask for its receipt",
+                    problem="foreign_reply",
+                ) from None
+        raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
+
+    async def _greet(self, line: Line) -> None:
+        """See that a new connection leads to a server that keeps what it acknowledges, with our tables in it."""
+        _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
+        if not self._ready:
+            await self._find_tables(line)
+            self._ready = True
+
+    async def _find_tables(self, line: Line) -> None:
+        version = await self._version(line)
+        if version < SCHEMA_VERSION:
+            version = await self._migrate(line)
+        if version > SCHEMA_VERSION:
+            raise DecisionHistorySchemaUnsupported(
+                f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
+                found=version,
+                supported=SCHEMA_VERSION,
+            )
+        if (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
+            raise _no_rights("its tables")
+
+    async def _version(self, line: Line) -> int:
+        if not (await line.ask(sql.FIND_SCHEMA, self._schema, (self._schema, self._schema)))[1]:
+            return 0
+        return cast("int", (await line.ask(sql.GET_VERSION, self._schema))[0])
+
+    async def _migrate(self, line: Line) -> int:
+        """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
+        await line.tell(sql.BEGIN, self._schema)
+        await line.tell(sql.LOCK_SCHEMA, self._schema)
+        version = await self._version(line)
+        for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+            for statement in statements:
+                await line.tell(statement, self._schema)
+            await line.tell(sql.SET_VERSION, self._schema, (number,))
+            version = number
+        await line.tell(sql.COMMIT, self._schema)
+        return version
+
+
+def _address(key: ConversationKey) -> tuple[bytes, bytes]:
+    return key.namespace.encode(), key.id.encode()
+
+
+def _look(now: Any, header: Any, stamp: Any, receipt: Any) -> Look:
+    return Look(
+        now=now,
+        header=unpack_header(header) if header is not None else None,
+        stamp=stamp if header is not None else b"",
+        receipt=unpack_receipt(receipt) if receipt is not None else None,
+    )
+
+
+def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
+    return tuple([unpack_entries(packed, seq)[0] for seq, packed in zip(seqs or (), packs or (), strict=True)])
+
+
+def _name(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def _check_server(row: Row) -> None:
+    _, encoding, synchronous, fsync, pages, standby, read_only, version = row
+    if version < OLDEST_SERVER:
+        raise DecisionHistoryStorageUnsafe(
+            f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",
+            problem="server_version",
+        )
+    if encoding != "UTF8":
+        raise DecisionHistoryStorageUnsafe(
+            "the database's encoding is not UTF8; make one with `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`",
+            problem="server_encoding",
+        )
+    if standby or read_only != "off":
+        raise DecisionHistoryStorageUnsafe(
+            "the server only reads: it is a standby, or its transactions are read-only; connect to the primary, for "
+            "example with several hosts and target_session_attrs=read-write",
+            problem="read_only",
+        )
+    for name, value in (("synchronous_commit", synchronous), ("fsync", fsync), ("full_page_writes", pages)):
+        if value == "off":
+            raise DecisionHistoryStorageUnsafe(
+                f"the server may lose what it acknowledged: {name} is off; set it to on, for this role at least",
+                problem=name,
+            )
+
+
+def _no_rights(what: str) -> StorageError:
+    return DecisionHistoryStorageUnsafe(
+        f"this role may not use {what}. Have the owner of the schema say GRANT USAGE ON SCHEMA … and GRANT SELECT, "
+        "INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA … TO this role; where there is no schema yet, either open the "
+        "store once as a role that may make one, or GRANT CREATE ON DATABASE … TO this role",
+        problem="rights",
+    )
+
+
+def _translated(error: psycopg.Error) -> StorageError:
+    """Return our error for one of the driver's, by its code alone."""
+    state = error.sqlstate
+    if state is None or state.startswith(_BROKEN):
+        return DecisionHistoryStorageFailed(
+            f"the connection to the server failed ({state or type(error).__name__}); whether a write that was under "
+            "way is there is unknown: ask for its receipt",
+            problem="connection",
+            sqlstate=state,
+        )
+    if state in ("55P03", "57014"):
+        return DecisionHistoryStorageLocked(
+            f"the server's own time limit ended this call ({state}: lock_timeout or statement_timeout); nothing was "
+            "written",
+            sqlstate=state,
+        )
+    if state == "42501":
+        return _no_rights("what it needs")
+    if state in ("42P01", "42883", "3F000", "42703", "42809"):
+        return DecisionHistorySchemaUnsupported(
+            f"the schema holds something else than this library made ({state}); nothing was changed", sqlstate=state
+        )
+    if state == "25006":
+        return DecisionHistoryStorageUnsafe(
+            "the server has begun to only read: another one is the primary now; try again", problem="read_only"
+        )
+    if state[:2] in ("22", "23") or state in ("XX001", "XX002"):
+        return DecisionHistoryCorrupt(
+            f"the database is not as it was written ({state}); restore a backup", sqlstate=state
+        )
+    return DecisionHistoryStorageFailed(
+        f"the server failed ({state}); nothing was written", problem="server", sqlstate=state
+    )

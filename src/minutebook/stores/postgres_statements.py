@@ -1,0 +1,124 @@
+"""
+Every SQL text that a store on PostgreSQL sends, each under a name; what runs in the server is in `postgres_schema`.
+
+A statement calls one function of ours and answers with one row, which begins with the number that the call gave it. All
+values are bound, in binary form. Every name is qualified: what a session's `search_path` says decides nothing. The one
+name that is put into a text is the schema's, which is checked and quoted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final
+
+import msgspec
+
+from minutebook.errors import InvalidOption
+from minutebook.model.shown import type_alone
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """A text of SQL, in which `{schema}` stands for the schema's quoted name. Made in these two files alone."""
+
+    text: str
+
+    __repr__ = type_alone
+
+
+def check_schema(schema: object) -> str:
+    """
+    Return a schema's name, checked.
+
+    Raises:
+        InvalidOption: not of lower-case ASCII letters, digits and `_`, too long, or one of PostgreSQL's own.
+    """
+    if type(schema) is not str or not _NAME.fullmatch(schema) or schema.startswith("pg_"):
+        raise InvalidOption(
+            "a schema's name has up to 63 lower-case ASCII letters, digits and _, no digit first, and not pg_ either",
+            option="schema",
+        )
+    return schema
+
+
+@functools.lru_cache(maxsize=256)
+def within(statement: Statement, schema: str) -> bytes:
+    """Return the text of a statement in a schema, whose name is checked."""
+    return statement.text.replace("{schema}", f'"{check_schema(schema)}"').encode()
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+GREET: Final = Statement("""
+SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_setting('synchronous_commit'),
+       pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'),
+       pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'),
+       CAST(pg_catalog.current_setting('server_version_num') AS pg_catalog.int4)
+""")
+"""What a server is and how it keeps what it acknowledges; asked on each new connection."""
+
+FIND_SCHEMA: Final = Statement("""
+SELECT %b, EXISTS (
+    SELECT 1 FROM pg_catalog.pg_class AS c
+    WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
+      AND c.relnamespace OPERATOR(pg_catalog.=) (
+          SELECT n.oid FROM pg_catalog.pg_namespace AS n
+          WHERE n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
+      )
+)
+""")
+"""Whether our tables are there. `to_regclass` would answer from before another process made them."""
+
+GET_VERSION: Final = Statement("SELECT v.version FROM {schema}.version AS v")
+"""The version of our tables."""
+
+GET_RIGHTS: Final = Statement("""
+SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(pg_catalog.concat('{schema}.', t.name), p.privilege))
+FROM pg_catalog.unnest(ARRAY['namespace', 'conversation', 'entry', 'receipt']) AS t (name),
+     pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
+""")
+"""Whether this role may do to our tables what a store does."""
+
+LOCK_SCHEMA: Final = Statement("SELECT pg_catalog.pg_advisory_xact_lock(5567421339210473)")
+"""Have one process at a time make or migrate tables; the transaction's end gives it back."""
+
+SET_VERSION: Final = Statement("""
+INSERT INTO {schema}.version (version) VALUES (%b) ON CONFLICT (one) DO UPDATE SET version = excluded.version
+""")
+"""Note the version that the tables have now; there is one row."""
+
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED")
+"""Begin a migration; what others did while it waited for its turn is seen, whatever level the role has."""
+
+COMMIT: Final = Statement("COMMIT")
+"""Make a migration's changes lasting."""
+
+# --- the methods of a remote -----------------------------------------------------------------------------------------
+
+LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)")
+"""A conversation as it stands."""
+
+WRITE: Final = Statement("""
+SELECT * FROM {schema}.write(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b
+)
+""")
+"""One change, or none."""
+
+PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)")
+"""Entries from one end of a range."""
+
+RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)")
+"""Receipts above a version."""
+
+NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)")
+"""Conversations of a namespace, by id."""
+
+STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b)")
+"""Conversations that have expired, or were written to in the future."""
+
+TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)")
+"""What a namespace holds."""

@@ -1,0 +1,331 @@
+"""
+One script sent to the node that has its keys, and its answer: routing, the check of every connection, and refusals.
+
+The routing is ours and redis-py's connections are under it, since two things have to hold that its cluster clients do
+not promise: that a command whose reply was lost is not sent again (a script may have been run), and that a connection
+is closed by whatever interrupts it. What for certain was not run, as the server says by MOVED, ASK, TRYAGAIN,
+CLUSTERDOWN and LOADING, or as a connection shows that was refused by a cluster's node, is tried again until the
+deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from minutebook.errors import (
+    DecisionHistorySchemaUnsupported,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageUnsafe,
+    StoreClosed,
+)
+from minutebook.stores.redis_address import Node
+from minutebook.stores.redis_links import AsyncLinks, BlockingLinks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.errors import StorageError
+    from minutebook.stores.redis_address import Address
+    from minutebook.stores.redis_links import Link, Links
+    from minutebook.stores.redis_scripts import Script
+
+OLDEST: Final = (7, 0)
+"""The oldest version of Redis whose scripts have flags; every Valkey has them."""
+
+_REST_SECONDS: Final = 0.05
+_SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
+_DENIED: Final = (
+    NoPermissionError,
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    AuthorizationError,
+)
+
+
+class _Unsent(Exception):
+    """A connection could not be made: whatever was to be sent was not."""
+
+
+class Wire:
+    """Scripts and their answers, over a single server or a cluster, in one colour."""
+
+    def __init__(self, address: Address, *, blocking: bool) -> None:
+        """Connect nothing yet."""
+        self._address = address
+        self._links: Links = BlockingLinks(address) if blocking else AsyncLinks(address)
+        self._slots: dict[int, Node] = {}
+        self._process = os.getpid()
+        self._instance = os.urandom(12)
+        self._requests = itertools.count()
+        self._durable: dict[Node, bool] = {}
+        self._closed = False
+
+    @property
+    def cluster(self) -> bool:
+        """Whether the keys are spread over the nodes of a cluster."""
+        return self._address.cluster
+
+    @property
+    def durable(self) -> bool:
+        """Whether every node that was met so far says that what it acknowledged is on its disk."""
+        return bool(self._durable) and all(self._durable.values())
+
+    async def run(self, script: Script, keys: Sequence[bytes], arguments: Sequence[object]) -> list[Any]:
+        """
+        Run a script and return its answer behind the nonce.
+
+        Raises:
+            StoreClosed: the store was closed, or opened before a fork.
+            DecisionHistoryStorageFailed: the server or the connection failed; a write may have been made, unless
+                `problem` says `out_of_memory`.
+            DecisionHistoryStorageUnsafe: a setting, a role or a right is missing; nothing was written.
+            DecisionHistorySchemaUnsupported: another application's key, or a server too old; nothing was written.
+        """
+        if os.getpid() != self._process:
+            raise StoreClosed("the store was opened before a fork; open one in this process")
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        nonce = self._instance + next(self._requests).to_bytes(8, "big")
+        behind = (len(keys), *keys, nonce, *arguments)
+        try:
+            answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce)
+            if isinstance(answer, NoScriptError):
+                answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce)
+        except _Unsent as unsent:
+            failed = refusal(unsent.__cause__)
+        except (RedisError, OSError) as error:
+            failed = refusal(error)
+        else:
+            if not isinstance(answer, Exception):
+                return list(answer[1:])
+            failed = refusal(answer)
+        # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
+        raise failed
+
+    async def close(self) -> None:
+        """Close the idle connections; a second call does nothing."""
+        if not self._closed and os.getpid() == self._process:
+            self._closed = True
+            await self._links.close()
+
+    # --- routing -----------------------------------------------------------------------------------------------------
+
+    async def _routed(self, key: bytes, command: tuple[Any, ...], nonce: bytes) -> Any:
+        """Return the answer to a command, or the error that is one, from the node that has the key."""
+        deadline = time.monotonic() + self._address.timeout
+        slot = key_slot(key) if self.cluster else 0
+        node, asking = await self._node(slot, deadline), False
+        while True:
+            try:
+                answer = await self._exchange(node, command, nonce, asking=asking)
+            except _Unsent as unsent:
+                if not self.cluster:
+                    raise
+                answer = unsent
+            except (RedisError, OSError):
+                self._slots = {}
+                raise
+            asking = False
+            if isinstance(answer, MovedError):
+                node = self._slots[slot] = _told(answer, node)
+            elif isinstance(answer, AskError):
+                node, asking = _told(answer, node), True
+            elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent)):
+                return answer
+            if time.monotonic() > deadline:
+                raise answer
+            if not isinstance(answer, AskError):
+                await self._links.rest(_REST_SECONDS)
+                self._slots = {}
+                node = await self._node(slot, deadline)
+
+    async def _node(self, slot: int, deadline: float) -> Node:
+        """Return who has a slot, as the cluster says now or said lately."""
+        if not self.cluster:
+            return self._address.nodes[0]
+        while slot not in self._slots:
+            failed: Exception | None = None
+            for node in dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)):
+                try:
+                    answer = await self._exchange(node, ("CLUSTER", "SLOTS"))
+                except _DENIED:
+                    raise
+                except (_Unsent, RedisError, OSError) as error:
+                    failed = error
+                    continue
+                if isinstance(answer, Exception):
+                    failed = answer
+                    continue
+                self._slots = _slot_map(answer, node)
+                break
+            if slot in self._slots:
+                break
+            if time.monotonic() > deadline:
+                raise failed or ClusterDownError("no node has the slot")
+            await self._links.rest(_REST_SECONDS)
+        return self._slots[slot]
+
+    async def _exchange(self, node: Node, command: tuple[Any, ...], nonce: bytes = b"", *, asking: bool = False) -> Any:
+        """Return a node's answer, or the error that it answered with; everything else closes the connection."""
+        link = await self._links.take(node)
+        clean = False
+        try:
+            await self._opened(node, link)
+            *_, answer = await link.exchange((("ASKING",), command) if asking else (command,))
+            if nonce and not isinstance(answer, Exception):
+                _check_canary(answer, nonce)
+            clean = True
+        finally:
+            if not clean:
+                await link.drop()
+            self._links.give(node, link, clean=clean)
+        return answer
+
+    async def _opened(self, node: Node, link: Link) -> None:
+        """See that the connection stands, and that the server behind a new one is fit."""
+        try:
+            if not await link.open():
+                return
+            info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", "appendfsync")))
+        except _DENIED:
+            raise
+        except (RedisError, OSError) as error:
+            raise _Unsent from error
+        if isinstance(info, BusyLoadingError):
+            raise _Unsent from info
+        settings = _settings(info)
+        check_server(settings, cluster=self.cluster)
+        self._durable[node] = settings.get("aof_enabled") == "1" and synced == [b"appendfsync", b"always"]
+
+
+def _told(answer: AskError, asked: Node) -> Node:
+    """Return where a node sends on; without a host that is its own."""
+    host, _, port = str(answer.args[0]).rpartition(" ")[2].rpartition(":")
+    return Node(host or asked.host, int(port))
+
+
+def _slot_map(answer: Any, asked: Node) -> dict[int, Node]:
+    slots: dict[int, Node] = {}
+    for first, last, master, *_ in answer:
+        node = Node((master[0] or b"").decode() or asked.host, int(master[1]))
+        slots.update(dict.fromkeys(range(first, last + 1), node))
+    return slots
+
+
+def _check_canary(answer: Any, nonce: bytes) -> None:
+    """See that an answer is the one to this request: a fault of a driver or a proxy ends here and tells nothing."""
+    if not isinstance(answer, list) or not answer or answer[0] != nonce:
+        raise RedisConnectionError("a reply that belongs to another request")
+
+
+# --- what a server has to be -----------------------------------------------------------------------------------------
+
+
+def _settings(info: Any) -> dict[str, str]:
+    if isinstance(info, Exception):
+        raise DecisionHistoryStorageUnsafe(
+            "the server's settings cannot be read; grant the user the command INFO", problem="denied"
+        )
+    lines = info.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def check_server(settings: dict[str, str], *, cluster: bool) -> None:
+    """
+    See that a server, as its INFO describes it, keeps what it is given (bad inputs 97, 98, 101).
+
+    Raises:
+        DecisionHistorySchemaUnsupported: it is too old.
+        DecisionHistoryStorageUnsafe: it evicts, only reads, or is a cluster where none is meant or the other way round.
+    """
+    version = settings.get("redis_version", "0")
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        raise DecisionHistorySchemaUnsupported(
+            f"the server speaks as Redis {version}; it has to be Redis {OLDEST[0]}.{OLDEST[1]} or Valkey 7.2 at least"
+        )
+    mode = settings.get("redis_mode", settings.get("server_mode", ""))
+    if mode == "sentinel":
+        _unsafe("the server is a sentinel, which keeps nothing; give the URL of what it watches", "sentinel")
+    if (mode == "cluster") is not cluster:
+        _unsafe(
+            "the server is a single one; give redis://"
+            if cluster
+            else "the server is a cluster's node; give redis+cluster:// or cluster=True",
+            "cluster",
+        )
+    if settings.get("role") != "master" and not cluster:
+        _unsafe("the server is a replica and only reads; give the URL of its primary", "replica")
+    policy = settings.get("maxmemory_policy", "unknown")
+    if policy != "noeviction":
+        _unsafe(
+            f"maxmemory-policy is {policy}: the server would delete history to make room; set it to noeviction",
+            "evicting",
+        )
+
+
+def _unsafe(message: str, problem: str) -> NoReturn:
+    raise DecisionHistoryStorageUnsafe(message, problem=problem)
+
+
+def refusal(error: BaseException | None) -> StorageError:
+    """Return what a server's or a connection's error is here; of its words at most the first, a code, is kept."""
+    if isinstance(error, OutOfMemoryError):
+        return DecisionHistoryStorageFailed(
+            "the server's memory is full (maxmemory); nothing was written. Delete conversations or give it more",
+            problem="out_of_memory",
+        )
+    if isinstance(error, ReadOnlyError):
+        return DecisionHistoryStorageUnsafe(
+            "the server has become a replica and only reads; nothing was written", problem="replica"
+        )
+    if isinstance(error, _DENIED):
+        return DecisionHistoryStorageUnsafe(
+            "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
+            "and all keys that begin with minutebook",
+            problem="denied",
+        )
+    if isinstance(error, ResponseError):
+        code = re.match(r"[A-Z]{3,20}\b", _words(error))
+        if "WRONGTYPE" in str(error):
+            return foreign()
+        told = code[0] if code else type(error).__name__
+        return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
+    return DecisionHistoryStorageFailed(
+        f"the connection to the server failed ({type(error).__name__}); a write under way may have been made: ask for "
+        "its receipt, or repeat it with the same idempotency id",
+        problem="connection",
+    )
+
+
+def _words(error: ResponseError) -> str:
+    return getattr(error, "status_code", None) or str(error)
+
+
+def foreign() -> DecisionHistorySchemaUnsupported:
+    """Return the refusal of a key that is ours by its name and not by what it holds."""
+    return DecisionHistorySchemaUnsupported(
+        "a key of this store holds something that this library did not write; nothing was changed"
+    )

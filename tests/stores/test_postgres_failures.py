@@ -1,0 +1,474 @@
+"""PostgreSQL when it dies, and its workers when they do: servers killed, standbys promoted, replies mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers import postgres
+from tests.servers.postgres import Server, until
+from tests.servers.proxy import Proxy, proxy
+from tests.stores import postgres_lab
+from tests.stores.labs import PROVE, chat, in_threads, said
+
+from minutebook.errors import (
+    DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
+    DecisionHistoryRegressed,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageUnsafe,
+    DecisionHistoryStoreFull,
+    StorageError,
+)
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.keys import ConversationKey
+from minutebook.stores import postgres_lines
+from minutebook.stores.postgres_lines import AsynchronousLines
+from minutebook.testing import drive
+from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
+
+ROOT = Path(__file__).parents[2]
+KILLS = 500 if PROVE else 6
+CRASHES = 40 if PROVE else 3
+OPERATIONS = 100_000 if PROVE else 1_500
+
+
+@pytest.fixture
+def name() -> str:
+    """A lab's name, so a schema, of its own."""
+    return uuid.uuid4().hex
+
+
+@contextlib.contextmanager
+def pair(*, synchronous: bool) -> Iterator[tuple[Server, Server]]:
+    """Run a primary and a standby that follows it."""
+    settings = {"hot_standby": "on", "max_wal_senders": "4", "wal_keep_size": "64MB"}
+    with postgres.single(**settings) as primary:
+        folder = Path(tempfile.mkdtemp(prefix="minutebook-standby-"))
+        standby = Server(folder, settings)
+        try:
+            standby.own_folder()
+            primary.run(
+                *(primary.programs / "pg_basebackup", "-D", standby.data, "-R", "-X", "stream", "--no-sync"),
+                *("-c", "fast", "-d", primary.url() + "?application_name=standby"),
+            )
+            standby.start()
+            until(lambda: primary.ask("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"), "it streams")
+            if synchronous:
+                primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                primary.ask("SELECT pg_reload_conf()")
+                until(
+                    lambda: primary.ask("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"), "it is in sync"
+                )
+            yield primary, standby
+        finally:
+            standby.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def promote(standby: Server) -> None:
+    standby.ask("SELECT pg_promote()")
+    until(lambda: standby.ask("SELECT pg_is_in_recovery()") == [(False,)], "the standby is the primary")
+
+
+class Writer:
+    """A worker that writes one entry after another, and notes what was acknowledged and what is unknown."""
+
+    def __init__(self, journal: Any, name: str) -> None:
+        self.journal = journal
+        self.key = ConversationKey("writers", name)
+        self.acknowledged: list[str] = []
+        self.unknown: list[str] = []
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            id_ = f"{len(self.acknowledged)}"
+            try:
+                drive(append(self.journal, self.key, id_, say(id_)))
+            except StorageError:
+                self.unknown.append(id_)
+                return
+            self.acknowledged.append(id_)
+
+    def join(self) -> None:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+def check_whole(journal: Any, writer: Writer) -> int:
+    """See that what was acknowledged is there, once, and that an unknown write is there once or not at all."""
+    for id_ in writer.acknowledged:
+        assert drive(journal.receipt(writer.key, id_)) is not None, f"{id_} was acknowledged and is lost"
+    found = [entry.payload for entry in drive(entries(journal, writer.key))]
+    assert len(found) == len(set(found))
+    assert 0 <= len(found) - len(writer.acknowledged) <= len(writer.unknown)
+    for id_ in writer.unknown:
+        drive(append(journal, writer.key, id_, say(id_)))
+    again = [entry.payload for entry in drive(entries(journal, writer.key))]
+    assert len(again) == len(writer.acknowledged) + len(writer.unknown)
+    return len(found) - len(writer.acknowledged)
+
+
+# --- the server dies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(3_600 if PROVE else 300)
+def test_i01_i03_i12_bad_input_94_a_server_killed_in_commit(name: str, figure: Callable[[str], None]) -> None:
+    """What was acknowledged is there; what was cut is found by its id; reservations stand (94, I-1, I-3, I-12)."""
+    chance = random.Random(0)
+    acknowledged = unknown = written = 0
+    with postgres.single() as server:
+        for crash in range(CRASHES):
+            journal = postgres_lab.journal(name, server=server, blocking=True)
+            held = ConversationKey("held", f"{crash}")
+            epoch = drive(journal.reserve(held, "t", format=FORMAT)).header.epoch
+            writers = [Writer(journal, f"{crash}-{number}") for number in range(4)]
+            time.sleep(chance.uniform(0.1, 0.6))
+            server.kill()
+            for writer in writers:
+                writer.join()
+            server.start()
+            written += sum(check_whole(journal, writer) for writer in writers)
+            acknowledged += sum(len(writer.acknowledged) for writer in writers)
+            unknown += sum(len(writer.unknown) for writer in writers)
+            with pytest.raises(DecisionHistoryBusy):
+                drive(journal.reserve(held, "u", format=FORMAT))
+            drive(journal.commit(held, "t", epoch, adding("one", say("q")), release=True))
+            drive(journal.close())
+    assert acknowledged > 10 * CRASHES
+    assert unknown
+    figure(f"{CRASHES} kills: {acknowledged:,} acknowledged, 0 lost; {unknown} unknown, {written} of them written")
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_bad_input_97_a_server_that_may_lose_what_it_wrote_is_refused(setting: str, name: str) -> None:
+    """`fsync` or `full_page_writes` off, by name (97)."""
+    with postgres.single(**{setting: "off"}) as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+            drive(journal.header(KEY))
+        assert refused.value.problem == setting
+
+
+# --- standbys --------------------------------------------------------------------------------------------------------
+
+
+def test_i15_bad_input_97_a_standby_and_what_it_lost(name: str) -> None:
+    """A standby is refused; promoted without the last writes, it is found out by whoever saw them (97, I-15)."""
+    with pair(synchronous=False) as (primary, standby), proxy(primary.port) as wire:
+        journal = postgres_lab.journal(name, url=primary.url(port=wire.port), blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        at = primary.ask("SELECT pg_current_wal_lsn()")[0][0]
+        until(lambda: standby.ask(f"SELECT pg_last_wal_replay_lsn() >= '{at}'") == [(True,)], "the standby has it")
+        with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+            drive(postgres_lab.journal(name, server=standby, blocking=True).header(KEY))
+        assert refused.value.problem == "read_only"
+        standby.stop()
+        drive(append(journal, KEY, "lost", say("r")))
+        primary.kill()
+        standby.start()
+        promote(standby)
+        wire.upstream = standby.port
+        wire.reset_all()
+        for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+            with pytest.raises((DecisionHistoryRegressed, DecisionHistoryStorageFailed)) as lost:
+                drive(call)
+        assert isinstance(lost.value, DecisionHistoryRegressed)
+        assert (lost.value.version, lost.value.seen) == (1, 2)
+        other = postgres_lab.journal(name, server=standby, blocking=True)
+        assert [entry.seq for entry in drive(entries(other, KEY))] == [1]
+        drive(journal.close())
+        drive(other.close())
+
+
+def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, figure: Callable[[str], None]) -> None:
+    """The primary is killed in the middle of writes and the standby promoted: nothing acknowledged is missing (B2)."""
+    with pair(synchronous=True) as (primary, standby):
+        journal = postgres_lab.journal(name, server=primary, blocking=True)
+        writers = [Writer(journal, f"{number}") for number in range(4)]
+        until(lambda: sum(len(writer.acknowledged) for writer in writers) > 40, "there are writes")
+        primary.kill()
+        for writer in writers:
+            writer.join()
+        promote(standby)
+        after = postgres_lab.journal(name, server=standby, blocking=True)
+        for writer in writers:
+            check_whole(after, writer)
+        figure(f"{sum(len(writer.acknowledged) for writer in writers)} acknowledged before the primary died, 0 lost")
+        drive(journal.close())
+        drive(after.close())
+
+
+# --- workers die -----------------------------------------------------------------------------------------------------
+
+
+def writing(schema: str, url: str, first: str) -> None:
+    """Write one entry after another and say which are acknowledged, until this process is killed."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    journal = RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+    number = int(first)
+    while True:
+        opening = adding(f"{number}", say(f"{number}"), opens=True)
+        epoch = drive(journal.reserve(KEY, f"t{number}", format=FORMAT, opening=opening)).header.epoch
+        drive(journal.commit(KEY, f"t{number}", epoch, adding(f"{number}+", answer("a"), settles=True), release=True))
+        print(number, flush=True)
+        number += 1
+
+
+def stopped(schema: str, url: str, at: str) -> None:
+    """Stop this process in the middle of a turn, and go on when somebody lets it."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    journal = RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+
+    async def story() -> None:
+        async with chat(journal).turn("old question") as turn:
+            await turn.window()
+            if at == "window":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            (call,) = await turn.respond(said("", "call-1"))
+            if at == "respond":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            await turn.result(call, "old result")
+            await turn.respond(said("old answer"))
+            if at == "end":
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    try:
+        drive(story())
+    except DecisionHistoryFenced:
+        print("fenced")
+
+
+def child(function: Callable[..., None], *arguments: str) -> subprocess.Popen[str]:
+    code = f"import sys; from tests.stores import test_postgres_failures as t; t.{function.__name__}(*sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    )
+
+
+@pytest.mark.timeout(7_200 if PROVE else 300)
+def test_i01_i03_a_worker_killed_at_any_moment(name: str, figure: Callable[[str], None]) -> None:
+    """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
+    chance = random.Random(1)
+    url, acknowledged, more = postgres.shared().url(), 0, 0
+    journal = postgres_lab.journal(name, blocking=True)
+    turns = 0
+    for _ in range(KILLS):
+        worker = child(writing, postgres_lab.schema_of(name), url, f"{turns + 1000}")
+        assert worker.stdout is not None
+        assert worker.stdout.readline()
+        time.sleep(chance.uniform(0, 0.05))
+        worker.kill()
+        told = 1 + len(worker.stdout.read().split())
+        worker.wait()
+        until(lambda: _is_idle(name), "the server saw it go")
+        header = drive(journal.header(KEY))
+        if header.token:
+            drive(journal.recover(KEY, header.epoch))
+            header = drive(journal.header(KEY))
+        assert told <= header.state.exchanges - turns <= told + 1
+        more += header.state.exchanges - turns - told
+        acknowledged += told
+        turns = header.state.exchanges
+    found = drive(entries(journal, KEY))
+    assert [entry.seq for entry in found] == list(range(1, len(found) + 1))
+    figure(f"{KILLS} kills: {acknowledged:,} turns acknowledged, 0 lost, {more} more written")
+    drive(journal.close())
+
+
+def _is_idle(name: str) -> bool:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE %s AND pid <> pg_backend_pid()"
+    return bool(postgres.shared().ask(asked, (f"%{postgres_lab.schema_of(name)}%",)) == [(0,)])
+
+
+@pytest.mark.parametrize("at", ["window", "respond", "end"])
+def test_i13_bad_input_65_a_stopped_process_that_wakes_after_recovery(at: str, name: str) -> None:
+    """SIGSTOP, recover, a new holder's turn, SIGCONT: the old one is fenced and writes nothing (65, I-13)."""
+    server = postgres.shared()
+    old = child(stopped, postgres_lab.schema_of(name), server.url(), at)
+    stat = Path(f"/proc/{old.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it has stopped")
+    journal = postgres_lab.journal(name, blocking=True)
+    talk = chat(journal)
+    drive(talk.store.recover(talk.key, worker_stopped=True))
+
+    async def turn() -> None:
+        async with talk.turn("new question") as turn:
+            await turn.respond(said("new answer"))
+
+    drive(turn())
+    before = drive(journal.header(talk.key))
+    old.send_signal(signal.SIGCONT)
+    assert old.communicate(timeout=60)[0] == "fenced\n"
+    assert drive(journal.header(talk.key)) == before
+    drive(journal.close())
+
+
+# --- capacity, time --------------------------------------------------------------------------------------------------
+
+
+def test_i29_grants_ahead_never_pass_a_bound(name: str, figure: Callable[[str], None]) -> None:
+    """Writers with bounds beside one without: none takes the namespace over, and none is refused early (I-29)."""
+    wide = postgres_lab.journal(name, blocking=True)
+    bound = 300_000
+    narrow = [postgres_lab.journal(name, StoreBounds(max_bytes=bound), blocking=True) for _ in range(4)]
+    drive(append(wide, ConversationKey("n", "wide"), "one", say("q")))
+
+    def fill(number: int) -> int:
+        step = written = 0
+        while True:
+            key = ConversationKey("n", f"{number}-{step % 3}")
+            try:
+                drive(append(narrow[number], key, f"{step}", say("x" * 3_000)))
+            except DecisionHistoryStoreFull:
+                return written
+            written, step = written + 1, step + 1
+
+    written = in_threads([lambda number=number: fill(number) for number in range(4)])
+    assert all(type(count) is int for count in written), written
+    held = drive(wide.totals("n")).bytes
+    one = len(say("x" * 3_000).payload)
+    assert bound - one < held <= bound
+    figure(f"{sum(written)} writes of 4 workers into {bound:,} bytes: {held:,} held, less than one write left")
+    for each in (wide, *narrow):
+        drive(each.close())
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_i30_bad_input_59_a_workers_clock_decides_nothing(
+    days: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose clock is a day off expires nobody, keeps nobody, and records the server's time (59, I-30)."""
+    right = postgres_lab.journal(name, StoreBounds(ttl_ms=3_600_000), blocking=True)
+    drive(append(right, KEY, "one", say("q")))
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + days * 86_400 * 10**9)
+    monkeypatch.setattr(time, "time", lambda: real() / 10**9 + days * 86_400)
+    skewed = postgres_lab.journal(name, StoreBounds(ttl_ms=3_600_000), blocking=True)
+    drive(append(skewed, KEY, "two", say("r")))
+    walls = [entry.wall for entry in drive(entries(right, KEY))]
+    assert len(walls) == 2
+    assert 0 <= walls[1] - walls[0] < 60_000
+    for each in (right, skewed):
+        drive(each.close())
+
+
+# --- foreign replies -------------------------------------------------------------------------------------------------
+
+
+async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]:
+    """Have tenants write and read, a fifth of it cancelled; return how much was done, cut, and foreign."""
+    tenants = 200
+    journal = postgres_lab.journal(name, url=postgres.shared().url(port=wire.port), max_connections=40)
+    chance = random.Random(2)
+    done = cut = foreign = 0
+
+    async def operation(tenant: int, number: int) -> None:
+        nonlocal foreign
+        key = ConversationKey(f"tenant-{tenant}", "talk")
+        mark = f"canary-{tenant}-".encode()
+        if number % 2:
+            with contextlib.suppress(DecisionHistoryBusy):
+                await append(journal, key, f"{number}", say(f"canary-{tenant}-{number}"))
+        else:
+            found = await entries(journal, key)
+            foreign += sum(mark not in entry.payload for entry in found)
+
+    async def tenant(number: int) -> None:
+        nonlocal done, cut, foreign
+        for step in range(operations // tenants):
+            task = asyncio.create_task(operation(number, step))
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.uniform(0, 0.3))
+                task.cancel()
+            try:
+                await task
+                done += 1
+            except asyncio.CancelledError:
+                cut += 1
+            except StorageError as error:
+                # A reply of another conversation's is refused by its number, or looks like damage and loss.
+                foreign += isinstance(error, DecisionHistoryCorrupt | DecisionHistoryRegressed)
+                foreign += error.facts.get("problem") == "foreign_reply"
+
+    await asyncio.gather(*map(tenant, range(tenants)))
+    await journal.close()
+    return done, cut, foreign
+
+
+@pytest.mark.timeout(7_200 if PROVE else 300)
+def test_i19_no_reply_reaches_another_caller(name: str, figure: Callable[[str], None]) -> None:
+    """200 tenants over 40 connections, replies up to 50 ms late, a fifth cancelled: 0 foreign bytes (I-19)."""
+    with proxy(postgres.shared().port) as wire:
+        drive(postgres_lab.journal(name, blocking=True).header(KEY))
+        wire.delay = (0, 0.05 if PROVE else 0.01)
+        done, cut, foreign = asyncio.run(mixed(name, wire, OPERATIONS))
+    assert done > OPERATIONS // 2
+    assert cut > OPERATIONS // 50
+    # A call that was cut in the middle cost its connection.
+    assert wire.connections > 50
+    assert foreign == 0
+    figure(f"{done:,} operations, {cut:,} cancelled, {wire.connections:,} connections, 0 foreign replies")
+
+
+class Late(AsynchronousLines):
+    """The fault of 2023, planted: a cancelled call leaves its reply behind, and the next one is given that."""
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
+        self.left: dict[Any, Any] = {}
+
+    async def lend(self, work: Any) -> Any:
+        async def mixed(line: Any) -> Any:
+            outer = self
+
+            class Mixed:
+                async def ask(self, statement: Any, schema: str, values: Any = ()) -> Any:
+                    asked = asyncio.ensure_future(line.ask(statement, schema, values))
+                    try:
+                        row = await asyncio.shield(asked)
+                    except asyncio.CancelledError:
+                        outer.left[statement] = await asked
+                        raise
+                    return postgres_lines._one_row([outer.left.pop(statement, row)], values)
+
+            return await work(Mixed())
+
+        return await super().lend(mixed)
+
+
+@pytest.mark.parametrize("canary", [True, False])
+def test_i19_control_replies_that_are_mixed_up_are_found(
+    canary: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the number that each reply carries they become errors; without it the harness sees foreign bytes (I-19)."""
+    monkeypatch.setattr("minutebook.stores.postgres.AsynchronousLines", Late)
+    if not canary:
+        monkeypatch.setattr(postgres_lines, "_one_row", lambda rows, values: rows[0])
+    drive(postgres_lab.journal(name, blocking=True).header(KEY))
+    with proxy(postgres.shared().port) as wire:
+        wire.delay = (0, 0.01)
+        _, _, foreign = asyncio.run(mixed(name, wire, 2_000))
+    assert foreign > 0

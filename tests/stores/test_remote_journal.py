@@ -1,0 +1,328 @@
+"""The journal over servers: how often it asks, what it remembers, and what it refuses to believe."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from tests.stores.remote_lab import LabRemote, Rows
+
+from minutebook.errors import (
+    DecisionHistoryBusy,
+    DecisionHistoryFenced,
+    DecisionHistoryRegressed,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    DecisionHistoryStoreFull,
+    InvalidOption,
+    StoreClosed,
+)
+from minutebook.model.bounds import StoreBounds
+from minutebook.model.keys import ConversationKey
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.remote import DRIFT_MS, Written
+from minutebook.stores.remote_journal import RemoteJournal
+from minutebook.testing import FrozenClock, drive
+from minutebook.testing.conformance.samples import EVERYTHING, FORMAT, KEY, adding, answer, append, entries, say
+
+
+class Lab:
+    """Some workers at one server, each with a clock of its own that nobody asks."""
+
+    def __init__(self, bounds: StoreBounds | None = None) -> None:
+        self.clock = FrozenClock()
+        self.rows = Rows()
+        self.bounds = bounds
+
+    def worker(self, kind: type[LabRemote] = LabRemote, ticks: Any = None) -> tuple[RemoteJournal, LabRemote]:
+        remote = kind(self.clock, self.rows)
+        return RemoteJournal(remote, self.bounds, ticks=ticks or self.clock), remote
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+
+def test_b1_a_known_conversation_costs_one_round_trip_a_write() -> None:
+    """A worker that knows the header writes in one: a step with its opening, its commits and its release (B1)."""
+    journal, remote = Lab().worker()
+    drive(append(journal, KEY, "one", say("q")))
+    remote.trips = 0
+    reserved = drive(
+        journal.reserve(KEY, "t", format=FORMAT, opening=adding("two", say("r"), opens=True), tail=EVERYTHING)
+    )
+    assert remote.trips == 1
+    assert [entry.seq for entry in reserved.tail] == [2, 1]
+    drive(journal.commit(KEY, "t", reserved.header.epoch, adding("three", answer("a"))))
+    drive(journal.commit(KEY, "t", reserved.header.epoch, adding("four", settles=True), release=True))
+    assert remote.trips == 3
+    drive(append(journal, KEY, "five", say("s")))
+    drive(append(journal, ConversationKey("suite", "new"), "one", say("q")))
+    assert remote.trips == 5
+
+
+def test_b1_a_stale_header_costs_one_more() -> None:
+    """Where another worker went on, the refusal brings the header that counts, and the write is made again (B1)."""
+    lab = Lab()
+    one, remote = lab.worker()
+    two, _ = lab.worker()
+    drive(append(one, KEY, "one", say("q")))
+    drive(append(two, KEY, "two", say("r")))
+    remote.trips = 0
+    drive(append(one, KEY, "three", say("s")))
+    assert remote.trips == 2
+    assert [entry.seq for entry in drive(entries(one, KEY))] == [1, 2, 3]
+
+
+def test_d22_what_is_only_remembered_refuses_nothing() -> None:
+    """A worker that remembers a held conversation, or a hold of its own, looks before it refuses (D22)."""
+    lab = Lab()
+    one, _ = lab.worker()
+    two, _ = lab.worker()
+    held = drive(one.reserve(KEY, "t", format=FORMAT)).header
+    with pytest.raises(DecisionHistoryBusy):
+        drive(two.reserve(KEY, "u", format=FORMAT))
+    drive(one.commit(KEY, "t", held.epoch, adding("one", say("q")), release=True))
+    assert drive(two.reserve(KEY, "u", format=FORMAT)).header.epoch == 2
+    with pytest.raises(DecisionHistoryFenced):
+        drive(one.commit(KEY, "t", held.epoch, adding("late", say("r"))))
+
+
+def test_d22_a_conversation_that_never_stands_still_is_refused_by_name() -> None:
+    """Each retry means that somebody else got on; after many the call ends, with nothing written."""
+
+    class Restless(LabRemote):
+        async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+            return Written(refused="stale", look=await self.look(key))
+
+    journal, remote = Lab().worker(Restless)
+    with pytest.raises(DecisionHistoryStorageLocked):
+        drive(append(journal, KEY, "one", say("q")))
+    assert remote.trips < 100
+    assert drive(journal.header(KEY)) is None
+
+
+# --- unknown outcomes ------------------------------------------------------------------------------------------------
+
+
+class Cutting(LabRemote):
+    """A server whose connection breaks once: before a write, or after it."""
+
+    cut = ""
+
+    async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+        cut, self.cut = self.cut, ""
+        if cut == "before":
+            raise DecisionHistoryStorageFailed("the connection broke")
+        written = await super().write(key, change, bounds, tail=tail)
+        if cut == "after":
+            raise DecisionHistoryStorageFailed("the connection broke")
+        return written
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("release", [False, True])
+def test_i08_after_a_cut_the_same_id_writes_once(cut: str, release: bool) -> None:
+    """Whether a write that was cut is there, a second one of the same id finds out (I-8)."""
+    journal, remote = Lab().worker(Cutting)
+    assert isinstance(remote, Cutting)
+    drive(append(journal, KEY, "one", say("q")))
+    epoch = drive(journal.reserve(KEY, "t", format=FORMAT)).header.epoch
+    remote.cut = cut
+    delta = adding("two", say("r"))
+    with pytest.raises(DecisionHistoryStorageFailed):
+        drive(journal.commit(KEY, "t", epoch, delta, release=release))
+    if release and cut == "after":
+        assert drive(journal.receipt(KEY, "two")) is not None
+    else:
+        drive(journal.commit(KEY, "t", epoch, delta, release=release))
+    assert [entry.seq for entry in drive(entries(journal, KEY))] == [1, 2]
+
+
+# --- what the server lost --------------------------------------------------------------------------------------------
+
+
+def test_i15_a_server_that_lost_what_it_acknowledged_is_refused() -> None:
+    """A worker that saw a newer version reads and writes no older one, and a fresh one goes on from what there is."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    drive(append(journal, KEY, "two", say("r")))
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    for call in (journal.header(KEY), append(journal, KEY, "three", say("s")), journal.recover(KEY, None)):
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(call)
+        assert (refused.value.version, refused.value.seen) == (1, 2)
+    assert len(lab.rows[KEY].entries) == 1
+    fresh, _ = lab.worker()
+    drive(append(fresh, KEY, "other", say("another story")))
+    # As many versions, and another one.
+    with pytest.raises(DecisionHistoryRegressed):
+        drive(journal.header(KEY))
+
+
+def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:
+    """Nobody who saw the newer version is left, and another story has grown as long: the receipt tells (I-15)."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    drive(append(journal, KEY, "two", say("r")))
+    kept = drive(journal.receipt(KEY, "two"))
+    store = JournalStore(journal, namespace=KEY.namespace)
+    assert drive(store.verify(KEY, receipt=kept)).version == 2
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    fresh = JournalStore(lab.worker()[0], namespace=KEY.namespace)
+    for id_ in ("other", "two"):
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(fresh.verify(KEY, receipt=kept))
+        assert refused.value.seen == 2
+        drive(append(fresh.journal, KEY, id_, say("another story")))
+    assert drive(fresh.verify(KEY)).version == 3
+
+
+def test_i15_a_reply_that_was_overtaken_is_no_loss() -> None:
+    """A look that was asked for before a write, and comes after it, tells of the past."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+
+    class Slow(LabRemote):
+        later: Any = None
+
+        async def look(self, key: Any, *, receipt: str = "") -> Any:
+            look = await super().look(key, receipt=receipt)
+            if self.later is not None:
+                later, self.later = self.later, None
+                await later
+            return look
+
+    journal, remote = lab.worker(Slow)
+    assert isinstance(remote, Slow)
+    drive(journal.header(KEY))
+    remote.later = append(journal, KEY, "two", say("r"))
+    overtaken = drive(journal.header(KEY))
+    assert overtaken is not None
+    assert overtaken.version == 1
+    now = drive(journal.header(KEY))
+    assert now is not None
+    assert now.version == 2
+    drive(append(journal, KEY, "three", say("s")))
+
+
+def test_i15_deleted_and_begun_anew_is_no_loss() -> None:
+    """Another worker may delete a conversation and begin it anew; its first version is no older one."""
+    lab = Lab()
+    one, _ = lab.worker()
+    two, _ = lab.worker()
+    drive(append(one, KEY, "one", say("q")))
+    drive(append(one, KEY, "two", say("r")))
+    drive(two.delete(KEY))
+    lab.clock.advance(1)
+    drive(append(two, KEY, "one", say("anew")))
+    header = drive(one.header(KEY))
+    assert header is not None
+    assert header.version == 1
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_i30_a_worker_that_stood_still_takes_the_servers_time() -> None:
+    """A machine that was suspended reckons with a time long past; its write is made at the server's (I-30)."""
+    lab = Lab(StoreBounds(ttl_ms=60_000))
+    ticks = FrozenClock(1_000)
+    journal, _ = lab.worker(ticks=ticks)
+    other, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    lab.clock.advance(50_000)
+    drive(append(other, KEY, "two", say("r")))
+    lab.clock.advance(50_000)
+    drive(append(journal, KEY, "three", say("s")))  # its own ticks say that no time has passed
+    walls = [entry.wall for entry in drive(entries(other, KEY))]
+    assert walls == [lab.clock() - 100_000, lab.clock() - 50_000, lab.clock()]
+
+
+def test_i30_ticks_that_run_ahead_expire_nobody() -> None:
+    """A worker whose own time says that a conversation has expired looks before it believes that (I-30)."""
+    lab = Lab(StoreBounds(ttl_ms=60_000))
+    ticks = FrozenClock(1_000)
+    journal, _ = lab.worker(ticks=ticks)
+    drive(append(journal, KEY, "one", say("q")))
+    ticks.advance(10**9)
+    drive(append(journal, KEY, "two", say("r")))
+    assert [entry.wall for entry in drive(entries(journal, KEY))] == [lab.clock()] * 2
+
+
+def test_i30_a_write_is_within_the_drift() -> None:
+    """Whatever a worker's ticks do, an entry's time is within `DRIFT_MS` of the server's."""
+    lab = Lab()
+    ticks = FrozenClock(1_000)
+    journal, _ = lab.worker(ticks=ticks)
+    drive(append(journal, KEY, "0", say("q")))
+    for number, skew in enumerate((DRIFT_MS - 1, 1, DRIFT_MS, 2, 5 * DRIFT_MS), 1):
+        ticks.advance(skew)
+        drive(append(journal, KEY, f"{number}", say("q")))
+    assert all(abs(entry.wall - lab.clock()) <= DRIFT_MS for entry in drive(entries(journal, KEY)))
+
+
+def test_bad_input_57_ticks_that_raise() -> None:
+    """They are refused by name, and nothing is written (57)."""
+
+    def broken() -> int:
+        raise OSError
+
+    lab = Lab()
+    journal, _ = lab.worker(ticks=broken)
+    with pytest.raises(InvalidOption):
+        drive(append(journal, KEY, "one", say("q")))
+
+
+# --- expiry and bounds -----------------------------------------------------------------------------------------------
+
+
+def test_i31_what_was_written_in_the_future_expires_all_the_same() -> None:
+    """After the server's clock was set back, a write brings records of the future to the present (I-30, I-31)."""
+    lab = Lab(StoreBounds(ttl_ms=60_000))
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    lab.clock.set_back(86_400_000)
+    drive(append(journal, ConversationKey("suite", "other"), "one", say("q")))
+    lab.clock.advance(60_001)
+    assert drive(journal.header(KEY)) is None
+
+
+def test_i29_what_has_expired_makes_room() -> None:
+    """A full namespace is looked through for what has expired before a write is refused (D7, I-29, I-31)."""
+    lab = Lab(StoreBounds(ttl_ms=60_000, max_sessions=2))
+    journal, _ = lab.worker()
+    for name in ("a", "b"):
+        drive(append(journal, ConversationKey("suite", name), "one", say("q")))
+    with pytest.raises(DecisionHistoryStoreFull):
+        drive(append(journal, KEY, "one", say("q")))
+    lab.clock.advance(60_001)
+    drive(append(journal, KEY, "one", say("q")))
+    assert drive(journal.totals("suite")).conversations == 1
+
+
+# --- closing ---------------------------------------------------------------------------------------------------------
+
+
+def test_i17_a_forked_child_is_refused() -> None:
+    """Nothing is asked of the server in the child, not even to close (I-17)."""
+    journal, remote = Lab().worker()
+    drive(append(journal, KEY, "one", say("q")))
+    remote.trips = 0
+    child = os.fork()
+    if not child:
+        try:
+            for call in (journal.header(KEY), journal.newest(KEY, 9, EVERYTHING), append(journal, KEY, "x", say("r"))):
+                with pytest.raises(StoreClosed):
+                    drive(call)
+            drive(journal.close())
+            os._exit(remote.trips)
+        except BaseException:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert drive(journal.header(KEY)) is not None
