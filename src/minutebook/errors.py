@@ -306,12 +306,15 @@ class DecisionHistoryStorageFailed(StorageError):
     problem: str | None = None
     path: str | None = None
     sqlite: str | None = None
+    sqlstate: str | None = None
+    reason: str | None = None
 
 
 class DecisionHistoryStorageLocked(StorageError):
     """Another program kept the database locked longer than the store waits; nothing was written."""
 
     seconds: float | None = None
+    sqlstate: str | None = None
 
 
 class DecisionHistoryCorrupt(StorageError):
@@ -326,6 +329,7 @@ class DecisionHistoryCorrupt(StorageError):
     good_records: int | None = None
     version: int | None = None
     sqlite: str | None = None
+    sqlstate: str | None = None
 
 
 class DecisionHistoryRegressed(StorageError):
@@ -336,12 +340,16 @@ class DecisionHistoryRegressed(StorageError):
     `seen` what it had; nothing was written.
     """
 
+    version: int | None = None
+    seen: int | None = None
+
 
 class DecisionHistorySchemaUnsupported(StorageError):
     """The database belongs to another application or to another version of the schema; it was left unchanged."""
 
     found: int | None = None
     supported: int | None = None
+    sqlstate: str | None = None
 
 
 class ImportRefused(StorageError):

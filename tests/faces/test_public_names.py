@@ -192,4 +192,4 @@ def test_b11_a_star_gives_every_name_in_both_colours() -> None:
         assert all(given[name] is getattr(module, name) for name in public)
         assert public <= set(dir(module))
     assert minutebook.sync.__all__ == sorted(minutebook.sync.__all__)
-    assert not hasattr(minutebook.sync, "PostgresStore")
+    assert not hasattr(minutebook.sync, "MongoStore")

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.budgets import budget
 from tests.servers import postgres
 from tests.servers.proxy import proxy
 from tests.stores import postgres_lab
-from tests.stores.labs import PROVE, chat, in_threads, said
+from tests.stores.labs import chat, in_threads, said
 
 import minutebook
 import minutebook.sync
@@ -39,7 +40,7 @@ from minutebook.testing.conformance import JournalConformance
 from minutebook.testing.conformance.samples import KEY, append, entries, say
 
 ROOT = Path(__file__).parents[2]
-STARTS = 20 if PROVE else 2
+STARTS = budget(2, 20)
 
 
 @pytest.fixture
@@ -405,7 +406,7 @@ def test_bad_input_96_a_reply_cut_after_each_byte(blocking: bool, name: str, fig
         before = wire.replied
         await append(journal, KEY, "measured", say("q"))
         size, unknown = wire.replied - before, 0
-        step = 1 if PROVE else 7
+        step = budget(7, 1)
         for at in range(0, size, step):
             await journal.header(KEY)  # a connection is there
             wire.left = at

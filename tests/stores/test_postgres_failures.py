@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.budgets import PROVE, budget
 from tests.servers import postgres
 from tests.servers.postgres import Server, until
 from tests.servers.proxy import Proxy, proxy
 from tests.stores import postgres_lab
-from tests.stores.labs import PROVE, chat, in_threads, said
+from tests.stores.labs import chat, in_threads, said
 
 from minutebook.errors import (
     DecisionHistoryBusy,
@@ -43,9 +44,9 @@ from minutebook.testing import drive
 from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
 
 ROOT = Path(__file__).parents[2]
-KILLS = 500 if PROVE else 6
-CRASHES = 40 if PROVE else 3
-OPERATIONS = 100_000 if PROVE else 1_500
+KILLS = budget(6, 500)
+CRASHES = budget(3, 40)
+OPERATIONS = budget(1_500, 100_000)
 
 
 @pytest.fixture
@@ -423,7 +424,7 @@ def test_i19_no_reply_reaches_another_caller(name: str, figure: Callable[[str], 
     """200 tenants over 40 connections, replies up to 50 ms late, a fifth cancelled: 0 foreign bytes (I-19)."""
     with proxy(postgres.shared().port) as wire:
         drive(postgres_lab.journal(name, blocking=True).header(KEY))
-        wire.delay = (0, 0.05 if PROVE else 0.01)
+        wire.delay = (0, budget(0.01, 0.05))
         done, cut, foreign = asyncio.run(mixed(name, wire, OPERATIONS))
     assert done > OPERATIONS // 2
     assert cut > OPERATIONS // 50

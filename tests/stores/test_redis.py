@@ -18,9 +18,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.budgets import PROVE, budget
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import Server, binaries, cluster, shared, single, until
-from tests.stores.labs import PROVE, chat, in_threads, said
+from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address
 from tests.stores.test_exclusion import Held, Refused, violations
 
@@ -236,7 +237,7 @@ def test_i01_bad_input_94_server_killed_in_commit_is_resolved_by_id(
     chance = random.Random(94)
     acknowledged: list[str] = []
     more = 0
-    for round_ in range(200 if PROVE else 12):
+    for round_ in range(budget(12, 200)):
         store = journal(server.url)
         killer = threading.Timer(chance.uniform(0.005, 0.06), server.kill)
         killer.start()
@@ -457,7 +458,7 @@ async def tenants(store: Any, calls: int, counts: dict[str, int], between: Proxy
 def test_i19_v14_no_reply_reaches_another_caller(server: Server, figure: Callable[[str], None]) -> None:
     """Through a proxy that delays replies, a fifth of the calls cancelled: nobody reads a foreign byte (I-19, A14)."""
     counts = dict.fromkeys(("read", "cancelled", "foreign", "failed"), 0)
-    calls = 100_000 if PROVE else 2_000
+    calls = budget(2_000, 100_000)
     with proxy(server.port) as between:
         asyncio.run(tenants(journal(between.url, blocking=False, **TENANTS), calls, counts, between))
         assert between.connections > 16, "connections that were interrupted are not used again"
@@ -559,7 +560,7 @@ def test_i13_bad_input_65_paused_holder_writes_nothing_after_recover(
             reader.start()
             until(lambda: "written" in told, "the holder writes")
             recovered = 0
-            for number in range(1_000 if PROVE else 25):
+            for number in range(budget(25, 1_000)):
                 time.sleep(chance.uniform(0, 0.02))
                 holder.send_signal(signal.SIGSTOP)
                 until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().split()[2] == "T", "it is stopped")
@@ -606,7 +607,7 @@ print(msgspec.json.encode([[type(each).__name__, each] for diary in diaries for 
 @pytest.mark.timeout(3_600 if PROVE else 300)
 def test_i10_one_live_decision_over_processes(server: Server, figure: Callable[[str], None]) -> None:
     """16 workers in 4 processes behind a proxy that delays: no two holds overlap, every Busy has a holder (I-10)."""
-    attempts = 2_000 if PROVE else 40
+    attempts = budget(40, 2_000)
     with proxy(server.port) as between:
         between.delay = (0, 0.002)
         commands = [

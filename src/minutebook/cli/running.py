@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _VARIABLES = {"--store": "MINUTEBOOK_STORE", "FROM": "MINUTEBOOK_STORE", "TO": "MINUTEBOOK_TARGET"}
 """The variable that a URL may be in instead of on the command line."""
 
-_FORMS = " or ".join(scheme.form for scheme in SCHEMES.values() if scheme.lasting)
+_FORMS = " or ".join(dict.fromkeys(scheme.form for scheme in SCHEMES.values() if scheme.lasting))
 
 StoreUrl = Annotated[str, typer.Option("--store", envvar="MINUTEBOOK_STORE", help=f"Where the records are: {_FORMS}.")]
 FromUrl = Annotated[str, typer.Argument(metavar="FROM", envvar="MINUTEBOOK_STORE", help="Where the records are.")]
