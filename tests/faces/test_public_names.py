@@ -44,15 +44,12 @@ PROMISED = {
 }
 """The names that the specification lists, beside every error."""
 
-TO_COME = {"RedisStore"}
-"""Those of them that no release has yet (SPEC B2)."""
-
 
 def test_b11_every_promised_name_is_public() -> None:
-    """In either colour, all of the specification's list, but for the stores that are still to come."""
-    assert PROMISED - set(minutebook.__all__) == TO_COME
+    """In either colour, all of the specification's list."""
+    assert PROMISED - set(minutebook.__all__) == set()
     for module in (minutebook, minutebook.sync):
-        assert {name for name in PROMISED if not hasattr(module, name)} == TO_COME, module.__name__
+        assert {name for name in PROMISED if not hasattr(module, name)} == set(), module.__name__
 
 
 def test_a4_a_message_has_the_published_fields_and_roles() -> None:

@@ -20,6 +20,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
+from minutebook.stores.journal import JournalStore
 from minutebook.stores.remote import DRIFT_MS, Written
 from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.testing import FrozenClock, drive
@@ -159,6 +160,26 @@ def test_i15_a_server_that_lost_what_it_acknowledged_is_refused() -> None:
     # As many versions, and another one.
     with pytest.raises(DecisionHistoryRegressed):
         drive(journal.header(KEY))
+
+
+def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:
+    """Nobody who saw the newer version is left, and another story has grown as long: the receipt tells (I-15)."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    drive(append(journal, KEY, "two", say("r")))
+    kept = drive(journal.receipt(KEY, "two"))
+    store = JournalStore(journal, namespace=KEY.namespace)
+    assert drive(store.verify(KEY, receipt=kept)).version == 2
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    fresh = JournalStore(lab.worker()[0], namespace=KEY.namespace)
+    for id_ in ("other", "two"):
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(fresh.verify(KEY, receipt=kept))
+        assert refused.value.seen == 2
+        drive(append(fresh.journal, KEY, id_, say("another story")))
+    assert drive(fresh.verify(KEY)).version == 3
 
 
 def test_i15_a_reply_that_was_overtaken_is_no_loss() -> None:

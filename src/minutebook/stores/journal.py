@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryCorrupt,
+    DecisionHistoryRegressed,
     InvalidOption,
 )
 from minutebook.model.bounds import check_count, check_place
@@ -286,20 +287,29 @@ class JournalStore(AsyncClosing):
         """Return what the namespace holds."""
         return await self.journal.totals(self.namespace)
 
-    async def verify(self, key: ConversationKey) -> Header:
+    async def verify(self, key: ConversationKey, *, receipt: Receipt | None = None) -> Header:
         """
         Prove a conversation and return its header: digest chain, receipts and counters agree (SPEC B8).
 
         An entry, a receipt or a counter that was altered or lost shows. Somebody who can rewrite the whole record and
-        all its digests is not found out without a digest kept elsewhere.
+        all its digests is not found out without a digest kept elsewhere: a `receipt` that was kept of a commit. With
+        one the record also has to hold that commit, which an older backup or a standby that fell behind does not.
 
         Raises:
             DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
+            DecisionHistoryRegressed: the record does not hold the commit of `receipt`, which was acknowledged.
             DecisionHistoryAbsent: there is no such conversation, it was deleted, or what comes next was cut meanwhile.
         """
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        if receipt is not None and await self.journal.receipt(key, receipt.idempotency) != receipt:
+            raise DecisionHistoryRegressed(
+                f"the record has version {header.version} and not the commit that made version {receipt.version}: it "
+                "was restored, or a standby took over that had not everything; find what was lost",
+                version=header.version,
+                seen=receipt.version,
+            )
         proof = Proof(key, header)
         entries = stream_entries(self.journal, key, header)
         async for receipt in stream_receipts(self.journal, key, header):
