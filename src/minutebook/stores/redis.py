@@ -89,7 +89,7 @@ class RedisRemote:
         """See `Remote.write`."""
         if len(change.entries) > MOST_ENTRIES:
             raise DecisionHistoryStorageFailed(
-                f"{len(change.entries):,} entries in one write; a Redis server takes {MOST_ENTRIES:,}; nothing was written",
+                f"{len(change.entries):,} entries in one write; a server takes {MOST_ENTRIES:,}; nothing was written",
                 problem="too_large",
             )
         # A server without memory still takes what grows nothing: marks, releases, deletions.
