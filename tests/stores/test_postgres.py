@@ -110,6 +110,16 @@ def test_bad_input_51_options_are_refused_where_they_are_given(options: dict[str
     assert "canary" not in f"{refused.value} {refused.value.facts} {refused.value.__cause__}"
 
 
+def test_b2_without_its_driver_a_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clear line, and no traceback of an import (B2)."""
+    for module in [module for module in sys.modules if module.startswith(("psycopg", "minutebook.stores.postgres"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for module in (minutebook, minutebook.sync):
+        with pytest.raises(InvalidOption, match=r"minutebook\[postgres\]"):
+            module.PostgresStore("postgresql://localhost/x", namespace="n")
+
+
 def test_b1_o49_a_write_looks_up_one_receipt_however_many_there_are(name: str) -> None:
     """No write reads an index beyond what it asks for, though the tables have no statistics yet (B1, O-49)."""
     journal = postgres_lab.journal(name, StoreBounds(ttl_ms=60_000), blocking=True)
