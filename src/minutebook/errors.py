@@ -27,7 +27,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── CheckpointRefused                    no checkpoint to go on from, or one that must be gone on with first
     │   └── MemoryRefused                        an undeclared memory resource, a read-only one, or a value too large
     ├── StorageError                             files, disks and databases; an operator has to look
-    │   ├── DecisionHistoryStorageUnsafe         permissions, links or owners that are not private
+    │   ├── DecisionHistoryStorageUnsafe         files that are not private, or a server that may lose or evict
     │   ├── DecisionHistoryStorageFailed         the disk or the database failed; the outcome is unknown
     │   ├── DecisionHistoryStorageLocked         another program kept the database locked for too long
     │   ├── DecisionHistoryCorrupt               stored bytes are not what was written; `seq` names the entry
@@ -289,7 +289,10 @@ class StorageError(MinutebookError):
 
 
 class DecisionHistoryStorageUnsafe(StorageError):
-    """A file or directory that others could read, replace or write (SPEC D20). `problem` is an enumerated reason."""
+    """
+    A file or directory that others could read, replace or write (SPEC D20), or a server that only reads, evicts, or may
+    lose what it acknowledged (SPEC B2). `problem` is an enumerated reason.
+    """
 
     problem: str | None = None
     path: str | None = None
@@ -300,7 +303,8 @@ class DecisionHistoryStorageFailed(StorageError):
     The disk or database failed. Whether the last write is durable is unknown until the store is opened again.
 
     After a failed sync the kernel may have dropped the dirty pages, so a second attempt that succeeds proves
-    nothing: the store refuses everything until it is reopened (promise I-6).
+    nothing: the store refuses everything until it is reopened (promise I-6). On a server only the call that failed is
+    in doubt: the next one has another connection, and the same id writes once.
     """
 
     problem: str | None = None

@@ -111,6 +111,35 @@ def test_bad_input_51_options_are_refused_where_they_are_given(options: dict[str
     assert "canary" not in f"{refused.value} {refused.value.facts} {refused.value.__cause__}"
 
 
+def test_b2_without_its_driver_a_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clear line, and no traceback of an import (B2)."""
+    for module in [module for module in sys.modules if module.startswith(("psycopg", "minutebook.stores.postgres"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for module in (minutebook, minutebook.sync):
+        with pytest.raises(InvalidOption, match=r"minutebook\[postgres\]"):
+            module.PostgresStore("postgresql://localhost/x", namespace="n")
+
+
+def test_b1_o49_a_write_looks_up_one_receipt_however_many_there_are(name: str) -> None:
+    """No write reads an index beyond what it asks for, though the tables have no statistics yet (B1, O-49)."""
+    journal = postgres_lab.journal(name, StoreBounds(ttl_ms=60_000), blocking=True)
+    for number in range(60):
+        drive(append(journal, KEY, f"{number}", say("q")))
+    assert len(drive(journal.receipts(KEY, 0, 99))) == 60
+    drive(journal.close())
+    asked = "SELECT indexrelname, idx_scan, idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = %s"
+
+    def scans() -> dict[str, tuple[int, int]]:
+        found = postgres.shared().ask(asked, (postgres_lab.schema_of(name),))
+        return {index: (count, rows) for index, count, rows in found}
+
+    postgres.until(lambda: scans()["receipt_pkey"][0] >= 60, "the server has counted")
+    assert scans()["receipt_version"] == (1, 60)
+    assert scans()["receipt_pkey"][1] <= 1
+    assert scans()["conversation_age"][0] <= 4
+
+
 # --- what is refused at opening --------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.budgets import PROVE, budget
 from tests.servers import postgres
@@ -25,6 +26,7 @@ from tests.servers.postgres import Server, until
 from tests.servers.proxy import Proxy, proxy
 from tests.stores import postgres_lab
 from tests.stores.labs import chat, in_threads, said
+from tests.stores.test_exclusion import Held, Refused, violations, work
 
 from minutebook.errors import (
     DecisionHistoryBusy,
@@ -41,11 +43,13 @@ from minutebook.model.keys import ConversationKey
 from minutebook.stores import postgres_lines
 from minutebook.stores.postgres_lines import AsynchronousLines
 from minutebook.testing import drive
+from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 KILLS = budget(6, 500)
 CRASHES = budget(3, 40)
+SCHEDULES = budget(25, 1_000)
 OPERATIONS = budget(1_500, 100_000)
 
 
@@ -159,6 +163,22 @@ def test_i01_i03_i12_bad_input_94_a_server_killed_in_commit(name: str, figure: C
     figure(f"{CRASHES} kills: {acknowledged:,} acknowledged, 0 lost; {unknown} unknown, {written} of them written")
 
 
+def test_i01_control_a_server_that_acknowledges_early_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the settings that are refused, the same kill loses what was acknowledged, and the harness says so (I-1)."""
+    monkeypatch.setattr("minutebook.stores.postgres._check_server", lambda row: None)
+    with postgres.single(synchronous_commit="off", wal_writer_delay="10s") as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        drive(journal.header(KEY))
+        server.ask("CHECKPOINT")
+        writer = Writer(journal, "early")
+        until(lambda: len(writer.acknowledged) > 50, "there are writes")
+        server.kill()
+        writer.join()
+        server.start()
+        with pytest.raises(AssertionError, match="acknowledged and is lost"):
+            check_whole(postgres_lab.journal(name, server=server, blocking=True), writer)
+
+
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
 def test_bad_input_97_a_server_that_may_lose_what_it_wrote_is_refused(setting: str, name: str) -> None:
     """`fsync` or `full_page_writes` off, by name (97)."""
@@ -221,12 +241,17 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
 # --- workers die -----------------------------------------------------------------------------------------------------
 
 
-def writing(schema: str, url: str, first: str) -> None:
-    """Write one entry after another and say which are acknowledged, until this process is killed."""
+def opened(schema: str, url: str) -> Any:
+    """Return a journal of this process's own."""
     from minutebook.stores.postgres import PostgresRemote
     from minutebook.stores.remote_journal import RemoteJournal
 
-    journal = RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+    return RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+
+
+def writing(schema: str, url: str, first: str) -> None:
+    """Write one entry after another and say which are acknowledged, until this process is killed."""
+    journal = opened(schema, url)
     number = int(first)
     while True:
         opening = adding(f"{number}", say(f"{number}"), opens=True)
@@ -238,10 +263,7 @@ def writing(schema: str, url: str, first: str) -> None:
 
 def stopped(schema: str, url: str, at: str) -> None:
     """Stop this process in the middle of a turn, and go on when somebody lets it."""
-    from minutebook.stores.postgres import PostgresRemote
-    from minutebook.stores.remote_journal import RemoteJournal
-
-    journal = RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+    journal = opened(schema, url)
 
     async def story() -> None:
         async with chat(journal).turn("old question") as turn:
@@ -325,6 +347,102 @@ def test_i13_bad_input_65_a_stopped_process_that_wakes_after_recovery(at: str, n
     assert old.communicate(timeout=60)[0] == "fenced\n"
     assert drive(journal.header(talk.key)) == before
     drive(journal.close())
+
+
+def holding(schema: str, url: str) -> None:
+    """Take turn after turn, and say how each ended, until this process is killed."""
+    journal = opened(schema, url)
+
+    async def turn(number: int) -> None:
+        async with chat(journal).turn(f"old {number}") as turn:
+            await turn.window()
+            await turn.respond(said(f"old answer {number}"))
+
+    number = 0
+    while True:
+        number += 1
+        try:
+            drive(turn(number))
+            print("written", flush=True)
+        except DecisionHistoryFenced:
+            print("fenced", flush=True)
+        except DecisionHistoryBusy:
+            print("busy", flush=True)
+
+
+@pytest.mark.timeout(3_600 if PROVE else 300)
+def test_i13_a_holder_stopped_at_any_moment_writes_nothing_after_recovery(
+    name: str, figure: Callable[[str], None]
+) -> None:
+    """SIGSTOP anywhere, recover, another turn, SIGCONT: what was recorded meanwhile stands unchanged (I-13)."""
+    chance = random.Random(13)
+    journal = postgres_lab.journal(name, blocking=True)
+    talk = chat(journal)
+    told: list[str] = []
+    recovered = 0
+    holder = child(holding, postgres_lab.schema_of(name), postgres.shared().url())
+    assert holder.stdout is not None
+    reader = threading.Thread(target=lambda: told.extend(line.strip() for line in holder.stdout or ()))
+    reader.start()
+    try:
+        until(lambda: "written" in told, "the holder writes")
+        for number in range(SCHEDULES):
+            time.sleep(chance.uniform(0, 0.02))
+            holder.send_signal(signal.SIGSTOP)
+            stat = Path(f"/proc/{holder.pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it has stopped")  # noqa: B023
+            until(lambda: _is_idle(name), "what it sent is done")
+            header = drive(journal.header(talk.key))
+            if header is not None and header.token:
+                drive(talk.store.recover(talk.key, worker_stopped=True, epoch=header.epoch))
+                recovered += 1
+            drive(talk.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": f"{number}"}]))
+            before, fenced, so_far = drive(journal.header(talk.key)), told.count("fenced"), len(told)
+            holder.send_signal(signal.SIGCONT)
+            until(lambda: len(told) > so_far, "it went on")  # noqa: B023
+            newest = drive(journal.oldest(talk.key, before.entries - 1, samples.EVERYTHING))
+            assert newest[0].digest == before.digest
+            assert told.count("fenced") - fenced <= 1
+    finally:
+        holder.kill()
+        holder.wait()
+        reader.join()
+    assert recovered > SCHEDULES // 10
+    until(lambda: _is_idle(name), "the server saw it go")
+    header = drive(journal.header(talk.key))
+    if header.token:
+        drive(talk.store.recover(talk.key, worker_stopped=True))
+    drive(talk.store.verify(talk.key))
+    figure(f"{SCHEDULES} stops, {recovered} recoveries, {told.count('fenced')} fenced, 0 late writes")
+    drive(journal.close())
+
+
+def working(schema: str, url: str, first: str, attempts: str) -> None:
+    """Four threads take, write and give back; then their diaries go to the parent."""
+    journal = opened(schema, url)
+    seeds = range(int(first), int(first) + 4)
+    diaries = in_threads([lambda seed=seed: work(journal, seed, ["a", "b:c"], int(attempts)) for seed in seeds])
+    print(msgspec.json.encode([[type(each).__name__, each] for diary in diaries for each in diary]).decode())
+
+
+@pytest.mark.timeout(3_600 if PROVE else 300)
+def test_i10_one_live_decision_over_processes_behind_a_slow_network(name: str, figure: Callable[[str], None]) -> None:
+    """16 workers in 4 processes, replies late: no two holds overlap, every Busy has a holder (I-10)."""
+    attempts = 2_000 if PROVE else 40
+    schema = postgres_lab.schema_of(name)
+    drive(postgres_lab.journal(name, blocking=True).header(KEY))
+    with proxy(postgres.shared().port) as wire:
+        wire.delay = (0, 0.002)
+        url = postgres.shared().url(port=wire.port)
+        workers = [child(working, schema, url, f"{4 * number}", f"{attempts}") for number in range(4)]
+        told = [worker.communicate()[0] for worker in workers]
+    kinds = {"Held": Held, "Refused": Refused}
+    history = [msgspec.convert(fields, kinds[kind]) for each in told for kind, fields in msgspec.json.decode(each)]
+    assert len(history) == 16 * attempts
+    assert violations(history) == []
+    holds = sum(isinstance(event, Held) for event in history)
+    assert 16 < holds < len(history)
+    figure(f"{len(history):,} attempts of 16 workers in 4 processes through a proxy, {holds:,} holds, 0 violations")
 
 
 # --- capacity, time --------------------------------------------------------------------------------------------------

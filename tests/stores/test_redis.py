@@ -290,6 +290,19 @@ def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
     assert len(drive(samples.entries(store, KEY))) == 2
 
 
+def test_i04_more_entries_than_a_server_takes_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write of more entries than fit in one request is refused by name before anything is sent (I-4)."""
+    monkeypatch.setattr("minutebook.stores.redis.MOST_ENTRIES", 2)
+    store = journal(server.url)
+    drive(append(store, KEY, "one", say("x")))
+    before = content(server)
+    with pytest.raises(DecisionHistoryStorageFailed) as refused:
+        drive(append(store, KEY, "two", *[say("y")] * 3))
+    assert refused.value.problem == "too_large"
+    assert content(server) == before
+    drive(append(store, KEY, "two", *[say("y")] * 2))
+
+
 def test_bad_input_100_scripts_that_a_server_forgot_come_along_again(server: Server) -> None:
     """After SCRIPT FLUSH and after a restart every method goes on (100)."""
     store = journal(server.url, StoreBounds(ttl_ms=10**9))
@@ -937,6 +950,71 @@ def test_i19_chat_on_a_shared_journal(server: Server) -> None:
         await store.close()
 
     asyncio.run(everybody())
+
+
+def test_i16_pending_decisions_hold_no_connection(server: Server) -> None:
+    """Fifty turns that wait for their model at once need one connection between them (I-16)."""
+    store = journal(server.url, blocking=False, max_connections=1)
+
+    async def everybody() -> None:
+        entered, asked = asyncio.Barrier(51), asyncio.Event()
+
+        async def talk(number: int) -> None:
+            async with chat(store, f"{number}").turn("q") as turn:
+                await entered.wait()
+                await asked.wait()
+                await turn.respond(said("a"))
+
+        tasks = [asyncio.create_task(talk(number)) for number in range(50)]
+        await entered.wait()
+        assert (await store.totals("lab")).reserved == 50
+        assert server.info("clients")["connected_clients"] <= 2  # ours, and the one that asks
+        asked.set()
+        await asyncio.gather(*tasks)
+        assert (await store.totals("lab")).reserved == 0
+        await store.close()
+
+    asyncio.run(everybody())
+
+
+def test_i09_open_and_close_leave_nothing(server: Server) -> None:
+    """Stores that are opened, used and closed again and again leave no descriptor and no connection (I-9)."""
+
+    async def asynchronous() -> None:
+        async with minutebook.RedisStore(server.url, namespace="lab") as store:
+            await asyncio.gather(*(store.list() for _ in range(4)))
+
+    def once() -> int:
+        with sync.RedisStore(server.url, namespace="lab") as store:
+            store.list()
+        asyncio.run(asynchronous())
+        return len(os.listdir("/proc/self/fd"))
+
+    first = once()
+    assert {once() for _ in range(1_000 if PROVE else 30)} <= {first - 1, first, first + 1}
+    until(lambda: server.info("clients")["connected_clients"] == 1, "the server has no connection of ours")
+
+
+def test_i25_reading_writes_nothing(server: Server) -> None:
+    """Whatever is read, windows included, the server holds what it held, and so does one that may only read (I-25)."""
+    store = journal(server.url)
+    talk = chat(store)
+    drive(talk.append([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]))
+    before = content(server)
+
+    async def read() -> None:
+        await talk.window()
+        [entry async for entry in talk.store.entries(talk.key)]
+        [receipt async for receipt in talk.store.receipts(talk.key)]
+        await talk.store.read(talk.key)
+        await talk.store.list()
+        await talk.store.totals()
+        await talk.store.verify(talk.key)
+
+    drive(read())
+    assert content(server) == before
+    server.ask("CONFIG", "SET", "maxmemory", "1")  # nothing that would write is let in any more
+    drive(read())
 
 
 def test_i13_fenced_commit_writes_nothing(server: Server) -> None:

@@ -52,7 +52,7 @@ AHEAD_BYTES: Final = 64 * 1024
 OLDEST_SERVER: Final = 120_000
 """PostgreSQL 12, as `server_version_num` counts."""
 
-_TRIES: Final = 16
+_TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
 _BROKEN = ("08", "57P")
 

@@ -321,14 +321,17 @@ class AsynchronousLines(_Lines):
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Idle] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        """Held over the table of loops, and over nothing that waits."""
 
     def _of_this_loop(self) -> _Idle:
         loop = asyncio.get_running_loop()
         idle = self._loops.get(loop)
         if idle is None:
-            for other in [other for other in self._loops if other.is_closed()]:
-                _finish_all(self._loops.pop(other))
-            idle = self._loops[loop] = _Idle(asyncio.Semaphore(self._size))
+            with self._lock:
+                for other in [other for other in self._loops if other.is_closed()]:
+                    _finish_all(self._loops.pop(other))
+                idle = self._loops[loop] = _Idle(asyncio.Semaphore(self._size))
         return idle
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
@@ -370,8 +373,9 @@ class AsynchronousLines(_Lines):
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        for idle in self._loops.values():
-            _finish_all(idle)
+        with self._lock:
+            for idle in self._loops.values():
+                _finish_all(idle)
 
 
 def _finish_all(idle: _Idle) -> None:

@@ -64,9 +64,9 @@ The headers. What statements compare stands beside them: `touched`, whether it i
 """
 
 CREATE_CONVERSATION_AGE: Final = Statement("""
-CREATE INDEX conversation_age ON {schema}.conversation (namespace, minute)
+CREATE INDEX conversation_age ON {schema}.conversation (namespace, minute) WHERE minute >= 0
 """)
-"""Finds what has expired, oldest first."""
+"""Finds what has expired, oldest first. Its condition, which always holds, keeps it out of every other statement."""
 
 CREATE_ENTRY: Final = Statement("""
 CREATE TABLE {schema}.entry (
@@ -94,9 +94,12 @@ CREATE TABLE {schema}.receipt (
 """What each commit did."""
 
 CREATE_RECEIPT_VERSION: Final = Statement("""
-CREATE UNIQUE INDEX receipt_version ON {schema}.receipt (namespace, conversation, version)
+CREATE UNIQUE INDEX receipt_version ON {schema}.receipt (namespace, conversation, version) WHERE version > 0
 """)
-"""Finds the receipts above a version; no version has two."""
+"""
+Finds the receipts above a version; no version has two. Without its condition, which always holds, a table without
+statistics would have ids looked up by it, in all receipts of a conversation.
+"""
 
 CREATE_TIME: Final = Statement("""
 CREATE FUNCTION {schema}.present(p_clock bigint) RETURNS bigint
@@ -335,7 +338,7 @@ BEGIN
     SELECT array_agg(r.packed ORDER BY r.version) INTO o_packed
     FROM (
         SELECT i.version, i.packed FROM {schema}.receipt AS i
-        WHERE i.namespace = p_space AND i.conversation = p_name AND i.version > p_after
+        WHERE i.namespace = p_space AND i.conversation = p_name AND i.version > p_after AND i.version > 0
         ORDER BY i.version LIMIT p_rows
     ) AS r;
 END
@@ -383,11 +386,13 @@ BEGIN
     FROM (
         (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i
-            WHERE i.namespace = p_space AND i.minute <= l_oldest >> 16 AND i.touched < l_oldest AND NOT i.reserved
+            WHERE i.namespace = p_space AND i.minute >= 0 AND i.minute <= l_oldest >> 16
+              AND i.touched < l_oldest AND NOT i.reserved
             ORDER BY i.minute LIMIT p_rows
         ) UNION ALL (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i
-            WHERE i.namespace = p_space AND i.minute >= o_now >> 16 AND i.touched > o_now AND NOT i.reserved
+            WHERE i.namespace = p_space AND i.minute >= 0 AND i.minute >= o_now >> 16
+              AND i.touched > o_now AND NOT i.reserved
             ORDER BY i.minute LIMIT p_rows
         ) LIMIT p_rows
     ) AS c;

@@ -54,6 +54,8 @@ _KNOWN_NAMESPACES: Final = 4096
 _SCANNED: Final = 10_000
 """How many ids one script looks at: about ten milliseconds in which its server does nothing else (promise I-31)."""
 _LAST: Final = 2**53
+MOST_ENTRIES: Final = 1_000_000
+"""In one write, as in an import; a server reads at most 1,048,576 arguments, and closes the connection at one more."""
 
 
 class RedisRemote:
@@ -85,6 +87,11 @@ class RedisRemote:
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
+        if len(change.entries) > MOST_ENTRIES:
+            raise DecisionHistoryStorageFailed(
+                f"{len(change.entries):,} entries in one write; a server takes {MOST_ENTRIES:,}; nothing was written",
+                problem="too_large",
+            )
         # A server without memory still takes what grows nothing: marks, releases, deletions.
         script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""
