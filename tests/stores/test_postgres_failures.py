@@ -428,7 +428,7 @@ def working(schema: str, url: str, first: str, attempts: str) -> None:
 @pytest.mark.timeout(3_600 if PROVE else 300)
 def test_i10_one_live_decision_over_processes_behind_a_slow_network(name: str, figure: Callable[[str], None]) -> None:
     """16 workers in 4 processes, replies late: no two holds overlap, every Busy has a holder (I-10)."""
-    attempts = 2_000 if PROVE else 40
+    attempts = budget(40, 2_000)
     schema = postgres_lab.schema_of(name)
     drive(postgres_lab.journal(name, blocking=True).header(KEY))
     with proxy(postgres.shared().port) as wire:
