@@ -55,7 +55,7 @@ class Attempts:
     def __init__(self, header: Header) -> None:
         """Begin behind the attempt that is under way, which has recorded nothing yet."""
         self._turn = header.state.turn
-        self._first = 0
+        self._whole = False
         self._responses: list[Entry] = []
         self._results: dict[tuple[int, int], Entry] = {}
         self._refused = False
@@ -64,7 +64,7 @@ class Attempts:
     @property
     def done(self) -> bool:
         """Whether everything was read that is looked for."""
-        return self.next_seq <= self._turn or bool(self._responses and self.next_seq < self._first)
+        return self._whole or self.next_seq <= self._turn
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Take the next entries, newest first and without a gap."""
@@ -73,8 +73,8 @@ class Attempts:
                 return
             self.next_seq = entry.seq - 1
             if entry.kind is ABANDONED:
-                self._first = entry.exchange
-                self._refused |= entry.payload == _REFUSED
+                self._whole = bool(self._responses)  # this is the mark of the attempt before
+                self._refused |= not self._whole and entry.payload == _REFUSED
             elif entry.kind is RESPONSE and entry.calls:
                 self._responses.append(entry)
             elif entry.kind is RESULT:
