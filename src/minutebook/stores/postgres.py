@@ -23,19 +23,20 @@ from minutebook.errors import (
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock
 from minutebook.model.entries import pack_entries, unpack_entries
+from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
 from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
 from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from minutebook.model.bounds import StoreBounds
     from minutebook.model.entries import Entry
-    from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Page
     from minutebook.stores.postgres_lines import Line, Lines, Row
@@ -152,7 +153,11 @@ class PostgresRemote:
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`."""
         _, names, headers = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
-        return [(_name(name), unpack_header(header)) for name, header in zip(names or (), headers or (), strict=True)]
+        found: list[tuple[str, Header]] = []
+        for name, header in zip(map(_name, names or ()), headers or (), strict=True):
+            with named_in_listing(ConversationKey(namespace, name), len(found)):
+                found.append((name, unpack_header(header)))
+        return found
 
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """See `Remote.stale`."""

@@ -33,6 +33,7 @@ from minutebook.stores import redis_scripts as lua
 from minutebook.stores.packed import STAMP_BYTES, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
 from minutebook.stores.redis_wire import Wire, foreign
 from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,7 +122,8 @@ class RedisRemote:
         found: list[tuple[str, Header]] = []
         while heads and len(found) < rows:
             name, number = heads[0]
-            found.append((name, _header(streams[number].pop())))
+            with named_in_listing(ConversationKey(namespace, name), len(found)):
+                found.append((name, _header(streams[number].pop())))
             following = await streams[number].name()
             if following is None:
                 heapq.heappop(heads)
