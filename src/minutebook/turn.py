@@ -42,7 +42,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     conversation: ConversationKey
     """Where it was made: two conversations have exchanges of the same number all the time."""
     custom: bool = False
-    """Whether it is a call of a custom tool, whose arguments are free text."""
+    """Whether it is no function's: a custom tool's, whose arguments are free text, or one of OpenAI's own tools."""
 
     def __repr__(self) -> str:
         return f"ToolCall(exchange={self.exchange}, position={self.position})"
