@@ -60,7 +60,7 @@ def _installation() -> Iterator[Finding]:
     serialised = "" if mended else " (before 3.51.3: checkpoints are made one at a time, under the store's lock file)"
     yield Finding("sqlite", sqlite3.sqlite_version + serialised)
     drivers = {scheme.driver for scheme in SCHEMES.values() if scheme.driver}
-    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "typer", "xllamacpp", *sorted(drivers)):
+    for name in ("msgspec", "anthropic", "httpx2", "openai", "rich", "rs-bpe", "typer", "xllamacpp", *sorted(drivers)):
         try:
             yield Finding(name, metadata.version(name))
         except metadata.PackageNotFoundError:

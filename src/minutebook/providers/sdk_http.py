@@ -286,7 +286,7 @@ def imported(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise InvalidOption(f"the package {module} is missing; run: pip install minutebook[{extra}]") from error
+        raise InvalidOption(f"the package {module} is missing; run: pip install 'minutebook[{extra}]'") from error
 
 
 async def result_of(returned: Any) -> Any:
