@@ -40,7 +40,7 @@ from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.stores.journal import JournalStore
 from minutebook.testing import Answer, FunctionCall, ProviderFake
-from minutebook.testing.fakes import Cut, Failure, Line, Received, Reply, html_page
+from minutebook.testing.fakes import Disconnect, Failure, Line, Received, Reply, html_page
 
 PROMPT = {"role": "system", "content": "You are Assistant.\nYour goal: Help users"}
 KEY = "sk-canary-4711"
@@ -1034,7 +1034,7 @@ FAILURES: list[Line] = [
     Answer(text="x" * 20_000),
     Answer(refusal="I will not."),
     Answer(text="a summary that was cut", ending="length"),
-    Cut(Answer(text="half of a"), after_bytes=40),
+    Disconnect(Answer(text="half of a"), after_bytes=40),
 ]
 
 
@@ -1423,7 +1423,7 @@ BROKEN: list[Line] = [
     Reply(body=b"{}"),
     Reply(body=b"[1]"),
     Reply(body=b'{"choices": []}'),
-    Cut(Answer(text="half of an answer"), after_bytes=60),
+    Disconnect(Answer(text="half of an answer"), after_bytes=60),
     Answer(text="filtered", ending="filter"),
     Reply(body=b'{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":""}}]}'),
     Answer(calls=(FunctionCall("unknown", {}),)),

@@ -53,7 +53,7 @@ from minutebook.errors import (
 from minutebook.model.decisions import Observation
 from minutebook.model.entries import Kind
 from minutebook.testing import Answer, ProviderFake
-from minutebook.testing.fakes import Cut, Failure, Reply, html_page, malformed_json, redirect
+from minutebook.testing.fakes import Disconnect, Failure, Reply, html_page, malformed_json, redirect
 
 names = pytest.mark.parametrize("name", list(KINDS))
 
@@ -83,7 +83,7 @@ FAILURES: dict[str, Any] = {
     "gateway": html_page(),
     "redirected": redirect("https://example.invalid/v1"),
     "malformed": malformed_json(),
-    "cut": Cut(Answer(text="half an answer"), 20),
+    "cut": Disconnect(Answer(text="half an answer"), 20),
 }
 GUARD = {"context": ContextWindow(context_window_tokens=2_500, input_token_multiplier=1), "count": True}
 

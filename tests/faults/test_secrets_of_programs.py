@@ -29,7 +29,7 @@ from minutebook.model.decisions import Observation
 from minutebook.providers.sdk_http import SdkPost, Unshown
 from minutebook.runtime import Budgets, CapabilityFailed, MemoryResource, Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
-from minutebook.testing.fakes import Cut, Failure, Reply
+from minutebook.testing.fakes import Disconnect, Failure, Reply
 
 GUARD = {"context": ContextWindow(context_window_tokens=9_000), "max_output_tokens": 100}
 
@@ -148,7 +148,7 @@ def failures(name: str, marker: str) -> Iterator[Any]:
     yield Reply(status=502, headers={"content-type": "text/html"}, body=f"<html>{said}</html>".encode())
     yield Reply(body=f'{{"{marker}'.encode())
     yield Failure(status=503)
-    yield Cut(Answer(text=marker), 30)
+    yield Disconnect(Answer(text=marker), 30)
     yield Answer(text=f"{marker} is no JSON")
     yield Answer(text=json.dumps({"wrong": marker}))
     yield Answer(refusal=marker)

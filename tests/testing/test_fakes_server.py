@@ -26,7 +26,7 @@ from tests.http_clients import http_client
 from minutebook.errors import InvalidOption
 from minutebook.testing.fakes import (
     Answer,
-    Cut,
+    Disconnect,
     Failure,
     FunctionCall,
     ProviderFake,
@@ -163,7 +163,7 @@ def test_d09_cut_connections_break_bodies_and_streams(provider: str) -> None:
     if provider != "gemini":
         streams = (path, {**body, "stream": True})
     answer = Answer(text="a long text that is cut", calls=(FunctionCall("look", {}),))
-    cuts = [Cut(answer, 0), Cut(answer, 30), Cut(answer, 10**9)]
+    cuts = [Disconnect(answer, 0), Disconnect(answer, 30), Disconnect(answer, 10**9)]
     with ProviderFake(provider, [cut for cut in cuts for _ in range(2)]) as fake:
         for _ in cuts:
             for asked in (BODIES[provider], streams):
@@ -175,7 +175,7 @@ def test_d09_cut_connections_break_bodies_and_streams(provider: str) -> None:
 def test_d09_cut_stream_reaches_the_official_clients() -> None:
     """D9: what had arrived is told, then the stream breaks."""
     answer = Answer(text="a long text that is cut in the middle of it all")
-    with ProviderFake("openai-chat", [Cut(answer, 1_500)]) as fake:
+    with ProviderFake("openai-chat", [Disconnect(answer, 1_500)]) as fake:
         told: list[str] = []
         stream = openai_client(fake).chat.completions.create(model="m", messages=ASK, stream=True)
         with pytest.raises((openai.APIError, httpx2.TransportError)):
@@ -260,7 +260,7 @@ def _connected(fake: ProviderFake, *header: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-@pytest.mark.parametrize("line", [Answer, Cut, Stall], ids=["answer", "cut", "stall"])
+@pytest.mark.parametrize("line", [Answer, Disconnect, Stall], ids=["answer", "cut", "stall"])
 def test_o35_a_client_that_drops_its_connection_leaves_no_traceback(
     line: Any, size: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

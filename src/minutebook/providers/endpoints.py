@@ -229,5 +229,6 @@ def httpx2_module() -> Any:
         return import_module("httpx2")
     except ImportError as error:
         raise InvalidOption(
-            "the guard needs httpx2, which comes with the SDKs; run: pip install 'minutebook[openai]' or 'minutebook[anthropic]'"
+            "the guard needs httpx2, which comes with the SDKs; run: pip install 'minutebook[openai]', or "
+            "'minutebook[anthropic]'"
         ) from error

@@ -8,7 +8,7 @@ Strict fakes of the providers' APIs: loopback servers that refuse what the real 
 
     ProviderFake                   the server: what it answers, what it received
     Answer, FunctionCall               what the model says
-    Failure, Reply, Cut, Stall, Silence, StreamFailure, html_page, redirect, malformed_json
+    Failure, Reply, Disconnect, Stall, Silence, StreamFailure, html_page, redirect, malformed_json
                                    what can happen instead
     openai_responses, openai_chat, anthropic, gemini
                                    the rules alone: check_request, check_count, check_messages return a Problem or None
@@ -20,7 +20,7 @@ the provider's SDK, whose types they are; those of Gemini need none.
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
 from minutebook.testing.fakes.answers import (
     Answer,
-    Cut,
+    Disconnect,
     Failure,
     FunctionCall,
     Line,
@@ -38,7 +38,7 @@ from minutebook.testing.fakes.server import ProviderFake, Received, Script
 
 __all__ = [
     "Answer",
-    "Cut",
+    "Disconnect",
     "Failure",
     "FunctionCall",
     "Line",

@@ -11,7 +11,7 @@ from minutebook.model.shown import type_alone
 
 __all__ = [
     "Answer",
-    "Cut",
+    "Disconnect",
     "Failure",
     "FunctionCall",
     "Line",
@@ -87,7 +87,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = type_alone
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Disconnect(msgspec.Struct, frozen=True):
     """A connection that ends in the middle of an answer, whether that is a body or a stream."""
 
     answer: Answer
@@ -116,7 +116,7 @@ class Silence(msgspec.Struct, frozen=True):
     """No response at all: the connection stays open until the client gives up or the fake is closed."""
 
 
-Line: TypeAlias = "Answer | Failure | Reply | Cut | Stall | StreamFailure | Silence"
+Line: TypeAlias = "Answer | Failure | Reply | Disconnect | Stall | StreamFailure | Silence"
 """One line of a script."""
 
 

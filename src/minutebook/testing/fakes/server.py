@@ -24,7 +24,7 @@ from minutebook.errors import InvalidOption, InvalidValue
 from minutebook.model import codec
 from minutebook.model.shown import type_alone
 from minutebook.testing.fakes import anthropic, gemini, openai_chat, openai_responses
-from minutebook.testing.fakes.answers import Answer, Cut, Failure, Line, Reply, Silence, Stall, StreamFailure
+from minutebook.testing.fakes.answers import Answer, Disconnect, Failure, Line, Reply, Silence, Stall, StreamFailure
 from minutebook.testing.fakes.dialect import Asked, Dialect, Problem, Route, members
 from minutebook.testing.fakes.seals import Seal
 
@@ -271,7 +271,7 @@ class ProviderFake:
         if isinstance(line, Failure):
             refusal = self._refusal(self._dialect.failed(line.status, line.code))
             return msgspec.structs.replace(refusal, headers={**_JSON, **line.headers})
-        if isinstance(line, Cut | Stall):
+        if isinstance(line, Disconnect | Stall):
             whole = self._whole(line.answer, asked)
             return msgspec.structs.replace(whole, cut_bytes=line.after_bytes, stalls=isinstance(line, Stall))
         if isinstance(line, StreamFailure):
