@@ -349,7 +349,10 @@ def _taken(name, item):
     if name != "openai-chat":
         return item
     kept = {key: value for key, value in item.items() if value is not None or key in ("content", "refusal")}
-    return {key: value for key, value in kept.items() if (key, value) != ("tool_calls", [])}
+    if kept.get("tool_calls"):  # of a stream, whose pieces were counted
+        calls = [{key: value for key, value in call.items() if key != "index"} for call in kept["tool_calls"]]
+        kept["tool_calls"] = calls
+    return {key: value for key, value in kept.items() if (key, value) not in (("tool_calls", []), ("content", []))}
 
 
 def _grouped_sent(name, messages, wrap, told):

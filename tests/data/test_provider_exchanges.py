@@ -74,13 +74,15 @@ EXCEPTIONS = {
     "a message's role written before its list": 683,  # the grouped formats send the list alone back, byte for byte
     "messages of one side joined": 6,  # of the model while a call waits, as the services join them
     "call ids told apart": 2,
-    "members left out that say nothing": 2,  # nulls, and no calls: others than OpenAI take them
+    "members left out that say nothing": 14,  # nulls, empty lists, places of a stream: others than OpenAI take them
 }
 """All that the window of a whole history changes, and at how many messages; every other byte is the recorded one."""
 REFUSED_ANSWERS = {
     "openai-chat: 2 choices where exactly one is kept; ask for one": 8,
     "openai-chat: a JSON object is needed here, not a NoneType": 3,  # a filtered prompt: a choice without a message
-    "gemini: a JSON array is needed here, not a NoneType": 1,  # a blocked prompt: no candidates
+    "openai-chat: no input was recorded that an answer could be for": 18,  # instructions alone were sent
+    "gemini: the prompt was blocked (MODEL_ARMOR), so the body holds no answer; leave the turn without one, or ask "
+    "otherwise": 1,
 }
 """Answers that a turn does not take, and why."""
 
@@ -382,13 +384,17 @@ class Replay:
     async def go(self, chain):
         """Take all steps; calls that the last answer makes are left waiting."""
         async with contextlib.AsyncExitStack() as turns:
-            self.turn = await turns.enter_async_context(self.conversation.turn())
+            header = await self.conversation.store.header(self.conversation.key)
+            if header is not None and header.state.turn:
+                self.turn = await turns.enter_async_context(self.conversation.turn())
             for what, item in steps(chain):
                 if what == "user" and not self.waiting and not self.asked:
                     await turns.aclose()
                     self.turn = await turns.enter_async_context(self.conversation.turn(item))
                     self.asked = True
                     self.figures["turns"] += 1
+                elif self.turn is None:
+                    raise InvalidMessage("no input was recorded that an answer could be for")
                 else:
                     await {"answer": self.answer, "result": self.result, "user": self.turn.say}[what](item)
             for call in self.waiting:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
@@ -320,7 +321,8 @@ class Story:
             new = []
             for position, (id_, _) in enumerate(unit.exchange.calls):
                 name = id_
-                if id_ and id_ in seen:
+                refused = self.shape.name == "anthropic" and not re.fullmatch("[A-Za-z0-9_-]+", id_)
+                if refused or (id_ and id_ in seen):
                     name = f"call_{unit.exchange.seq}_{position}"
                     while name in taken:
                         name += "_"

@@ -20,7 +20,13 @@ import pytest
 from tests.stores.labs import KINDS, chat, open_journal, said
 
 from minutebook.conversation import Conversation
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption, PairingViolation
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
+    DecisionHistoryStorageFailed,
+    InvalidOption,
+    PairingViolation,
+)
 from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.keys import ConversationKey
@@ -645,6 +651,11 @@ def test_e6_a_claimed_anchor_costs_no_memory(tmp_path: Path) -> None:
         journal = open_journal(kind, tmp_path)
         key = ConversationKey("lab", "claims")
         delta = Delta(drafts=(say("a"), say("b")), idempotency="one", imported=True, begins=begins, settles=True)
+        if kind.startswith("Redis"):  # whose scripts count in doubles
+            with pytest.raises(DecisionHistoryStorageFailed, match="a server counts to"):
+                drive(journal.reserve(key, "t", format="f", opening=delta, release=True))
+            assert drive(journal.header(key)) is None
+            continue
         drive(journal.reserve(key, "t", format="f", opening=delta, release=True))
         assert [entry.seq for entry in drive(journal.oldest(key, 0, EVERYTHING))] == [2**60 + 1, 2**60 + 2]
         more = Delta(drafts=(say("c"),), idempotency="two", cut=2**60 + 1)

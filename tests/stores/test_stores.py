@@ -305,7 +305,7 @@ def test_open_store_takes_the_files_name_as_it_stands(folder: Path, name: str, m
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql://user:s3cret@host/db", "redis://:s3cret@host", "sqlite:", "sqlite://s3cret", "memory:s3cret",
+    ["mongodb://user:s3cret@host/db", "mysql://:s3cret@host", "sqlite:", "sqlite://s3cret", "memory:s3cret",
      "memory", "s3cret", "", None, 3, b"memory:", "SQLITE:///s3cret"],
     ids=str,
 )  # fmt: skip

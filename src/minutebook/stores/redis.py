@@ -93,6 +93,11 @@ class RedisRemote:
                 f"{len(change.entries):,} entries in one write; a server takes {MOST_ENTRIES:,}; nothing was written",
                 problem="too_large",
             )
+        if change.entries and change.entries[-1].seq > _LAST:
+            raise DecisionHistoryStorageFailed(
+                f"an entry of the number {change.entries[-1].seq:,}; a server counts to {_LAST:,}; nothing was written",
+                problem="too_large",
+            )
         # A server without memory still takes what grows nothing: marks, releases, deletions.
         script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""

@@ -199,8 +199,9 @@ def named_in_listing(key: ConversationKey, good_records: int) -> Generator[None,
     try:
         yield
     except DecisionHistoryCorrupt as error:
-        facts = error.facts | {"id": key.id, "good_records": good_records}
-        raise DecisionHistoryCorrupt(str(error), **facts) from error.__cause__
+        named = DecisionHistoryCorrupt(str(error), **error.facts, good_records=good_records)
+        named.id = key.id  # and no fact: those are logged
+        raise named from error.__cause__
 
 
 async def stream_proved(journal: Journal, key: ConversationKey, header: Header) -> AsyncIterator[Entry | Receipt]:
