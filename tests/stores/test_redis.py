@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import os
 import random
 import signal
@@ -573,7 +575,10 @@ def test_i13_bad_input_65_paused_holder_writes_nothing_after_recover(
             reader.start()
             until(lambda: "written" in told, "the holder writes")
             recovered = 0
-            for number in range(budget(25, 1_000)):
+            stops = budget(25, 1_000)
+            for number in itertools.count():
+                if number >= stops and recovered > 3:  # a stop may find the holder between two turns
+                    break
                 time.sleep(chance.uniform(0, 0.02))
                 holder.send_signal(signal.SIGSTOP)
                 until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().split()[2] == "T", "it is stopped")
@@ -592,7 +597,6 @@ def test_i13_bad_input_65_paused_holder_writes_nothing_after_recover(
             holder.kill()
             holder.wait()
             reader.join()
-    assert recovered > 3
     # Each holder that was recovered in the middle of a turn found itself fenced; none wrote its answer.
     assert told.count("fenced") >= recovered - 1
     header = store.header(key)
@@ -600,7 +604,7 @@ def test_i13_bad_input_65_paused_holder_writes_nothing_after_recover(
         store.recover(key, worker_stopped=True)
     store.verify(key)
     store.close()
-    figure(f"{number + 1} stops, {recovered} recoveries, {told.count('fenced')} fenced, 0 late writes")
+    figure(f"{number} stops, {recovered} recoveries, {told.count('fenced')} fenced, 0 late writes")
 
 
 _WORKERS = """
@@ -990,8 +994,9 @@ def test_i09_open_and_close_leave_nothing(server: Server) -> None:
         asyncio.run(asynchronous())
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()  # what other tests left must not hide what is left here
     first = once()
-    assert {once() for _ in range(budget(30, 1_000))} <= {first - 1, first, first + 1}
+    assert max(once() for _ in range(budget(30, 1_000))) <= first + 1
     until(lambda: server.info("clients")["connected_clients"] == 1, "the server has no connection of ours")
 
 
