@@ -15,7 +15,7 @@ import msgspec
 from minutebook.errors import InvalidMessage, InvalidOption
 from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
-from minutebook.model.colours import check_plain, check_store_colour
+from minutebook.model.colours import check_plain
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message, plain_name
@@ -178,15 +178,12 @@ def given_tools(tools: Sequence[Callable[..., Any]], *, blocking: bool = False) 
 
 def given_store(store: object) -> JournalStore:
     """Return the store that a chat is kept in; a fresh one in RAM where none was given."""
-    from minutebook.stores.journal import JournalStore
+    from minutebook.stores.journal import checked_store
     from minutebook.stores.opening import MemoryStore
 
     if store is None:
         return MemoryStore("agents")
-    if not isinstance(store, JournalStore):
-        check_store_colour(store, "store", blocking=False)
-        raise InvalidOption(f"store is a store of minutebook, not a {type(store).__name__}", option="store")
-    return store
+    return checked_store(store)
 
 
 def given_messages(messages: object) -> list[ConversationMessage]:

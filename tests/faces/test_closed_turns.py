@@ -112,12 +112,14 @@ async def asking(store: SQLiteStore, name: str = "c") -> AsyncIterator[str]:
         yield "piece"
 
 
-async def other_worker_goes_on(path: Path, name: str = "c") -> None:
+async def other_worker_goes_on(path: Path, name: str = "c") -> list[str]:
+    """Record a turn as a worker with another store, and return what the conversation shows then."""
     async with SQLiteStore(path, namespace="n") as other:
         talk = Conversation(other, name, format="openai-chat")
         async with talk.turn("two") as turn:
             await turn.respond(ANSWER)
         await other.verify(talk.key)
+        return [message["content"] for message in (await talk.window()).messages]
 
 
 @pytest.mark.parametrize("how", ["aclose", "left open", "cancelled"])
@@ -141,7 +143,7 @@ def test_i18_a_store_that_is_closed_gives_back_what_its_turns_hold(how: str, pat
                 await anext(pieces)
             if how == "aclose":
                 await pieces.aclose()  # type: ignore[attr-defined]
-        await other_worker_goes_on(path)
+        assert await other_worker_goes_on(path) == ["two", "answer"]
 
     asyncio.run(story())
 
@@ -157,6 +159,10 @@ def test_i18_a_turn_follows_one_that_was_closed_right_before(path: Path) -> None
                 await pieces.aclose()  # type: ignore[attr-defined]
                 async with Conversation(store, "c", format="openai-chat").turn(str(number)) as turn:
                     await turn.respond(ANSWER)
+            shown = (await Conversation(store, "c", format="openai-chat").window()).messages
+            assert [message["content"] for message in shown[::2]] == [str(number) for number in range(50)][
+                -len(shown[::2]) :
+            ]
 
     asyncio.run(story())
 
@@ -189,7 +195,7 @@ def test_i18_a_loop_that_ends_gives_back_what_was_closed_in_it(path: Path) -> No
         return store, pieces
 
     store, _ = asyncio.run(leaves_all())
-    asyncio.run(other_worker_goes_on(path))
+    assert asyncio.run(other_worker_goes_on(path)) == ["two", "answer"]
     asyncio.run(store.close())
 
 

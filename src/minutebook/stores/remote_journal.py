@@ -45,7 +45,7 @@ from minutebook.ports import STREAM_PAGE, Committed, Listing, Reserved, Totals
 from minutebook.stores.remote import Change, Look, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from minutebook.model.entries import Entry
     from minutebook.model.record import Extension
@@ -541,18 +541,13 @@ def _taken(entries: Iterable[Entry], due: range, page: Page) -> tuple[Entry, ...
     Raises:
         DecisionHistoryCorrupt: one is missing.
     """
-    taken: list[Entry] = []
-    messages = size = 0
-    rest = iter(entries)
-    for seq in due[: page.rows]:
+    return page.taken(_all_due(entries, due))
+
+
+def _all_due(entries: Iterable[Entry], due: range) -> Iterator[Entry]:
+    rest = (entry for entry in entries if entry.seq in due)
+    for seq in due:
         entry = next(rest, None)
-        while entry is not None and entry.seq not in due:
-            entry = next(rest, None)
         if entry is None or entry.seq != seq:
             raise damaged(seq, "is missing")
-        taken.append(entry)
-        messages += entry.messages
-        size += entry.size
-        if messages > page.messages or size > page.size:
-            break
-    return tuple(taken)
+        yield entry
