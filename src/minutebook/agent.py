@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.chat import Chat
-from minutebook.chat_options import (
+from minutebook.chat.chat import Chat
+from minutebook.chat.options import (
     Settings,
     asked,
     fresh_uuid,

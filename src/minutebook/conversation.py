@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt
 from minutebook.history import History
-from minutebook.model.bounds import WindowLimits, check_flag, check_retained
+from minutebook.model.bounds import WindowLimits, check_flag, check_retained, checked_limits
 from minutebook.model.entries import Draft
 from minutebook.model.events import check_observer
 from minutebook.model.keys import check_id
@@ -23,7 +23,7 @@ from minutebook.ports import ONE_ENTRY
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
 from minutebook.stores.journal import checked_store
-from minutebook.turn import ToolCall, Turn, checked_call, checked_limits, result_draft, tool_call
+from minutebook.turn import ToolCall, Turn, checked_call, result_draft, tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
+from minutebook.engine_config import HistoryConfig
 from minutebook.errors import DecisionHistoryConflict, HistoryMessageTooLong, InvalidMessage, InvalidOption
 from minutebook.model.bounds import check_count
 from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, type_of, user_intent
-from minutebook.sessions import HistoryConfig, HistoryManager
+from minutebook.sessions import HistoryManager
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.opening import MemoryStore
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import InvalidOption, PairingViolation
-from minutebook.model.bounds import WindowLimits, check_flag
+from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.codec import JSON
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import Call, Draft
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from minutebook.history import History, Hold
+    from minutebook.model.bounds import WindowLimits
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Wire
@@ -272,20 +273,6 @@ class Turn:
                 "the turn is not entered; it is a `with` block (under an event loop, `async with`)", option="turn"
             )
         return self._hold
-
-
-def checked_limits(limits: object) -> WindowLimits:
-    """
-    Return limits as they were given, the default ones for `None`.
-
-    Raises:
-        InvalidOption: they are no `WindowLimits`.
-    """
-    if limits is None:
-        return WindowLimits()
-    if type(limits) is not WindowLimits:  # a subclass may have left its checks out
-        raise InvalidOption(f"limits is a WindowLimits, not {type(limits).__name__}", option="limits")
-    return limits
 
 
 def checked_call(call: object, key: ConversationKey, header: Header | None) -> ToolCall:

@@ -1192,7 +1192,7 @@ def test_a7_the_summarys_methods(scribe: ProviderFake) -> None:
 
 def test_a7_tokens_are_estimated_and_learned_from_the_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A7: a documented rule first; then the server's usage corrects it, both ways."""
-    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
+    monkeypatch.setattr("minutebook.chat.server.exact_counter", lambda _: None)
 
     def script(request: Received) -> Line:
         message = {"role": "assistant", "content": "four words are here"}

@@ -345,7 +345,7 @@ def test_a5_control_stories_within_limits_find_a_planted_fault(
     name: str, planted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stories that miss instructions which left with the turns around them would prove nothing."""
-    monkeypatch.setattr(f"minutebook.chat_requests.{name}", planted)
+    monkeypatch.setattr(f"minutebook.chat.requests.{name}", planted)
     server = Server()
     with ProviderFake("openai-chat", server) as fake, pytest.raises(AssertionError, match="story"):
         _ = [tell_story(seed, fake, server) for seed in range(20)]
@@ -411,7 +411,7 @@ def test_a4_a6_calls_and_results_of_summarised_turns_are_not_sent() -> None:
 
 def test_a7_the_bill_corrects_the_estimate_with_tools_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A7: a server whose tokens are two bytes long; a process that knows no bill yet estimates by the rule alone."""
-    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
+    monkeypatch.setattr("minutebook.chat.server.exact_counter", lambda _: None)
 
     def script(request: Received) -> Line:
         return billing(request, len(request.body) // 2)
@@ -434,7 +434,7 @@ def test_a7_the_bill_corrects_the_estimate_with_tools_too(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("tools_tokens", [0, 5000])
 def test_a7_what_a_server_makes_of_tools_spoils_no_estimate(tools_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A7: one that bills tools at nothing, or at length, and texts at the rule's double: learned apart."""
-    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
+    monkeypatch.setattr("minutebook.chat.server.exact_counter", lambda _: None)
 
     def script(request: Received) -> Line:
         return billing(request, 2 * ruled(request.json["messages"]) + tools_tokens)
@@ -455,7 +455,7 @@ def test_a7_what_a_server_makes_of_tools_spoils_no_estimate(tools_tokens: int, m
 
 def test_a7_an_exact_count_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A7: what a server bills beyond it is its own, such as a prompt that it adds."""
-    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: lambda text: len(text.split()))
+    monkeypatch.setattr("minutebook.chat.server.exact_counter", lambda _: lambda text: len(text.split()))
 
     def script(request: Received) -> Line:
         return billing(request, 900)

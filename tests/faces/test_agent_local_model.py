@@ -333,7 +333,7 @@ def test_a7_the_estimate_is_near_the_servers_count(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
 ) -> None:
     """A7: within a stated factor by the rule alone, and within a smaller one after the first bill."""
-    monkeypatch.setattr("minutebook.talk.exact_counter", lambda _: None)
+    monkeypatch.setattr("minutebook.chat.server.exact_counter", lambda _: None)
     texts = [
         "The harbour office keeps a register of every ship that calls, with its tonnage and its draught.",
         "def total(items):\n    return sum(item.price * item.count for item in items)\n",

@@ -141,3 +141,17 @@ class WindowLimits(msgspec.Struct, frozen=True, kw_only=True):
         low = self.low_water
         if low is not None and (type(low) not in (int, float) or not 0 < low <= 1):
             raise InvalidOption("low_water must be a number above 0 and at most 1", option="low_water")
+
+
+def checked_limits(limits: object) -> WindowLimits:
+    """
+    Return limits as they were given, the default ones for `None`.
+
+    Raises:
+        InvalidOption: they are no `WindowLimits`.
+    """
+    if limits is None:
+        return WindowLimits()
+    if type(limits) is not WindowLimits:  # a subclass may have left its checks out
+        raise InvalidOption(f"limits is a WindowLimits, not {type(limits).__name__}", option="limits")
+    return limits

@@ -14,14 +14,13 @@ import msgspec
 
 from minutebook.errors import InvalidMessage, InvalidOption
 from minutebook.model import codec
-from minutebook.model.bounds import check_count, check_flag
+from minutebook.model.bounds import check_count, check_flag, checked_limits
 from minutebook.model.colours import check_plain
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import checked_summary
 from minutebook.providers.chat import checked_message, plain_name
 from minutebook.providers.openai_chat import CHAT
 from minutebook.runtime.capabilities import Capability, capability
-from minutebook.turn import checked_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

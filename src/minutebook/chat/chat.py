@@ -4,18 +4,19 @@ A chat's story over a history: who said what, what is sent of it, and what is re
 Each message is one turn. Its input is recorded before anything is asked, the runtime's loop decides and calls, and one
 last commit brings the answer, with a summary if one was made, and gives the reservation back. So whatever fails in
 between, an abandoned turn is all that is left, and the history is what it was; the same words again go on behind what
-the turn's tools have done (`chat_attempts`). Which messages leave a history stands in `policy.shortening`, and what a
-summary makes of it in `chat_view`.
+the turn's tools have done (`attempts.py`). Which messages leave a history stands in `policy/shortening.py`, and what a
+summary makes of it in `view.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minutebook.chat_attempts import Executed, executed_before
-from minutebook.chat_reading import ChatReading
-from minutebook.chat_requests import fitted_request
-from minutebook.chat_view import NO_SUMMARY, Renewed, View, renewed_view
+from minutebook.chat.attempts import Executed, executed_before
+from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
+from minutebook.chat.reading import ChatReading
+from minutebook.chat.requests import fitted_request
+from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
 from minutebook.model import codec
 from minutebook.model.chat_events import (
@@ -48,12 +49,11 @@ from minutebook.policy.shortening import (
 from minutebook.programs import Runtime, fresh_id
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
-from minutebook.talk import Talk, tell_executed, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from minutebook.chat_options import Settings
+    from minutebook.chat.options import Settings
     from minutebook.history import Hold
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage
@@ -193,12 +193,14 @@ class Chat(ChatReading):
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
             executed = await self._executed_before(hold)
-            talk = Talk(self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed)
+            provider = ChatProvider(
+                self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed
+            )
             try:
-                answer = await self._run(talk, executed)
+                answer = await self._run(provider, executed)
             finally:
-                hold.unrecorded = talk.left()
-            committed = await hold.commit(talk.staged, settles=True, release=True)
+                hold.unrecorded = provider.left()
+            committed = await hold.commit(provider.staged, settles=True, release=True)
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])
         trimmed = self._grown(hold.header, said, both, renewed.opening if renewed else view.opening)
@@ -215,10 +217,10 @@ class Chat(ChatReading):
         view = View() if header is None else await self._view(header)
         header = header or new_header(self.key, CHAT_IDENTITY, 0)
         entry = extend(header, Delta(drafts=(draft,), idempotency=""), header.touched).entries[-1]
-        talk = Talk(
+        provider = ChatProvider(
             self._server, self.history, header, (*view.said, Said("user", entry)), (draft,), context, streamed=streamed
         )
-        return await self._run(talk, Executed())
+        return await self._run(provider, Executed())
 
     async def _input(self, hold: Hold) -> Entry:
         """Return the entry of the message that is being answered; a retry goes on from the one of before."""
@@ -269,22 +271,22 @@ class Chat(ChatReading):
             await hold.commit(executed.drafts)
         return executed
 
-    async def _run(self, talk: Talk, executed: Executed) -> str:
+    async def _run(self, provider: ChatProvider, executed: Executed) -> str:
         # What the model is asked stands in the history; the runtime passes no task on.
-        running = Runtime(self._program, talk, checkpoints=False).run(
+        running = Runtime(self._program, provider, checkpoints=False).run(
             "",
             run_id=fresh_id(),
             invocation_id=fresh_id(),
             observations=executed.observations,
-            on_observation=talk.observe,
+            on_observation=provider.observe,
         )
         try:
             outcome = await running
             if outcome.kind == "finished":
-                return talk.answer
+                return provider.answer
             raise unfinished(outcome)
         except MinutebookError as error:
-            tell_executed(error, talk.executed, kept=self.settings.auto_manage_history)
+            tell_executed(error, provider.executed, kept=self.settings.auto_manage_history)
             raise
 
 

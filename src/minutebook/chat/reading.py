@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minutebook.chat_requests import fitted_request
-from minutebook.chat_view import View
+from minutebook.chat.requests import fitted_request
+from minutebook.chat.server import Server
+from minutebook.chat.view import View
 from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
@@ -21,10 +22,9 @@ from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
 from minutebook.record_reader import RecordReader
-from minutebook.talk import Server
 
 if TYPE_CHECKING:
-    from minutebook.chat_options import Settings
+    from minutebook.chat.options import Settings
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.record import Header
     from minutebook.providers.sdk_http import SdkPost

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from minutebook.chat_options import SUMMARY_BYTES
+from minutebook.chat.options import SUMMARY_BYTES
 from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid, ProviderError
 from minutebook.model import codec
 from minutebook.model.chat_events import ChatEvent, HistorySummarized
@@ -21,8 +21,8 @@ from minutebook.policy.shortening import Said, fitting, instruction_places, part
 from minutebook.providers.chat import message_in
 
 if TYPE_CHECKING:
+    from minutebook.chat.server import Server
     from minutebook.model.chat_messages import ConversationMessage
-    from minutebook.talk import Server
 
 NO_SUMMARY: Final = (ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded)
 """Why there may be no summary; then plain trimming takes its place (SPEC A6)."""

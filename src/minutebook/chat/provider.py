@@ -1,166 +1,46 @@
 """
 One message to an agent on its way to the answer: the requests that are made for it, and what is recorded between them.
 
-The runtime's loop asks for decisions and carries out the calls; a `Talk` is who decides. It knows the turn that is
-being answered and where its window begins, and nothing of histories and summaries.
+The runtime's loop asks for decisions and carries out the calls; a `ChatProvider` is who decides. It knows the turn that
+is being answered and where its window begins, and nothing of histories and summaries.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.chat_requests import fitted_request
+from minutebook.chat.requests import fitted_request
 from minutebook.errors import (
     AgentBudgetExhausted,
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     MinutebookError,
-    ProviderError,
 )
-from minutebook.model import codec
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish, Observation
-from minutebook.model.emitting import emit
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header
-from minutebook.policy.estimates import Billed, Estimates
-from minutebook.providers.chat import CHAT_WIRE, exact_counter, read_answer, weighed
-from minutebook.providers.decision import Ask, Diagnosis, Fields, joined
+from minutebook.providers.chat import CHAT_WIRE, read_answer
+from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.step import answers, merged, opened
-from minutebook.providers.streams import Deltas, assembled
+from minutebook.providers.step import answers
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from minutebook.chat_options import Settings
+    from minutebook.chat.server import Server
     from minutebook.history import History, Hold
     from minutebook.model.bounds import WindowLimits
     from minutebook.policy.shortening import Said
-    from minutebook.providers.sdk_http import SdkPost
     from minutebook.runtime import Outcome
     from minutebook.windows import Window
 
 
-_OF_TOOLS: Final = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
-"""Further fields that a server refuses in a request without tools."""
-
-
-class Server:
-    """Who answers: one server's model, asked over the host's client, and what its bills tell of tokens."""
-
-    def __init__(self, settings: Settings, post: SdkPost) -> None:
-        """Nothing is asked yet."""
-        self.settings = settings
-        self._post = post
-        self._extra = settings.extra
-        self._counter: Callable[[str], int] | None = None
-        self._estimates: Estimates | None = None
-        self._tools = b""
-        self._first: Billed | None = None
-        """The first bill for these tools."""
-        self._bills: list[tuple[bytes, int]] = []
-        """Messages of requests and what these were billed at, until somebody wants an estimate: two at most."""
-
-    def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
-        """Return a request of the agent's with these messages."""
-        settings = self.settings
-        return Ask(
-            model=settings.model,
-            instructions=settings.prompt,
-            messages=messages,
-            tools=request.capabilities,
-            schema={},
-            max_output_tokens=settings.max_output_tokens,
-        )
-
-    async def answer(self, ask: Ask, *, streamed: bool) -> bytes:
-        """
-        Return the body of an answer; where it is streamed, its text is emitted while it comes in.
-
-        What comes in another way, as from a server that does not stream, is emitted once all of it is there.
-        """
-        fields = self._fields(ask)
-        if not streamed:
-            return await self._post(CHAT.path, joined(fields))
-        deltas, emitted = Deltas(), 0
-
-        async def heard(piece: bytes) -> None:
-            nonlocal emitted
-            if text := deltas.take(piece):
-                emitted += len(text)
-                await emit(text)
-
-        body = await assembled(CHAT, await self._post(CHAT.path, joined(fields | CHAT.stream.fields), heard))
-        with contextlib.suppress(ProviderError):  # whoever reads the body meets that again
-            if rest := read_answer(body)[1][emitted:]:
-                await emit(rest)
-        return body
-
-    def _fields(self, ask: Ask) -> Fields:
-        """Return the fields of a request: the agent's further ones too, those of tools only where it has some."""
-        extra = {name: value for name, value in self._extra.items() if ask.tools or name not in _OF_TOOLS}
-        return merged(CHAT, CHAT.fields(ask), extra)
-
-    async def written(self, instructions: str, told: object) -> str:
-        """
-        Return what the model for summaries writes of `told`, which goes as a user's data.
-
-        The agent's bound on answers does not go along: a summary that was cut is none.
-        """
-        ask = Ask(
-            model=self.settings.summarization_model or self.settings.model,
-            instructions=instructions,
-            messages=codec.encode([{"role": "user", "content": codec.encode(told).decode()}]),
-            tools=(),
-            schema={},
-            max_output_tokens=None,
-        )
-        payload = await self._post(CHAT.path, joined(self._fields(ask)))
-        opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
-        return read_answer(payload)[1].strip()
-
-    def bill(self, ask: Ask, billed: int | None) -> None:
-        """Remember what a request was billed at, for the next estimate."""
-        if not billed:
-            return
-        fields = CHAT.fields(ask)
-        if fields.get("tools", b"") != self._tools:
-            self._tools, self._first, self._bills = fields.get("tools", b""), None, []
-        first = self._bills[:1] if self._tools and self._first is None else []
-        self._bills = [*first, (fields["messages"], billed)]
-
-    def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
-        """
-        Return how many tokens messages take, the newest ones left out: by a tokenizer, or by a rule that bills correct.
-        """
-        estimates = self._learn()
-        found = weighed(messages)
-        return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
-
-    def _learn(self) -> Estimates:
-        """Return the estimates, once the newest bill is taken into account: a count that is exact has none to fear."""
-        if self._estimates is None:
-            self._counter = exact_counter(self.settings.model)
-            self._estimates = Estimates(count=self._counter) if self._counter else Estimates()
-        bills, self._bills = self._bills, []
-        for sent, tokens in bills if self._counter is None else ():
-            billed = Billed(expected=self._estimates.expected(weighed(sent)), tokens=tokens)
-            if not self._tools:
-                self._estimates = self._estimates.learned(billed)
-            elif self._first is None:
-                self._first = billed
-            else:
-                self._estimates = self._estimates.learned_beside_tools(self._first, billed)
-        return self._estimates
-
-
-class Talk:
+class ChatProvider:
     """
     One message to an agent on its way to the answer: who decides in the runtime's loop.
 
