@@ -476,6 +476,16 @@ def test_b10_a_slip_in_a_name_makes_no_empty_database(database: Path) -> None:
     assert not database.exists()
 
 
+@pytest.mark.parametrize("command", ["list", "doctor"])
+def test_b10_an_empty_file_is_made_no_database(command: str, database: Path) -> None:
+    """B10: SQLite would take it for a new one; a command for operators leaves it as it is, its rights too."""
+    database.touch(mode=0o644)
+    told = asked(database, command)
+    assert (told.returncode, "an empty file" in told.stderr) == (2, True)
+    assert (database.stat().st_size, database.stat().st_mode & 0o777) == (0, 0o644)
+    assert [each.name for each in database.parent.iterdir()] == [database.name]
+
+
 def test_b10_a_database_of_another_application_is_left_as_it_is(database: Path) -> None:
     """Exit code 3, and not a byte of the file changes."""
     with sqlite3.connect(database) as connection:

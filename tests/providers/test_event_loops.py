@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -80,6 +82,26 @@ def test_d09_a_provider_is_closed_under_another_loop_than_it_was_used_under(fake
     asyncio.run(decided(provider))
     asyncio.run(provider.close())
     assert asyncio.run(decided(provider)) == "done"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_d09_nobody_is_told_of_a_client_that_was_left_behind(
+    fake: tuple[str, ProviderFake], caplog: pytest.LogCaptureFixture
+) -> None:
+    """D9: the official clients close themselves under whatever loop runs when they are collected, which fails."""
+    name, server = fake
+    provider = provider_of(name, server.base_url)
+
+    async def collected() -> None:
+        assert await decided(provider) == "done"
+        gc.collect()
+        await asyncio.sleep(0)  # what the collection began has its turn
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            asyncio.run(collected())
+        gc.collect()
+    assert not caplog.records
 
 
 def test_d09_within_one_loop_the_connection_is_kept(fake: tuple[str, ProviderFake]) -> None:

@@ -113,8 +113,13 @@ def check_lasting(url: str, *, create: bool, option: str = "--store") -> None:
     name = file_of(url)
     if name is None:
         _warn_of_password(url, option)
-    elif not create and not os.path.lexists(name):
-        raise InvalidOption(f"there is no database of this name; see {option}", option="store")
+    elif not create and not _is_there(name):
+        raise InvalidOption(f"there is no database of this name, or an empty file; see {option}", option="store")
+
+
+def _is_there(name: str) -> bool:
+    """Return whether a file holds anything: SQLite takes an empty one for a new database, and would make it one."""
+    return any(os.path.lexists(each) and os.lstat(each).st_size for each in (name, f"{name}-wal"))
 
 
 _PASSWORD = re.compile(r"://[^/?#]*:[^/?#]+@|[?&](?:ssl)?password=")

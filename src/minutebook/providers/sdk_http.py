@@ -167,8 +167,11 @@ class SdkPost:
         if self._client is None:
             sdk, module = self._sdk, imported(self._sdk.package, self._sdk.package)
             missing = f"no {sdk.blocking} client: give client or api_key, or set {sdk.key}"
+            # An asynchronous client's own HTTP client closes itself when it is collected, under whatever loop runs
+            # then, which fails under another than that of its connections, and is printed. This one does not.
+            own = {} if self._blocking else {"http_client": module.DefaultAsyncHttpxClient()}
             try:
-                made = getattr(module, sdk.blocking if self._blocking else sdk.asynchronous)(**self._settings)
+                made = getattr(module, sdk.blocking if self._blocking else sdk.asynchronous)(**self._settings, **own)
             except getattr(module, sdk.base_error) as error:
                 raise InvalidOption(missing) from error
             if not sdk.authenticates(made):
