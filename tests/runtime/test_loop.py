@@ -13,11 +13,12 @@ from minutebook import programs, sync
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    BlockingMismatch,
     InvalidId,
     InvalidOption,
     InvalidValue,
 )
-from minutebook.model.decisions import CallReference, Decision, Finish, Observation, ProposedCall
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish, Observation, ProposedCall
 from minutebook.runtime import Budgets, CapabilityFailed, Program, Runtime, capability, interrupted
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -355,14 +356,37 @@ def test_arguments_of_a_run_that_cannot_be(options: dict[str, Any], error: type[
     assert provider.requests == []
 
 
+def test_a_report_that_waits_is_waited_for_before_anything_else_is_done() -> None:
+    """A host that keeps observations in an asynchronous store has each one there before the next call is executed."""
+    story: list[str] = []
+
+    @capability
+    def note(number: int) -> None:
+        story.append(f"executed {number}")
+
+    async def report(observation: Observation) -> None:
+        await asyncio.sleep(0)
+        story.append(f"kept {observation.arguments['number']}")
+
+    runs, _ = runtime(program(note), calls(call("note", number=1), call("note", number=2)), finish())
+    asyncio.run(runs.run("go", on_observation=report))
+    assert story == ["executed 1", "kept 1", "executed 2", "kept 2"]
+
+
 def test_a_report_that_nobody_would_await_is_refused() -> None:
     """A coroutine that nobody awaits reports nothing, without a word."""
 
+    class Finishing:
+        def decide(self, request: DecisionRequest) -> Decision:
+            return finish()
+
     async def report(_: Observation) -> None: ...
 
-    runs, _ = runtime(program(), finish())
-    with pytest.raises(InvalidOption):
-        drive(runs.run("go", on_observation=report))  # type: ignore[arg-type]
+    blocking = sync.Runtime(program(), Finishing())
+    with pytest.raises(BlockingMismatch, match="on_observation"):
+        blocking.run("go", on_observation=report)  # type: ignore[arg-type]
+    with pytest.raises(BlockingMismatch, match="on_observation"):
+        blocking.resume("r", "i", on_observation=report)  # type: ignore[arg-type]
 
 
 def test_one_send_drives_a_run_whose_parts_do_not_suspend() -> None:

@@ -198,8 +198,9 @@ class Chat(ChatReading):
             )
             try:
                 answer = await self._run(provider, executed)
-            finally:
-                hold.unrecorded = provider.left()
+            except BaseException as error:
+                hold.unrecorded = await provider.left(error)
+                raise
             committed = await hold.commit(provider.staged, settles=True, release=True)
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])

@@ -26,7 +26,8 @@ from minutebook.providers.chat import CHAT_WIRE, read_answer
 from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.step import answers
+from minutebook.providers.step import results
+from minutebook.reserving import may_be_written
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
@@ -71,15 +72,13 @@ class ChatProvider:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
-        self._observed: dict[CallReference, Observation] = {}
+        self._doubt = ""
+        """The id of a commit of which nobody heard how it ended: it was to record what is staged."""
         self.executed: dict[str, int] = {}
         """How often each tool was executed for it."""
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
-        results = answers(self._record().state.open, request.observations, self._interface)
-        self.staged = (*self.staged, *results)
-        self._observed.clear()
         limits = self._server.settings.request_limits
         fitted = await fitted_request(self._said, limits, self._window, self._context)
         ask = self._server.ask(fitted.json, request)
@@ -102,32 +101,44 @@ class ChatProvider:
             return Decision(finish=Finish(output=said), billed_tokens=billed)
         return await self._called(decision)
 
-    def observe(self, observation: Observation) -> None:
-        """Keep what a call came to until the next decision stages it."""
+    async def observe(self, observation: Observation) -> None:
+        """
+        Record what a call came to, durable before anything else is called or asked.
+
+        Raises:
+            DecisionHistoryError: it cannot be kept, so nothing more may be done.
+        """
         if was_executed(observation):
             self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
-        if observation.reference is not None:
-            self._observed[observation.reference] = observation
+        self.staged = (*self.staged, *results(self._record().state.open, [observation], self._interface))
+        await self._keep()
 
-    def left(self) -> tuple[Draft, ...]:
-        """Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark."""
-        return (*self.staged, *self._results(), *self._unusable)
+    async def left(self, error: BaseException) -> tuple[Draft, ...]:
+        """
+        Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
 
-    def _results(self) -> list[Draft]:
-        """Return the results of calls that were observed since the last decision."""
-        drafts: list[Draft] = []
-        for exchange in self._record().state.open if self._observed else ():
-            for position in exchange.waiting:
-                seen = self._observed.get(CallReference(exchange.exchange, position))
-                if seen is not None:
-                    draft = self._interface.result(position, exchange.calls[position], seen)
-                    drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
-        return drafts
+        A coroutine that is being closed cannot ask whether a commit that it waited for was made.
+        """
+        if self._doubt and self._hold is not None:
+            if isinstance(error, GeneratorExit) or await self._hold.look_for(self._doubt):
+                self.staged = ()
+            self._doubt = ""
+        return (*self.staged, *self._unusable)
+
+    async def _keep(self) -> None:
+        """Record what is staged, where anything is recorded."""
+        if self._hold is None:
+            return
+        id_ = self._history.fresh_id()
+        try:
+            await self._hold.commit(self.staged, idempotency=id_)
+        except BaseException as error:
+            self._doubt = id_ if may_be_written(error) else ""
+            raise
+        self.staged = ()
 
     async def _called(self, decision: Decision) -> Decision:
-        if self._hold is not None:
-            await self._hold.commit(self.staged)
-            self.staged = ()
+        await self._keep()
         exchange = self._record().state.exchange
         calls = tuple(
             msgspec.structs.replace(call, reference=CallReference(exchange, position))

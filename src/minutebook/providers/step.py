@@ -66,9 +66,9 @@ def answers(
     Raises:
         PairingViolation: a waiting call without an observation, or one that does not belong to its call.
     """
-    drafts: list[Draft] = []
+    known = list(observations)
     for exchange in waiting:
-        found = _by_position(exchange, observations)
+        found = _by_position(exchange, known)
         missing = [position for position in exchange.waiting if position not in found]
         if missing:
             raise PairingViolation(
@@ -77,7 +77,21 @@ def answers(
                 exchange=exchange.exchange,
                 waiting=tuple(missing),
             )
-        for position, observation in sorted(found.items()):
+    return results(waiting, known, interface)
+
+
+def results(
+    waiting: Sequence[OpenExchange], observations: Sequence[Observation], interface: Interface
+) -> tuple[Draft, ...]:
+    """
+    Return the results that observations are for calls that wait, in call order, each in its own exchange.
+
+    Raises:
+        PairingViolation: one does not belong to its call.
+    """
+    drafts: list[Draft] = []
+    for exchange in waiting:
+        for position, observation in sorted(_by_position(exchange, observations).items()):
             draft = interface.result(position, exchange.calls[position], observation)
             drafts.append(msgspec.structs.replace(draft, exchange=exchange.exchange))
     return tuple(drafts)

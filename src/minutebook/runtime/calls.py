@@ -132,7 +132,7 @@ class Calls(Generic[A]):
             # Whatever is no delegation waits for those before it, and is checked after they have used what they did.
             if not self._delegates(position) and (stopped := await self._run_children(side_by_side)):
                 return stopped
-            admitted = self._admit(position)
+            admitted = await self._admit(position)
             if admitted == "waits":
                 return await self._run_children(side_by_side) or self._wait()
             if isinstance(admitted, Admitted) and admitted.found.agent is not None:
@@ -142,19 +142,19 @@ class Calls(Generic[A]):
                 return fault
         return await self._run_children(side_by_side)
 
-    def _admit(self, position: int) -> Admitted | Literal["waits"] | None:
+    async def _admit(self, position: int) -> Admitted | Literal["waits"] | None:
         """Return a call that may be executed now, `waits` for one that a human has to see; observe any other."""
         call = self.notes.progress.calls[position]
         if position in self.notes.progress.open:
-            self.notes.observe(position, observed.interrupted(call))
+            await self.notes.observe(position, observed.interrupted(call))
             return None
         found = self._checked(position)
         if isinstance(found, Refused):
-            self.notes.observe(position, observed.refused(call, *found))
+            await self.notes.observe(position, observed.refused(call, *found))
             return None
         answer = self.notes.progress.answers.get(position)
         if answer is not None and not answer.approved:
-            self.notes.observe(position, observed.refused(call, "denied", answer.message))
+            await self.notes.observe(position, observed.refused(call, "denied", answer.message))
             return None
         return "waits" if self._needs_answer(position, found.found) else found
 
@@ -218,9 +218,9 @@ class Calls(Generic[A]):
         try:
             observation = await executed(call, found, arguments | self._memory_argument(found))
         except InvalidValue as error:
-            self.notes.observe(position, observed.failed(call, error.code))
+            await self.notes.observe(position, observed.failed(call, error.code))
             return error
-        self.notes.observe(position, observation)
+        await self.notes.observe(position, observation)
         return None
 
     def _memory_argument(self, found: Capability[..., Any]) -> dict[str, Any]:
@@ -252,17 +252,17 @@ class Calls(Generic[A]):
             children = self.children[position]
             theirs = [next(outcomes) for _ in children]
             if not any(each.kind == "approval_required" for each in theirs):
-                self._settle(position, children, theirs)
+                await self._settle(position, children, theirs)
         positions.clear()
         return "waits" if self.children else None
 
     async def abandon(self) -> None:
         """End the agents' tasks without an answer, and refuse what waits."""
         for position, children in list(self.children.items()):
-            self._settle(position, children, [await child.abandon() for child in children])
-        self.notes.refuse_waiting()
+            await self._settle(position, children, [await child.abandon() for child in children])
+        await self.notes.refuse_waiting()
 
-    def _settle(self, position: int, children: list[A], outcomes: list[Outcome[Any]]) -> None:
+    async def _settle(self, position: int, children: list[A], outcomes: list[Outcome[Any]]) -> None:
         call = self.notes.progress.calls[position]
         _, listed = tasks_in(call.arguments)
         results = [_result(child, outcome) for child, outcome in zip(children, outcomes, strict=True)]
@@ -277,7 +277,7 @@ class Calls(Generic[A]):
         del self.children[position]
         decisions = sum(child.ledger.decisions_used for child in children)
         calls = sum(child.ledger.calls_used for child in children)
-        self.notes.observe(position, observation, decisions=decisions, calls=calls)
+        await self.notes.observe(position, observation, decisions=decisions, calls=calls)
 
 
 def _result(child: Agent, outcome: Outcome[Any]) -> JSON:

@@ -274,7 +274,7 @@ class Invocation(Generic[T]):
             return self._told(ended)
         while True:
             if self.progress.waiting and (stop := await self.calls.carry_out()):
-                return self._stopped(stop)
+                return await self._stopped(stop)
             # The model was offered nothing to call, so that it would finish, and proposed a call all the same.
             if self.offered_nothing:
                 return self._end("budget_exhausted", budget="calls")
@@ -377,11 +377,11 @@ class Invocation(Generic[T]):
 
     # --- notes and outcomes ------------------------------------------------------------------------------------------
 
-    def _stopped(self, stop: Stop) -> Outcome[T]:
+    async def _stopped(self, stop: Stop) -> Outcome[T]:
         """Stop for a human, or end a run whose program is at fault: the calls that are left are refused."""
         if stop == "waits":
             return self._outcome("approval_required", pending=self.pending)
-        self.notes.refuse_waiting()
+        await self.notes.refuse_waiting()
         return self._end("failed", error=stop)
 
     @property

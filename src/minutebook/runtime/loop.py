@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from minutebook.model.decisions import Observation
     from minutebook.ports import DecisionProvider, Random
     from minutebook.runtime.approvals import Approval, PendingApproval
+    from minutebook.runtime.notes import Report
     from minutebook.runtime.outcomes import Branch, Gather
     from minutebook.runtime.references import Projection
 
@@ -124,7 +125,7 @@ class Runtime(Generic[T]):
         invocation_id: str | None = None,
         task_id: str | None = None,
         observations: Sequence[Observation] = (),
-        on_observation: Callable[[Observation], None] | None = None,
+        on_observation: Report | None = None,
     ) -> Outcome[T]:
         """
         Return what the program came to on `task`: finished, stopped for an approval, out of a budget, or failed.
@@ -149,8 +150,9 @@ class Runtime(Generic[T]):
                 same text, such as "Yes."; without it the text alone says whether a task is the newest one again. Needs
                 `invocation_id` and checkpoints.
             observations: what the task observed before; needs both ids.
-            on_observation: is told of each observation as soon as it is made. What it raises ends the run, since a
-                host that cannot keep what was done must not have more done.
+            on_observation: is told of each observation as soon as it is made; one that is `async def` is waited for
+                before anything else is done. What it raises ends the run, since a host that cannot keep what was done
+                must not have more done.
 
         Raises:
             ProviderError, DecisionHistoryError: as the provider raised it; what was observed is kept.
@@ -177,7 +179,7 @@ class Runtime(Generic[T]):
         invocation_id: str,
         *,
         approvals: Sequence[Approval] = (),
-        on_observation: Callable[[Observation], None] | None = None,
+        on_observation: Report | None = None,
     ) -> Outcome[T]:
         """
         Go on with an invocation from its checkpoint, in this process or another, and return what it came to (SPEC D25).
@@ -277,9 +279,7 @@ class Runtime(Generic[T]):
             )
         return check_id(task_id, "task_id")
 
-    def _invocation(
-        self, run_id: str, invocation_id: str, report: Callable[[Observation], None] | None
-    ) -> Invocation[T]:
+    def _invocation(self, run_id: str, invocation_id: str, report: Report | None) -> Invocation[T]:
         return Invocation(
             self._host,
             self._program,
@@ -384,8 +384,7 @@ def _check_identity(run_id: str | None, invocation_id: str | None, earlier: tupl
         raise InvalidOption("observations need the run_id and invocation_id that they belong to", option="observations")
 
 
-def _checked_report(on_observation: Callable[[Observation], None] | None) -> Callable[[Observation], None] | None:
-    # A coroutine that nobody awaits would report nothing, without a word.
-    if on_observation is not None and (inspect.iscoroutinefunction(on_observation) or not callable(on_observation)):
-        raise InvalidOption("on_observation must be a plain function", option="on_observation")
+def _checked_report(on_observation: Report | None) -> Report | None:
+    if on_observation is not None and not callable(on_observation):
+        raise InvalidOption("on_observation must be a function, plain or async", option="on_observation")
     return on_observation

@@ -7,7 +7,8 @@ on in another process applies the same records and is in the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from minutebook.runtime.budgets import Ledger
     from minutebook.runtime.checkpoints import Log
 
-Report: TypeAlias = Callable[[Observation], None]
-"""Told of each observation as soon as it is made."""
+Report: TypeAlias = Callable[[Observation], Awaitable[None] | None]
+"""Told of each observation as soon as it is made, and waited for where it has to be."""
 
 
 class Notes:
@@ -72,8 +73,8 @@ class Notes:
         if self._log is not None:
             await self._log.commit()
 
-    def observe(self, position: int, observation: Observation, *, decisions: int = 0, calls: int = 0) -> None:
-        """Note what came of a call, and what the agents below it used in all."""
+    async def observe(self, position: int, observation: Observation, *, decisions: int = 0, calls: int = 0) -> None:
+        """Note what came of a call, and what the agents below it used in all; nothing goes on before it is told."""
         self.note(
             Observed(
                 position=position,
@@ -84,11 +85,15 @@ class Notes:
             )
         )
         if self._report is not None:
-            self._report(self.progress.observations[-1])
+            told = self._report(self.progress.observations[-1])
+            if inspect.isawaitable(told):
+                await told
 
-    def refuse_waiting(self) -> None:
+    async def refuse_waiting(self) -> None:
         """Observe the calls that are left: as stopped, or as interrupted where one was under way."""
         for position in self.progress.waiting:
             call = self.progress.calls[position]
             under_way = position in self.progress.open
-            self.observe(position, observed.interrupted(call) if under_way else observed.refused(call, "run_stopped"))
+            await self.observe(
+                position, observed.interrupted(call) if under_way else observed.refused(call, "run_stopped")
+            )

@@ -120,6 +120,7 @@ class Runtime(Generic[T]):
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
         """Return what the program came to on `task`: see `minutebook.Runtime.run`."""
+        check_plain(on_observation, "on_observation")
         return drive(
             self._core.run(
                 task,
@@ -140,6 +141,7 @@ class Runtime(Generic[T]):
         on_observation: Callable[[Observation], None] | None = None,
     ) -> Outcome[T]:
         """Go on with an invocation from its checkpoint: see `minutebook.Runtime.resume`."""
+        check_plain(on_observation, "on_observation")
         return drive(self._core.resume(run_id, invocation_id, approvals=approvals, on_observation=on_observation))
 
     def abandon(self, run_id: str, invocation_id: str) -> Outcome[T]:
