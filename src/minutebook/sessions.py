@@ -197,9 +197,9 @@ class HistoryManager(Generic[Meta]):
                 known = await self._retained(key, hold.header)
                 dropped = known.excess(self._retention, chars)
                 cut = 0 if self.config.keep_truncated else known.cut(dropped, hold.header)
-            committed = await hold.commit((draft,), cut=cut, release=True, idempotency=idempotency)
+            committed = await hold.conclude((draft,), cut=cut, idempotency=idempotency)
             if known is not None and committed.written:
-                known = known.grown(committed.header.entries, committed.header.digest, chars, dropped)
+                known = known.grown(committed.receipt.last, committed.receipt.digest, chars, dropped)
         except BaseException as error:
             await hold.abandon(error)
             raise

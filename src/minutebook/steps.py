@@ -177,12 +177,12 @@ class Steps:
                     hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
                 raise
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
-            committed = await hold.commit((*staged, draft), settles=True, release=True)
+            committed = await hold.conclude((*staged, draft), settles=True)
         blocks = withheld(self.api, payload)
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, committed.header.state.exchange, counted)
+        decision = _referenced(decision, committed.written[-1].seq, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _closed(self, history: History, header: Header | None, request: DecisionRequest) -> Header | None:

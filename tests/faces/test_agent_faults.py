@@ -132,7 +132,7 @@ async def struck(
     place = f"{method} {cut.value} at await {step}"
     if ended.struck:
         assert not isinstance(ended.error, (MinutebookError, AssertionError)), f"{place}: {ended.error!r}"
-    again = make(fake, store=store, conversation="c", tools=tools)
+    again = make(fake, store=JournalStore(journal, namespace="n"), conversation="c", tools=tools)
     history = await again.get_history()
     assert history in (OLD, after), f"{place}: neither old nor new"
     done = history == after and await again.get_conversation_summary() == summary

@@ -150,7 +150,7 @@ class Chat(ChatReading):
             # An opening stands behind something. The prompt is in no window and in no history; an operator sees it.
             prompt = codec.encode({"role": "system", "content": self.settings.prompt})
             drafts = [Draft(kind=INSTRUCTIONS, payload=prompt), *drafts]
-        committed = await hold.commit(drafts, release=True)
+        committed = await hold.conclude(drafts)
         return tuple(said for each in committed.written if (said := said_in(each)) is not None)
 
     def _grown(
@@ -198,10 +198,9 @@ class Chat(ChatReading):
             )
             try:
                 answer = await self._run(provider, executed)
-            except BaseException as error:
-                hold.unrecorded = await provider.left(error)
-                raise
-            committed = await hold.commit(provider.staged, settles=True, release=True)
+            finally:
+                hold.unrecorded = provider.left()
+            committed = await hold.conclude(provider.staged, settles=True)
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])
         trimmed = self._grown(hold.header, said, both, renewed.opening if renewed else view.opening)

@@ -27,7 +27,6 @@ from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import results
-from minutebook.reserving import may_be_written
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
@@ -72,8 +71,6 @@ class ChatProvider:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
-        self._doubt = ""
-        """The id of a commit of which nobody heard how it ended: it was to record what is staged."""
         self.executed: dict[str, int] = {}
         """How often each tool was executed for it."""
 
@@ -113,29 +110,15 @@ class ChatProvider:
         self.staged = (*self.staged, *results(self._record().state.open, [observation], self._interface))
         await self._keep()
 
-    async def left(self, error: BaseException) -> tuple[Draft, ...]:
-        """
-        Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
-
-        A coroutine that is being closed cannot ask whether a commit that it waited for was made.
-        """
-        if self._doubt and self._hold is not None:
-            if isinstance(error, GeneratorExit) or await self._hold.look_for(self._doubt):
-                self.staged = ()
-            self._doubt = ""
+    def left(self) -> tuple[Draft, ...]:
+        """Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark."""
         return (*self.staged, *self._unusable)
 
     async def _keep(self) -> None:
         """Record what is staged, where anything is recorded."""
-        if self._hold is None:
-            return
-        id_ = self._history.fresh_id()
-        try:
-            await self._hold.commit(self.staged, idempotency=id_)
-        except BaseException as error:
-            self._doubt = id_ if may_be_written(error) else ""
-            raise
-        self.staged = ()
+        if self._hold is not None:
+            await self._hold.commit(self.staged)
+            self.staged = ()
 
     async def _called(self, decision: Decision) -> Decision:
         await self._keep()

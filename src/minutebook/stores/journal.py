@@ -215,7 +215,8 @@ class JournalStore(AsyncClosing):
             drafts, result = await make((await reservation.take(format)).header)
             await reservation.commit(Delta(drafts=drafts, idempotency=self.fresh_id()), release=True)
         except BaseException as error:
-            await reservation.give_up(error, Delta(idempotency=self.fresh_id()))
+            nothing = Delta(idempotency=self.fresh_id())
+            await reservation.give_up(error, lambda: reservation.release(nothing))
             raise
         return result
 
