@@ -26,7 +26,7 @@ from minutebook.providers.chat import CHAT_WIRE, read_answer
 from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.step import results
+from minutebook.providers.step import results, stopped
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class ChatProvider:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
+        self._under_way = False
+        """Whether the first of the calls that wait may have begun; those behind it come one after the other."""
         self.executed: dict[str, int] = {}
         """How often each tool was executed for it."""
 
@@ -107,12 +109,20 @@ class ChatProvider:
         """
         if was_executed(observation):
             self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
+        self._under_way = False
         self.staged = (*self.staged, *results(self._record().state.open, [observation], self._interface))
         await self._keep()
+        self._under_way = True
 
     def left(self) -> tuple[Draft, ...]:
-        """Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark."""
-        return (*self.staged, *self._unusable)
+        """
+        Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
+
+        With it goes that calls were never begun: else nobody could tell them from one that was under way.
+        """
+        waiting = self._record().state.open if self._hold is not None else ()
+        never_begun = stopped(waiting, ())[self._under_way :]
+        return (*self.staged, *results(waiting, never_begun, self._interface), *self._unusable)
 
     async def _keep(self) -> None:
         """Record what is staged, where anything is recorded."""
@@ -122,6 +132,7 @@ class ChatProvider:
 
     async def _called(self, decision: Decision) -> Decision:
         await self._keep()
+        self._under_way = True
         exchange = self._record().state.exchange
         calls = tuple(
             msgspec.structs.replace(call, reference=CallReference(exchange, position))
@@ -130,10 +141,11 @@ class ChatProvider:
         return msgspec.structs.replace(decision, calls=calls, exchange=exchange)
 
     def _record(self) -> Header:
-        """Return the conversation as it is recorded; without a hold, as it would be."""
-        if self._hold is not None:
-            return self._hold.header
-        return extend(self._header, Delta(drafts=self.staged, idempotency=""), self._header.touched).header
+        """Return the conversation as it is once what is staged is recorded."""
+        header = self._header if self._hold is None else self._hold.header
+        if not self.staged:
+            return header
+        return extend(header, Delta(drafts=self.staged, idempotency=""), header.touched).header
 
     async def _window(self, limits: WindowLimits, floor: int) -> Window:
         if self._hold is not None:
