@@ -78,7 +78,8 @@ class Agent(AsyncClosing):
         store: where the conversation is kept; in RAM if left out.
         conversation: its id in the store, to come back to it; a fresh one if left out.
         max_output_tokens: the server's bound on what it generates as an answer. A request for a summary has none, since
-            a summary that was cut is none; it asks for 300 words at most, and 16 KiB are what is taken.
+            a summary that was cut is none; it asks for 300 words at most, and what is taken are 16 KiB, and half of
+            what `limits` give a request.
         extra_body: further fields of each request, such as `temperature`; of one for a summary too. `tool_choice` and
             what else speaks of tools stays out of those that have none.
         limits: what one request holds of the conversation, calls and results included: 128 messages (or as many as
@@ -224,7 +225,7 @@ class Agent(AsyncClosing):
             InvalidMessage: a message in it is none.
             DecisionHistorySummaryInvalid: its summary is none, or is too long.
         """
-        messages, summary = given_state(state)
+        messages, summary = given_state(state, self._chat.settings.request_limits)
         await self._handlers.tell((await self._chat.begin_anew(messages, summary))[1])
 
     async def summarize_history(self, keep_recent_count: int = KEEP_RECENT) -> str | None:
@@ -232,7 +233,8 @@ class Agent(AsyncClosing):
         Have a summary take the place of all but the newest messages, and return its text (SPEC A7).
 
         With nothing to summarise the present summary is returned, and so it is if none can be made: an event says so,
-        and the history is trimmed to its greatest length alone.
+        and the history is trimmed to its greatest length alone. A message too large for a summary's request stays, and
+        what came behind it.
 
         Raises:
             InvalidOption: a number of messages that is none.
@@ -251,9 +253,10 @@ class Agent(AsyncClosing):
         Have `text` stand before the history as its summary; `None` for none.
 
         Raises:
-            DecisionHistorySummaryInvalid: no text, an empty one, or one of more than 16 KiB.
+            DecisionHistorySummaryInvalid: no text, an empty one, one of more than 16 KiB, or one that would fill more
+                than half of what `limits` give a request.
         """
-        await self._chat.set_summary(given_summary(text))
+        await self._chat.set_summary(given_summary(text, self._chat.settings.request_limits))
 
     def is_summarization_enabled(self) -> bool:
         """Return whether older messages are summarised by themselves."""

@@ -207,6 +207,7 @@ class DecisionHistoryLimitExceeded(DecisionHistoryError):
     messages: int | None = None
     max_bytes: int | None = None
     max_messages: int | None = None
+    summary_bytes: int | None = None
     mandatory: int | None = None
 
 

@@ -18,6 +18,7 @@ from minutebook.chat.reading import ChatReading
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
+from minutebook.fitting import ROUNDS
 from minutebook.model import codec
 from minutebook.model.chat_events import (
     ChatEvent,
@@ -186,7 +187,7 @@ class Chat(ChatReading):
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
-                renewed = await self._renewed_if_long(hold, view, Said("user", entry))
+                renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
             except NO_SUMMARY as error:
                 failed, self._failed_at = error.code, entry.seq
             said = renewed.said if renewed else view.said
@@ -230,20 +231,26 @@ class Chat(ChatReading):
             return newest[0]
         return await self._entry(hold.header, turn)
 
-    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
+    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said, context: str | None) -> Renewed | None:
         """
         Return the history with a summary, if one is due.
 
         That is once messages would leave the history or the request, or once the history is estimated too long and has
         grown since the last summary. Where none could be made, the next one is due no sooner than the history has
         grown by as much: a summariser that fails is not asked at every message (case O-21).
+
+        Raises:
+            ProviderError, DecisionHistorySummaryInvalid: there is none.
+            DecisionHistoryLimitExceeded: nor is one that has no room beside the newest message and what must stay.
         """
         settings = self.settings
         if not settings.enable_summarization:
             return None
 
+        staged: list[Draft] = []
+
         async def windowed(limits: WindowLimits, floor: int) -> Window:
-            return await hold.window(limits, floor=floor)
+            return await hold.window(limits, staged, floor=floor)
 
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
         held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
@@ -255,8 +262,11 @@ class Chat(ChatReading):
             long = self._server.estimated(fitted.json, leaving_out=1) > settings.summarization_threshold
             if not long or (view.summary and not has_grown(view.said, start, keep)):
                 return None
-        renewed = await renewed_view(self._server, view, keep)
-        self._failed_at = 0
+        renewed = await renewed_view(self._server, view, keep, most_requests=ROUNDS)
+        if renewed is not None:
+            staged.append(summary_draft(renewed.opening))
+            asked = asked_with(renewed.said, newest, settings.max_history_messages)
+            await fitted_request(asked, settings.request_limits, windowed, context)
         return renewed
 
     async def _executed_before(self, hold: Hold) -> Executed:

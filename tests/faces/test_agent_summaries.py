@@ -1,0 +1,174 @@
+"""Face A, summaries beside `limits`: how long one may be, what it costs, and that none wedges a chat (A6, A7, D18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.faces.test_agent import agent, echo, messages, noted, said, summaries, told, user
+from tests.faces.test_agent_bounds import beyond
+
+from minutebook import MemoryStore, WindowLimits
+from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid
+from minutebook.testing import Answer, ProviderFake
+from minutebook.testing.fakes import Line, Received
+
+TIGHT = WindowLimits(max_bytes=4096)
+EAGER = {"enable_summarization": True, "summarization_threshold": 50}
+
+
+def long_messages(count: int, size: int = 30) -> list[dict[str, Any]]:
+    """Return a history of so many messages with so many bytes more than their place takes."""
+    return [(said if n % 2 else user)(f"m{n} " + "x" * size) for n in range(count)]
+
+
+def writing(text: str) -> Callable[[Received], Line]:
+    """Return a script that answers, and writes the same text whenever it is asked for a summary."""
+
+    def script(request: Received) -> Line:
+        asked = request.json["messages"][0]["content"].startswith("You write the summary")
+        return Answer(text=text) if asked else echo(request)
+
+    return script
+
+
+def failures(events: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [fields["error_code"] for name, fields in events if name == "SUMMARIZATION_FAILED"]
+
+
+# --- how long a summary may be ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["s" * 9000, "s" * 4200, '"' * 2100], ids=["whole", "half", "half, once it is quoted"])
+def test_a6_d18_a_summary_too_long_for_the_limits_is_none(text: str) -> None:
+    """A6, D18: plain trimming takes its place, an event says so, and it is paid once in ten messages."""
+    limits = WindowLimits(max_bytes=8192)
+    with ProviderFake("openai-chat", writing(text)) as fake:
+
+        async def story() -> None:
+            each = agent(fake, limits=limits, enable_summarization=True, summarization_threshold=100)
+            events = noted(each)
+            await each.set_history(long_messages(20))
+            for n in range(4):
+                assert await each.chat(f"q{n}") == f"answer to q{n}"
+            assert failures(events) == ["DecisionHistorySummaryInvalid"]
+            assert len(summaries(fake)) == 1
+            assert await each.summarize_history(keep_recent_count=0) is None
+            assert await each.get_history_length() == 28
+
+        told(story())
+        assert beyond(fake.requests, limits) == []
+
+
+def test_a6_d18_the_longest_summary_that_is_one_leaves_room_for_a_chat() -> None:
+    """A6, D18: half of what a request holds, to the byte, and the chat goes on behind it."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            each = agent(fake, limits=TIGHT)
+            with pytest.raises(DecisionHistorySummaryInvalid) as caught:
+                await each.set_conversation_summary("x" * 5000)
+            longest = caught.value.limit - (caught.value.size - 5000)
+            assert longest > 1800
+            for size in (longest + 1, 5000):
+                state = {**await each.export_conversation_state(), "summary": "x" * size}
+                with pytest.raises(DecisionHistorySummaryInvalid, match="limits="):
+                    await each.import_conversation_state(state)
+            await each.set_conversation_summary("x" * longest)
+            assert await each.chat("q" * 1000) == "answer to " + "q" * 1000
+            assert ("x" * longest).encode() in fake.requests[-1].body
+
+        told(story())
+        assert beyond(fake.requests, TIGHT) == []
+
+
+def test_a6_a_summary_that_does_not_fit_beside_what_must_stay_is_none() -> None:
+    """A6: it is short enough by itself, and plain trimming takes its place where the newest messages fill the rest."""
+    with ProviderFake("openai-chat", writing("s" * 1800)) as fake:
+
+        async def story() -> None:
+            each = agent(fake, **EAGER, limits=TIGHT)
+            events = noted(each)
+            await each.set_history([*messages(20), user("u" * 1200), said("a" * 1200)])
+            assert await each.chat("q") == "answer to q"
+            assert failures(events) == ["DecisionHistoryLimitExceeded"]
+            assert await each.get_conversation_summary() is None
+            assert await each.chat("r") == "answer to r"
+            assert len(summaries(fake)) == 1
+
+        told(story())
+        assert beyond(fake.requests, TIGHT) == []
+
+
+def test_d8_the_refusal_counts_the_summary_and_what_it_advises_frees_the_chat() -> None:
+    """D8, A6: a summary of another agent's, with wider limits; its bytes are told, and without it the chat goes on."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            await agent(fake, store=store, conversation="c").set_conversation_summary("x" * 5000)
+            each = agent(fake, store=store, conversation="c", limits=TIGHT)
+            with pytest.raises(DecisionHistoryLimitExceeded, match="set_conversation_summary") as caught:
+                await each.chat("q")
+            assert 5000 < caught.value.summary_bytes < caught.value.bytes < 5400
+            assert not fake.requests
+            await each.set_conversation_summary(None)
+            assert await each.chat("q") == "answer to q"
+
+        told(story())
+
+
+# --- what a summary costs --------------------------------------------------------------------------------------------
+
+
+def test_a6_d18_one_chat_asks_for_a_summary_twice_at_most() -> None:
+    """A6, D18: what two requests have no room for stays in the history whole, and the next chats' summaries tell it."""
+    heard: list[str] = []
+
+    def script(request: Received) -> Line:
+        asked = request.json["messages"]
+        if not asked[0]["content"].startswith("You write the summary"):
+            return echo(request)
+        heard.extend(message["content"] for message in summaries(fake)[-1]["messages"])
+        return Answer(text=f"{len(heard)} messages. " + "s" * 1500)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            each = agent(fake, **EAGER, limits=TIGHT, max_history_messages=200)
+            events = noted(each)
+            history = long_messages(100)
+            await each.set_history(history)
+            for n in range(12):
+                before = len(summaries(fake))
+                await each.chat(f"q{n}")
+                assert len(summaries(fake)) - before <= 2
+                whole = [*(message["content"] for message in history), *(w for m in range(n + 1) for w in turn(m))]
+                assert [*heard, *(message["content"] for message in await each.get_history())] == whole
+            assert await each.get_history_length() <= 24
+            assert failures(events) == []
+            counts = [fields["summarized_count"] for name, fields in events if name == "HISTORY_SUMMARIZED"]
+            assert sum(counts) == len(heard)
+
+        told(story())
+        assert beyond(fake.requests, TIGHT) == []
+
+
+def turn(number: int) -> tuple[str, str]:
+    return f"q{number}", f"answer to q{number}"
+
+
+def test_a6_a_summary_whose_second_request_is_too_small_for_what_comes_next_tells_what_it_told() -> None:
+    """A6: what the first request was paid for is kept; the message that no second one holds stays in the history."""
+    with ProviderFake("openai-chat", writing("s" * 1900)) as fake:
+
+        async def story() -> None:
+            each = agent(fake, **EAGER, limits=TIGHT)
+            await each.set_history([*long_messages(8), user("u" * 3500), said("a" * 1000), *messages(10)])
+            await each.chat("q")
+            assert [len(asked["messages"]) for asked in summaries(fake)] == [8]
+            assert (await each.get_history())[0] == user("u" * 3500)
+            assert await each.get_conversation_summary() == "s" * 1900
+
+        told(story())
