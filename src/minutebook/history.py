@@ -362,11 +362,12 @@ class Hold:
         parks: tuple[int, ...] = (),
         cut: int = 0,
         idempotency: str = "",
+        given: bytes = b"",
     ) -> Committed:
         """
         Record `drafts`, durable when this returns; with `release` the reservation ends in the same write.
 
-        The entries up to `cut` leave the record in that write too (SPEC E6).
+        The entries up to `cut` leave the record in that write too (SPEC E6). `given` is as in `Delta`.
 
         Raises:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
@@ -381,6 +382,7 @@ class Hold:
         delta = history.delta(
             drafts if pending is None else (pending, *drafts),
             idempotency,
+            given=given,
             opens=opens,
             settles=settles,
             parks=parks,
