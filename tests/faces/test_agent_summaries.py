@@ -10,9 +10,9 @@ from tests.faces.test_agent import agent, echo, messages, noted, said, summaries
 from tests.faces.test_agent_bounds import beyond
 
 from minutebook import MemoryStore, WindowLimits
-from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid
+from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid
 from minutebook.testing import Answer, ProviderFake
-from minutebook.testing.fakes import Line, Received
+from minutebook.testing.fakes import Failure, Line, Received
 
 TIGHT = WindowLimits(max_bytes=4096)
 EAGER = {"enable_summarization": True, "summarization_threshold": 50}
@@ -170,5 +170,42 @@ def test_a6_a_summary_whose_second_request_is_too_small_for_what_comes_next_tell
             assert [len(asked["messages"]) for asked in summaries(fake)] == [8]
             assert (await each.get_history())[0] == user("u" * 3500)
             assert await each.get_conversation_summary() == "s" * 1900
+
+        told(story())
+
+
+def test_a6_o20_a_summary_is_paid_once_however_often_the_chat_fails() -> None:
+    """A6, A9, O-20: kept for the history that it was made of; one more message makes another history of it."""
+    down = True
+
+    def script(request: Received) -> Line:
+        asked = request.json["messages"][0]["content"].startswith("You write the summary")
+        return Failure(status=503) if down and not asked else writing("short")(request)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            nonlocal down
+            each = agent(fake, **EAGER)
+            await each.set_history(long_messages(16))
+            for words in ("q", "q", "q", "other", "q"):
+                with pytest.raises(AgentDecisionProviderUnavailable):
+                    await each.chat(words)
+            assert len(summaries(fake)) == 1
+            assert await each.get_conversation_summary() is None
+            down = False
+            assert await each.chat("q") == "answer to q"
+            assert len(summaries(fake)) == 1
+            assert await each.get_conversation_summary() == "short"
+            assert await each.get_history() == [*long_messages(16)[6:], user("q"), said("answer to q")]
+
+            down = True
+            await each.add_to_history(user("more"))
+            await each.summarize_history(keep_recent_count=2)
+            assert len(summaries(fake)) == 2
+            await each.set_history(long_messages(16))  # the same words at other places of the record
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("q")
+            assert len(summaries(fake)) == 3
 
         told(story())

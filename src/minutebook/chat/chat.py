@@ -10,6 +10,7 @@ summary makes of it in `view.py`.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from minutebook.chat.attempts import Executed, executed_before
@@ -80,6 +81,8 @@ class Chat(ChatReading):
         self._program = program
         self._failed_at = 0
         """The `seq` of the message at which no summary could be made; 0 for none."""
+        self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
+        """What was made of which history, to keep how much whole: it was paid for, and the turn may fail."""
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
@@ -111,9 +114,10 @@ class Chat(ChatReading):
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
             places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
-            opening = chat_opening(summary, Covered(last=start), start, places)
+            opening: Summary | None = None
             if view.said or view.opening or summary or places:
-                drafts += [summary_draft(opening)]
+                opening = chat_opening(summary, Covered(last=start), start, places)
+                drafts.append(summary_draft(opening))
             said = await self._commit(hold, drafts)
         return len(view.said), self._grown(hold.header, (), said, opening)
 
@@ -134,7 +138,7 @@ class Chat(ChatReading):
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             try:
-                renewed = await renewed_view(self._server, view, keep)
+                renewed = await self._renewed(view, keep)
             except NO_SUMMARY as error:
                 await hold.commit((), release=True)
                 return view.summary, [SummarizationFailed(error_code=error.code, removed_count=0)]
@@ -262,11 +266,19 @@ class Chat(ChatReading):
             long = self._server.estimated(fitted.json, leaving_out=1) > settings.summarization_threshold
             if not long or (view.summary and not has_grown(view.said, start, keep)):
                 return None
-        renewed = await renewed_view(self._server, view, keep, most_requests=ROUNDS)
+        renewed = await self._renewed(view, keep, most_requests=ROUNDS)
         if renewed is not None:
             staged.append(summary_draft(renewed.opening))
             asked = asked_with(renewed.said, newest, settings.max_history_messages)
             await fitted_request(asked, settings.request_limits, windowed, context)
+        return renewed
+
+    async def _renewed(self, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
+        """Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history."""
+        made_of, kept, renewed = self._renewal
+        if renewed is None or (made_of.said, made_of.opening, kept) != (view.said, view.opening, keep):
+            renewed = await renewed_view(self._server, view, keep, most_requests=most_requests)
+            self._renewal = (view, keep, renewed)
         return renewed
 
     async def _executed_before(self, hold: Hold) -> Executed:
