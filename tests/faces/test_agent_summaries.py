@@ -209,3 +209,67 @@ def test_a6_o20_a_summary_is_paid_once_however_often_the_chat_fails() -> None:
             assert len(summaries(fake)) == 3
 
         told(story())
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_a6_o21_under_the_smallest_limits_a_summariser_that_fails_is_not_asked_at_every_message(limit: int) -> None:
+    """A6, O-21: where nothing stays whole it is asked at every other message, and never again for the same one."""
+    answers = True
+
+    def script(request: Received) -> Line:
+        asked = request.json["messages"][0]["content"].startswith("You write the summary")
+        return echo(request) if answers and not asked else Failure(status=500)
+
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            nonlocal answers
+            each = agent(fake, **EAGER, max_history_messages=limit)
+            for n in range(9):
+                await each.chat(f"q{n}")
+            assert len(summaries(fake)) == 4
+            answers = False
+            for _ in range(3):
+                with pytest.raises(AgentDecisionProviderUnavailable):
+                    await each.chat("again")
+            assert len(summaries(fake)) == 5
+
+        told(story())
+
+
+@pytest.mark.parametrize("above", [0, 1], ids=["at the threshold", "above it"])
+def test_a6_a_summary_is_due_above_the_threshold_and_not_at_it(above: int) -> None:
+    """A6: when the estimated tokens exceed the threshold; a history that is estimated at just as many is left whole."""
+    with ProviderFake("openai-chat", writing("short")) as fake:
+
+        async def story() -> None:
+            history = long_messages(16)
+            plain = agent(fake, model="other")
+            await plain.set_history(history)
+            tokens = await plain.estimate_history_tokens()
+            options = {"enable_summarization": True, "summarization_threshold": tokens - above}
+            each = agent(fake, **options, model="other")
+            await each.set_history(history)
+            await each.chat("q")
+            assert len(summaries(fake)) == above
+
+        told(story())
+
+
+def test_a3_a9_a_message_that_failed_before_a_new_start_is_in_the_history_once_it_is_answered() -> None:
+    """A3, A9: the same words go on from the input of before, which stands behind the new start then; nothing else."""
+    with ProviderFake("openai-chat", [Answer(text="hello"), Failure(status=503), Answer(text="yes")]) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            each = agent(fake, store=store, conversation="c")
+            await each.chat("hi")
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("q")
+            await each.clear_history()
+            assert await each.chat("q") == "yes"
+            assert fake.requests[-1].json["messages"][1:] == [user("q")]
+            for one in (each, agent(fake, store=store, conversation="c")):
+                assert await one.get_history() == [user("q"), said("yes")]
+
+        told(story())
