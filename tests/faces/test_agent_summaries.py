@@ -10,7 +10,11 @@ from tests.faces.test_agent import agent, echo, messages, noted, said, summaries
 from tests.faces.test_agent_bounds import beyond
 
 from minutebook import MemoryStore, WindowLimits
-from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    DecisionHistoryLimitExceeded,
+    DecisionHistorySummaryInvalid,
+)
 from minutebook.testing import Answer, ProviderFake
 from minutebook.testing.fakes import Failure, Line, Received
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import Executed, executed_before
+from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.requests import fitted_request
@@ -81,6 +81,8 @@ class Chat(ChatReading):
         self._program = program
         self._failed_at = 0
         """The `seq` of the message at which no summary could be made; 0 for none."""
+        self._bare = NO_MARK
+        """The newest mark up to which no attempt at its message called anything."""
         self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
         """What was made of which history, to keep how much whole: it was paid for, and the turn may fail."""
 
@@ -289,7 +291,8 @@ class Chat(ChatReading):
         """
         if not self._program.capabilities:
             return Executed()
-        executed = await executed_before(RecordReader(self.store.journal, self.key), hold.header)
+        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._bare)
+        self._bare, executed = attempts.bare, attempts.executed()
         if executed.drafts:
             await hold.commit(executed.drafts)
         return executed
