@@ -1,11 +1,18 @@
-"""Face A, the same words again: what they cost behind many failures (SPEC A9, B1; case O-33)."""
+"""Face A, the same words again, also at another server: what they cost, what is replayed (SPEC A9, B1; case O-33)."""
 
 from __future__ import annotations
 
-import pytest
-from tests.faces.test_agent import agent, asking, told
+from collections.abc import Iterator
+from typing import Any
 
-from minutebook import Agent
+import httpx2
+import openai
+import pytest
+from tests.faces.test_agent import agent, asking, echo, told
+from tests.providers.loopback import Answering, Server, ok
+from tests.providers.loopback import Reply as Answered
+
+from minutebook import Agent, MemoryStore
 from minutebook.errors import AgentDecisionProviderUnavailable
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -61,5 +68,103 @@ def test_b1_a_chat_costs_the_same_behind_any_number_of_failures() -> None:
             ]
             assert ran == ["a"]
             await each._chat.store.verify(each.key)
+
+        told(story())
+
+
+THOUGHT = {"reasoning_content": "let me see", "reasoning": "let me see", "reasoning_details": [{"text": "let me see"}]}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"path":"a"}'}}
+
+
+def thinking(asked: dict[str, Any]) -> Answered:
+    """Call once for each message, then answer, and tell of the reasoning beside both, as local servers do."""
+    called = asked["messages"][-1]["role"] == "tool"
+    said = {"content": "found"} if called else {"content": None, "tool_calls": [CALL]}
+    choice = {"index": 0, "finish_reason": "stop" if called else "tool_calls"}
+    return ok({"choices": [{**choice, "message": {"role": "assistant", **said, **THOUGHT}}]})
+
+
+@pytest.fixture
+def local() -> Iterator[Server]:
+    """Yield a server that takes whatever it is sent."""
+    server = Server(lambda *_: "", ok({}))
+    server.replies = [Answering(thinking)] * 4
+    yield server
+    server.close()
+
+
+class Rerouted(httpx2.AsyncHTTPTransport):
+    """A transport that brings requests for any host to one server."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = httpx2.URL(url)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.url = request.url.copy_with(scheme=self._url.scheme, host=self._url.host, port=self._url.port)
+        return await super().handle_async_request(request)
+
+
+def at(server: Server, host: str = "localhost") -> openai.AsyncOpenAI:
+    http = httpx2.AsyncClient(transport=Rerouted(server.url), timeout=20)
+    return openai.AsyncOpenAI(base_url=f"https://{host}/v1", api_key="k", http_client=http)
+
+
+def look(path: str) -> str:
+    """Read a file."""
+    return path
+
+
+def reasoned(asked: list[dict[str, Any]]) -> list[int]:
+    """Return which messages of a request tell of reasoning, by their place from the end."""
+    return [place - len(asked) for place, each in enumerate(asked) if THOUGHT.keys() & each.keys()]
+
+
+def test_a1_a_local_servers_reasoning_is_replayed_within_its_message_alone(local: Server) -> None:
+    """A1: with the results of its calls, whole; the next message goes to any server without it; the record has all."""
+    with ProviderFake("openai-chat", echo) as strict:
+
+        async def story() -> None:
+            store = MemoryStore()
+            options: dict[str, Any] = {"store": store, "conversation": "c", "tools": [look]}
+            each = agent(strict, client=at(local), **options)
+            for _ in range(2):
+                assert await each.chat("look") == "found"
+            asked = [local.body(place)["messages"] for place in range(4)]
+            assert [reasoned(each_asked) for each_asked in asked] == [[], [-2], [], [-2]]
+            assert asked[1][-2] == {"role": "assistant", "content": None, "tool_calls": [CALL], **THOUGHT}
+
+            assert await agent(strict, **options).chat("and now?") == "answer to and now?"
+            assert reasoned(strict.requests[-1].json["messages"]) == []
+            assert not strict.refused
+            entries = [entry async for entry in store.entries(each.key)]
+            assert sum(b"let me see" in entry.payload for entry in entries) == 4
+
+        told(story())
+
+
+@pytest.mark.parametrize(
+    ("host", "replays"),
+    [
+        ("api.openai.com", False),
+        ("eu.api.openai.com", False),
+        ("mine.openai.azure.com", False),
+        ("api.openai.com.example.com", True),
+        ("myapi.openai.com", True),
+    ],
+)
+def test_a1_openais_hosts_get_no_other_servers_reasoning_within_a_message_either(
+    host: str, replays: bool, local: Server
+) -> None:
+    """A1, A9: a message that failed behind a call at a local server is said again, at OpenAI's or at another one."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [look]}
+            local.replies[1] = (503, {}, b"{}")
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await agent(fake, client=at(local), **options).chat("look")
+            assert await agent(fake, client=at(local, host), **options).chat("look") == "found"
+            assert reasoned(local.body()["messages"]) == ([-2] if replays else [])
 
         told(story())

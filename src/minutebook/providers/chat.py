@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
 
+_OFFICIAL: Final = re.compile(r"(.+\.)?(api\.openai\.com|openai\.azure\.com)")
+"""OpenAI's own hosts."""
+
 _NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
 """What the API takes as the name of who speaks."""
 
@@ -192,6 +195,32 @@ def with_context(messages: bytes, told: str) -> bytes:
             fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
             break
     return b"[%b]" % b",".join(fragments)
+
+
+_REASONING: Final = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+"""Where servers of other makers tell of a model's reasoning; OpenAI's own refuses a request with any of them."""
+
+
+def without_reasoning(messages: bytes, host: str | None) -> bytes:
+    """
+    Return a request's messages with other makers' reasoning only where it may be asked for: in what the newest user's
+    message has led to so far, and nowhere for a `host` of OpenAI's.
+
+    Some of these servers demand it back with the results of calls. A conversation may go on at another server, which
+    may refuse it, so that it is not replayed any later.
+    """
+    if b'"reasoning' not in messages:
+        return messages
+    fragments = _slices.items(messages)
+    newest = max((place for place, each in enumerate(fragments) if _role(each) == "user"), default=0)
+    end = len(fragments) if _OFFICIAL.fullmatch(host or "") else newest
+    older = [_slices.without(each, lambda name, _: name in _REASONING, frozenset()) for each in fragments[:end]]
+    return b"[%b]" % b",".join([*older, *fragments[end:]])
+
+
+def _role(fragment: bytes) -> JSON:
+    value = codec.reread(fragment)
+    return value.get("role") if isinstance(value, dict) else None
 
 
 def behind(head: list[bytes], messages: bytes) -> bytes:
