@@ -60,7 +60,8 @@ class Agent(AsyncClosing):
         api_key: our own client's key.
         max_history_messages: how many messages the history has at most; the oldest leave it and stay retained.
             Instructions, which are messages of the roles `system` and `developer`, outlive what was said, and a first
-            one always stays.
+            one always stays. An agent with a larger number has the others in its history again, back to the newest
+            summary or new start.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
             nothing of it; what is kept is then the caller's to add.
         enable_summarization: whether a summary takes the place of older messages before they leave the history or the

@@ -277,3 +277,25 @@ def test_a3_a9_a_message_that_failed_before_a_new_start_is_in_the_history_once_i
                 assert await one.get_history() == [user("q"), said("yes")]
 
         told(story())
+
+
+def test_a5_the_limit_is_the_agents_and_a_start_is_the_records() -> None:
+    """A5, A10: what left for a limit is in the history of an agent with a larger one, back to a summary or a start."""
+    with ProviderFake("openai-chat", writing("short")) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            small = agent(fake, store=store, conversation="c", max_history_messages=2)
+            large = agent(fake, store=store, conversation="c")
+            for n in range(4):
+                await small.chat(f"q{n}")
+            assert [message["content"] for message in await small.get_history()] == [*turn(3)]
+            whole = [*turn(0), *turn(1), *turn(2), *turn(3)]
+            assert [message["content"] for message in await large.get_history()] == whole
+            await large.summarize_history(keep_recent_count=4)
+            for each in (large, agent(fake, store=store, conversation="c", max_history_messages=100)):
+                assert [message["content"] for message in await each.get_history()] == whole[4:]
+            await small.clear_history()
+            assert await large.get_history() == []
+
+        told(story())
