@@ -14,6 +14,7 @@ from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     DecisionHistoryLimitExceeded,
     DecisionHistorySummaryInvalid,
+    InvalidValue,
 )
 from minutebook.testing import Answer, ProviderFake
 from minutebook.testing.fakes import Failure, Line, Received
@@ -297,5 +298,49 @@ def test_a5_the_limit_is_the_agents_and_a_start_is_the_records() -> None:
                 assert [message["content"] for message in await each.get_history()] == whole[4:]
             await small.clear_history()
             assert await large.get_history() == []
+
+        told(story())
+
+
+# --- what a refusal says ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [5, "", "\ud800", "x" * 17_000, "x" * 5000], ids=lambda given: f"{given!r:.9}")
+def test_a7_the_refusal_of_a_summary_advises_nothing_that_an_agent_has_not(given: Any) -> None:
+    """A7: neither a callback nor its bound; the state's summary is refused in the same words."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            each = agent(fake, limits=TIGHT)
+            state = {**await each.export_conversation_state(), "summary": given}
+            for call in (lambda: each.set_conversation_summary(given), lambda: each.import_conversation_state(state)):
+                with pytest.raises(DecisionHistorySummaryInvalid) as caught:
+                    await call()
+                assert "summary" in str(caught.value)
+                assert "summarize returned" not in str(caught.value)
+                assert "max_summary_bytes" not in str(caught.value)
+
+        told(story())
+
+
+@pytest.mark.parametrize("field", ["content", "name"])
+def test_a4_half_a_character_is_refused_with_the_field_named(field: str) -> None:
+    """A4: wherever a message is given; its text is in no error."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            each = agent(fake)
+            wrong: Any = {**user("q"), field: "secret\ud800"}
+            calls: list[tuple[str, Any]] = [
+                (f"$.{field}", lambda: each.add_to_history(wrong)),
+                (f"$[1].{field}", lambda: each.set_history([user("a"), wrong])),
+                (f"$.history[0].{field}", lambda: each.import_conversation_state({"history": [wrong]})),
+                (f"$.{field}", lambda: each.chat(wrong["content"], name=wrong.get("name"))),
+            ]
+            for path, call in calls:
+                with pytest.raises(InvalidValue) as caught:
+                    await call()
+                assert (caught.value.field, caught.value.path) == (field, path)
+                assert "secret" not in str(caught.value)
 
         told(story())

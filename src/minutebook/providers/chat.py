@@ -79,7 +79,7 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
 
     Raises:
         InvalidMessage: it has another role or field, no content, a blank one, or a name that is none; `field` names it.
-        InvalidValue: a text that is no Unicode.
+        InvalidValue: a text that is no Unicode; `field` names it too.
     """
     if not isinstance(message, dict):
         raise InvalidMessage(f"a message is a dict, not a {type(message).__name__}", path=path, field="")
@@ -114,7 +114,10 @@ def plain_name(field: object) -> str:
 def _checked_text(value: object, path: str, field: str) -> str:
     if not isinstance(value, str):
         raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
-    return codec.text(value, field)
+    try:
+        return codec.text(value, field)
+    except InvalidValue as error:
+        raise InvalidValue(str(error), path=f"{path}.{field}", field=field) from None
 
 
 def _refused(told: str, path: str, field: str) -> InvalidMessage:
