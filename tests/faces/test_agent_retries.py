@@ -12,8 +12,8 @@ from tests.faces.test_agent import agent, asking, echo, told
 from tests.providers.loopback import Answering, Server, ok
 from tests.providers.loopback import Reply as Answered
 
-from minutebook import Agent, MemoryStore
-from minutebook.errors import AgentDecisionProviderUnavailable
+from minutebook import Agent, Conversation, MemoryStore
+from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryConflict
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import Answer, FaultyJournal, ProviderFake
@@ -166,5 +166,30 @@ def test_a1_openais_hosts_get_no_other_servers_reasoning_within_a_message_either
                 await agent(fake, client=at(local), **options).chat("look")
             assert await agent(fake, client=at(local, host), **options).chat("look") == "found"
             assert reasoned(local.body()["messages"]) == ([-2] if replays else [])
+
+        told(story())
+
+
+def test_a3_a10_what_another_face_recorded_is_no_agents_history() -> None:
+    """A3, A10: reading refuses it as saying something does, with what to do, and changes nothing of it."""
+    with ProviderFake("openai-chat", echo) as fake:
+
+        async def story() -> None:
+            store = MemoryStore()
+            other = Conversation(store, "c", format="openai-chat")
+            await other.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+            each = agent(fake, store=store, conversation="c")
+            aside = agent(fake, store=store, conversation="c", auto_manage_history=False)
+            calls = [
+                *(each.get_history, each.get_history_length, each.get_conversation_summary, each.clear_history),
+                *(each.estimate_history_tokens, each.export_conversation_state, each.summarize_history),
+                *(lambda: each.chat("hi"), lambda: aside.chat("hi"), lambda: each.set_conversation_summary("s")),
+            ]
+            for call in calls:
+                with pytest.raises(DecisionHistoryConflict, match="as 'openai-chat', not"):
+                    await call()
+            assert not fake.requests
+            assert len(await other.window()) == 2
+            assert (await store.verify(each.key)).token == ""
 
         told(story())
