@@ -69,8 +69,8 @@ def _post(client: httpx2.AsyncClient, url: str, behind: int) -> Step:
 
 
 def _ours(lab: Lab, client: openai.AsyncOpenAI, store: SQLiteStore | None, behind: int) -> Step:
-    kept = _kept(behind)
-    agent = Agent(name="Bench", goal="Answer", model="bench", client=client, store=store, max_history_messages=kept)
+    who: dict[str, Any] = {"name": "Bench", "goal": "Answer", "model": "bench", "client": client}
+    agent = Agent(**who, store=store, conversation="c", max_history_messages=_kept(behind))
     lab.run(agent.set_history(_said(behind)))
 
     async def chat() -> None:

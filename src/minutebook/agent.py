@@ -13,7 +13,7 @@ from minutebook.chat.chat import Chat
 from minutebook.chat.options import (
     Settings,
     asked,
-    fresh_uuid,
+    given_id,
     given_messages,
     given_state,
     given_store,
@@ -77,7 +77,8 @@ class Agent(AsyncClosing):
             since nothing is recorded.
         budgets: what one message may use of requests, calls and time.
         store: where the conversation is kept; in RAM if left out.
-        conversation: its id in the store, to come back to it; a fresh one if left out.
+        conversation: its id in the store, to come back to it, and as such required beside `store`. Without a store it
+            names what ends with this agent, in `key` and `agent_id`; a fresh UUID if left out.
         max_output_tokens: the server's bound on what it generates as an answer. A request for a summary has none, since
             a summary that was cut is none; it asks for 300 words at most, and what is taken are 16 KiB, and half of
             what `limits` give a request.
@@ -133,8 +134,7 @@ class Agent(AsyncClosing):
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
-        id_ = fresh_uuid() if conversation is None else conversation
-        self._chat = Chat(given_store(store), id_, settings, program, self._post)
+        self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:

@@ -12,8 +12,9 @@ from tests.faces.test_agent import agent, asking, echo, told
 from tests.providers.loopback import Answering, Server, ok
 from tests.providers.loopback import Reply as Answered
 
-from minutebook import Agent, Conversation, MemoryStore
-from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryConflict
+import minutebook
+from minutebook import Agent, Conversation, MemoryStore, sync
+from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryConflict, InvalidOption
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import Answer, FaultyJournal, ProviderFake
@@ -193,3 +194,15 @@ def test_a3_a10_what_another_face_recorded_is_no_agents_history() -> None:
             assert (await store.verify(each.key)).token == ""
 
         told(story())
+
+
+def test_a10_a_store_keeps_a_conversation_under_an_id_of_the_callers() -> None:
+    """A10: durable without any export: an id that nobody knows would begin anew in every process, so it is refused."""
+    for ours, store in ((minutebook, MemoryStore()), (sync, sync.MemoryStore())):
+        with pytest.raises(InvalidOption, match="conversation=") as caught:
+            ours.Agent(name="A", goal="g", api_key="k", store=store)
+        assert caught.value.option == "conversation"
+        assert ours.Agent(name="A", goal="g", api_key="k", store=store, conversation="c").conversation == "c"
+        alone = [ours.Agent(name="A", goal="g", api_key="k") for _ in range(2)]
+        assert alone[0].agent_id == alone[0].conversation != alone[1].conversation
+        assert ours.Agent(name="A", goal="g", api_key="k", conversation="c").conversation == "c"

@@ -99,9 +99,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
 
 
-def fresh_uuid() -> str:
-    """Return a UUID that names a conversation."""
-    return str(uuid.uuid4())
+def given_id(conversation: str | None, store: object) -> str:
+    """
+    Return a conversation's id; a fresh UUID for one that ends with its agent.
+
+    Raises:
+        InvalidOption: none, for a conversation that is kept in a store of the caller's: nobody would find it again.
+    """
+    if conversation is None and store is not None:
+        raise InvalidOption(
+            "store= keeps a conversation to come back to, under an id of yours: give conversation= too, and "
+            "conversation=str(uuid.uuid4()) for a new one each time",
+            option="conversation",
+        )
+    return str(uuid.uuid4()) if conversation is None else conversation
 
 
 def uuid_of(key: ConversationKey) -> str:

@@ -80,8 +80,8 @@ class ChatReading(Reading):
         """
         if header.format != CHAT_IDENTITY:
             raise DecisionHistoryConflict(
-                f"the conversation was recorded as {header.format!r}, not by an agent; read it in that format, and take "
-                "another conversation= for a chat"
+                f"the conversation was recorded as {header.format!r}, not by an agent; read it in that format, and "
+                "take another conversation= for a chat"
             )
         known = self._known
         if known.digest == header.digest:
