@@ -13,7 +13,7 @@ from minutebook.chat.chat import Chat
 from minutebook.chat.options import (
     Settings,
     asked,
-    fresh_uuid,
+    given_id,
     given_messages,
     given_state,
     given_store,
@@ -62,7 +62,8 @@ class Agent(AsyncClosing):
         api_key: our own client's key.
         max_history_messages: how many messages the history has at most; the oldest leave it and stay retained.
             Instructions, which are messages of the roles `system` and `developer`, outlive what was said, and a first
-            one always stays.
+            one always stays. An agent with a larger number has the others in its history again, back to the newest
+            summary or new start.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
             nothing of it; what is kept is then the caller's to add.
         enable_summarization: whether a summary takes the place of older messages before they leave the history or the
@@ -78,9 +79,11 @@ class Agent(AsyncClosing):
             since nothing is recorded.
         budgets: what one message may use of requests, calls and time.
         store: where the conversation is kept; in RAM if left out.
-        conversation: its id in the store, to come back to it; a fresh one if left out.
+        conversation: its id in the store, to come back to it, and as such required beside `store`. Without a store it
+            names what ends with this agent, in `key` and `agent_id`; a fresh UUID if left out.
         max_output_tokens: the server's bound on what it generates as an answer. A request for a summary has none, since
-            a summary that was cut is none; it asks for 300 words at most, and 16 KiB are what is taken.
+            a summary that was cut is none; it asks for 300 words at most, and what is taken are 16 KiB, and half of
+            what `limits` give a request.
         extra_body: further fields of each request, such as `temperature`; of one for a summary too. `tool_choice` and
             what else speaks of tools stays out of those that have none.
         limits: what one request holds of the conversation, calls and results included: 128 messages (or as many as
@@ -133,8 +136,7 @@ class Agent(AsyncClosing):
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
-        id_ = fresh_uuid() if conversation is None else conversation
-        self._chat = Chat(given_store(store), id_, settings, program, self._post)
+        self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002
@@ -246,7 +248,7 @@ class Agent(AsyncClosing):
             InvalidMessage: a message in it is none.
             DecisionHistorySummaryInvalid: its summary is none, or is too long.
         """
-        messages, summary = given_state(state)
+        messages, summary = given_state(state, self._chat.settings.request_limits)
         await self._handlers.tell((await self._chat.begin_anew(messages, summary))[1])
 
     async def summarize_history(self, keep_recent_count: int = KEEP_RECENT) -> str | None:
@@ -254,7 +256,8 @@ class Agent(AsyncClosing):
         Have a summary take the place of all but the newest messages, and return its text (SPEC A7).
 
         With nothing to summarise the present summary is returned, and so it is if none can be made: an event says so,
-        and the history is trimmed to its greatest length alone.
+        and the history is trimmed to its greatest length alone. A message too large for a summary's request stays, and
+        what came behind it.
 
         Raises:
             InvalidOption: a number of messages that is none.
@@ -273,9 +276,10 @@ class Agent(AsyncClosing):
         Have `text` stand before the history as its summary; `None` for none.
 
         Raises:
-            DecisionHistorySummaryInvalid: no text, an empty one, or one of more than 16 KiB.
+            DecisionHistorySummaryInvalid: no text, an empty one, one of more than 16 KiB, or one that would fill more
+                than half of what `limits` give a request.
         """
-        await self._chat.set_summary(given_summary(text))
+        await self._chat.set_summary(given_summary(text, self._chat.settings.request_limits))
 
     def is_summarization_enabled(self) -> bool:
         """Return whether older messages are summarised by themselves."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
 from minutebook.engine_config import HistoryConfig
-from minutebook.errors import DecisionHistoryConflict, HistoryMessageTooLong, InvalidMessage, InvalidOption
+from minutebook.errors import HistoryMessageTooLong, InvalidMessage, InvalidOption
 from minutebook.model.bounds import check_count
 from minutebook.model.turns import HistoryEntry, LLMContextMessage, Meta, TurnReason, TurnResponse, type_of, user_intent
 from minutebook.sessions import HistoryManager
@@ -113,30 +113,27 @@ class Engine(Generic[Meta]):
 
         Raises:
             DecisionHistoryBusy: another turn of the session is under way, or one that crashed was; see `recover`.
-            DecisionHistoryConflict: the `id` stands for another entry: an injection or, unless a `transform_entry` may
-                have changed them, a turn with other reasons or details.
+            DecisionHistoryConflict: the `id` stands for another entry: an injection, or a turn with other reasons or
+                details.
             DecisionHistoryAbsent: the turn of this `id` was recorded and has left the record since.
             HistoryMessageTooLong: the response's message has more than `max_chars` characters.
             InvalidMessage: no reasons or no response.
         """
         asked = EngineTurn(self.history, session, _checked_reasons(reasons))
-        responded = False
+
+        def taken(response: TurnResponse) -> HistoryEntry[Meta]:
+            return HistoryEntry(kind="turn", reasons=asked.reasons, response=response, details=details)
 
         async def respond() -> HistoryEntry[Meta]:
-            nonlocal responded
-            responded = True
             given = self._respond(asked)
             response = await given if inspect.isawaitable(given) else given
             response = TurnResponse(user_message=response) if isinstance(response, str) else response
             if type(response) is not TurnResponse:
                 raise InvalidMessage(f"respond returns a TurnResponse or a text, not {type_of(response)}", path="$")
             self._refuse_too_long(response.user_message)
-            return HistoryEntry(kind="turn", reasons=asked.reasons, response=response, details=details)
+            return taken(response)
 
-        entry = await self.history.record(session, respond, id=id)
-        if not responded:
-            self._refuse_other(entry, asked.reasons, details)
-        return entry
+        return await self.history.record(session, respond, id=id, given=taken(TurnResponse(user_message="")))
 
     async def inject(
         self,
@@ -151,6 +148,7 @@ class Engine(Generic[Meta]):
 
         Raises:
             DecisionHistoryConflict: the `id` stands for another entry.
+            DecisionHistoryAbsent: what was recorded under this `id` has left the record since.
             HistoryMessageTooLong: it has more than `max_chars` characters; nothing was read or written.
             InvalidMessage: it is no text, or an empty one.
             DecisionHistoryBusy: a turn of the session is under way.
@@ -164,14 +162,6 @@ class Engine(Generic[Meta]):
     async def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """Return what a model sees of a session; see `HistoryManager.get_llm_context`."""
         return await self.history.get_llm_context(session)
-
-    def _refuse_other(self, entry: HistoryEntry[Meta], reasons: tuple[TurnReason, ...], details: JSON) -> None:
-        """Refuse what was recorded under an id where it is seen to be something else than what is asked for now."""
-        changed = self.history.config.transform_entry is not None
-        if entry.kind != "turn" or not (changed or (entry.reasons, entry.details) == (reasons, details)):
-            raise DecisionHistoryConflict(
-                "this id already stands for another turn or an injection; use a new id for a new turn"
-            )
 
     def _refuse_too_long(self, message: str) -> None:
         limit = self.history.config.max_chars

@@ -137,9 +137,13 @@ class InvalidId(CallerError, ValueError):
 
 
 class InvalidValue(CallerError, ValueError):
-    """A value that JSON cannot hold exactly. `path` is where it stands, for example `$.content[2].text`."""
+    """
+    A value that JSON cannot hold exactly. `path` is where it stands, for example `$.content[2].text`; `field` names the
+    field of a message that it is of.
+    """
 
     path: str | None = None
+    field: str | None = None
 
 
 class InvalidMessage(CallerError, ValueError):
@@ -207,6 +211,7 @@ class DecisionHistoryLimitExceeded(DecisionHistoryError):
     messages: int | None = None
     max_bytes: int | None = None
     max_messages: int | None = None
+    summary_bytes: int | None = None
     mandatory: int | None = None
 
 

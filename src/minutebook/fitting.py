@@ -144,12 +144,17 @@ class Fitting:
         )
 
     def _planned(self) -> tuple[Plan, bytes]:
-        plan = self._scan.plan(self._limits, self._low_water, summary_size(self._summary) if self._summary else 0)
+        plan = self._scan.plan(self._limits, self._low_water, self._reserved)
         json = self._joined(plan)
         if len(json) > self._limits.max_bytes:
             plan = self._within_bytes(plan)
             json = self._joined(plan)
         return plan, json
+
+    @property
+    def _reserved(self) -> int:
+        """The bytes that the summary takes of the window, at most."""
+        return summary_size(self._summary) if self._summary else 0
 
     def _within_bytes(self, plan: Plan) -> Plan:
         """
@@ -167,7 +172,8 @@ class Fitting:
             too_few, probe = probe, 2 * probe
         removed = bisect_left(range(min(probe, most) + 1), True, lo=too_few + 1, key=fits)
         if removed > most:
-            return self._scan.without_oldest(self._scan.narrowed(plan, most), self._limits)  # which refuses
+            narrowest = self._scan.narrowed(plan, most)
+            return self._scan.without_oldest(narrowest, self._limits, self._reserved)  # which refuses
         return self._scan.narrowed(plan, removed)
 
     def _joined(self, plan: Plan) -> bytes:

@@ -397,11 +397,12 @@ class Hold:
         parks: tuple[int, ...] = (),
         cut: int = 0,
         idempotency: str = "",
+        given: bytes = b"",
     ) -> Committed:
         """
         Record `drafts`, durable when this returns; with `release` the reservation ends in the same write.
 
-        The entries up to `cut` leave the record in that write too (SPEC E6).
+        The entries up to `cut` leave the record in that write too (SPEC E6). `given` is as in `Delta`.
 
         Raises:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
@@ -416,6 +417,7 @@ class Hold:
         delta = history.delta(
             drafts if pending is None else (pending, *drafts),
             idempotency,
+            given=given,
             opens=opens,
             settles=settles,
             parks=parks,
@@ -473,7 +475,13 @@ class Hold:
         return receipt
 
     async def conclude(
-        self, drafts: Sequence[Draft], *, settles: bool = False, cut: int = 0, idempotency: str = ""
+        self,
+        drafts: Sequence[Draft],
+        *,
+        settles: bool = False,
+        cut: int = 0,
+        idempotency: str = "",
+        given: bytes = b"",
     ) -> Committed:
         """
         Record a last commit and give the reservation back with it; where only the reply was lost, that is as good.
@@ -482,7 +490,9 @@ class Hold:
             StorageError: it was not written, or nobody can tell now.
         """
         try:
-            return await self.commit(drafts, settles=settles, release=True, cut=cut, idempotency=idempotency)
+            return await self.commit(
+                drafts, settles=settles, release=True, cut=cut, idempotency=idempotency, given=given
+            )
         except StorageError:
             with contextlib.suppress(StorageError):
                 if (found := await self._found()) is not None:

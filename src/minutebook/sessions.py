@@ -17,7 +17,7 @@ from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryConflict, In
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
-from minutebook.model.entries import ABANDONED, INPUT, Draft
+from minutebook.model.entries import ABANDONED, INPUT
 from minutebook.model.keys import check_id
 from minutebook.model.pause import pause
 from minutebook.model.turns import (
@@ -98,17 +98,22 @@ class HistoryManager(Generic[Meta]):
         """
         Record an entry, transformed, and return it as it is recorded; durable when this returns.
 
-        What the bounds drop leaves in the same commit. The same entry again under one `id` is recorded once.
+        What the bounds drop leaves in the same commit. The same entry again under one `id` is recorded once, and comes
+        back as it was recorded.
 
         Raises:
+            InvalidMessage: it is no entry.
+            InvalidValue: JSON cannot hold a part of it exactly, as given under an `id` or as transformed.
             DecisionHistoryBusy: a turn of the session, or another append, is under way.
             DecisionHistoryConflict: the session is no engine's, or the `id` stands for another entry.
+            DecisionHistoryAbsent: what was recorded under this `id` has left the record since.
         """
+        given = checked_entry(entry, "what is recorded is")
 
-        async def given() -> HistoryEntry[Meta]:
-            return entry
+        async def make() -> HistoryEntry[Meta]:
+            return given
 
-        return await self.record(session, given, id=id, generates=False)
+        return await self.record(session, make, id=id, given=given, generates=False)
 
     async def get_llm_context(self, session: str) -> list[LLMContextMessage]:
         """
@@ -164,49 +169,50 @@ class HistoryManager(Generic[Meta]):
         make: Callable[[], Awaitable[HistoryEntry[Meta]]],
         *,
         id: str = "",  # noqa: A002
+        given: HistoryEntry[Meta] | None = None,
         generates: bool = True,
     ) -> HistoryEntry[Meta]:
         """
         Have an entry made while the session is reserved, record it as `append` does, and return it as it is recorded.
 
         Whatever fails goes on, and nothing is recorded but, where `make` `generates`, the mark of a failed attempt: one
-        for all that fail in a row, where bounds take what is too much out of the record (SPEC E6). What is generated
-        never comes the same again: under an `id` that was recorded nothing is made, and what was recorded is returned.
+        for all that fail in a row, where bounds take what is too much out of the record (SPEC E6). Under an `id` that
+        was recorded nothing is made or transformed, and what was recorded is returned. A digest of what was `given` for
+        it is kept with the id, and has to be the same then: an entry with all of that in it.
 
         Raises:
             InvalidMessage: `make`, or the policy's transform, returns something else than an entry.
+            InvalidValue: JSON cannot hold a part of the entry exactly or, under an `id`, of what was given.
             DecisionHistoryBusy: as with `append`; nothing is made then.
-            DecisionHistoryConflict: as with `append`.
-            DecisionHistoryAbsent: what was generated under this `id` has left the record since.
+            DecisionHistoryConflict: the session is no engine's, or the `id` stands for another entry.
+            DecisionHistoryAbsent: what was recorded under this `id` has left the record since.
         """
         key = self._store.key(session)
         idempotency = check_id(id, "append id") if id != "" else ""
-        hold = await self._history(key).open(attempt=False)
-        known: Retained | None = None
-        try:
-            if generates and idempotency and (stored := await self._recorded(key, idempotency)):
-                again = Draft(kind=INPUT, payload=stored.payload)
-                await hold.commit((again,), release=True, idempotency=idempotency)
-                return self._written.entry(stored)
+        digest = self._written.digest(given) if idempotency else b""
+        async with await self._history(key).open(attempt=False) as hold:
+            if idempotency and await self._journal.receipt(key, idempotency) is not None:
+                again = await hold.commit((), release=True, idempotency=idempotency, given=digest)
+                return self._written.entry(await hold.history.entry(again.receipt.first))
             hold.generated = generates and not self._is_marked(hold)
             entry = self._transformed(await make())
-            draft, chars = self._written.draft(entry), 0
-            cut = dropped = 0
-            if self._retention != Retention():
-                chars = self._cost(entry)
-                known = await self._retained(key, hold.header)
-                dropped = known.excess(self._retention, chars)
-                cut = 0 if self.config.keep_truncated else known.cut(dropped, hold.header)
-            committed = await hold.conclude((draft,), cut=cut, idempotency=idempotency)
-            if known is not None and committed.written:
-                known = known.grown(committed.receipt.last, committed.receipt.digest, chars, dropped)
-        except BaseException as error:
-            await hold.abandon(error)
-            raise
-        finally:
-            if known is not None:
-                self._known.put(key, known)
+            await self._keep(hold, entry, idempotency, digest)
         return entry
+
+    async def _keep(self, hold: Hold, entry: HistoryEntry[Meta], idempotency: str, given: bytes) -> None:
+        """Record an entry, and have what the bounds drop leave in the same commit."""
+        draft = self._written.draft(entry)
+        if self._retention == Retention():
+            await hold.conclude((draft,), idempotency=idempotency, given=given)
+            return
+        key, chars = hold.history.key, self._cost(entry)
+        known = await self._retained(key, hold.header)
+        self._known.put(key, known)  # whatever comes of the commit, no entry is costed again
+        dropped = known.excess(self._retention, chars)
+        cut = 0 if self.config.keep_truncated else known.cut(dropped, hold.header)
+        committed = await hold.conclude((draft,), cut=cut, idempotency=idempotency, given=given)
+        if committed.written:
+            self._known.put(key, known.grown(committed.receipt.last, committed.receipt.digest, chars, dropped))
 
     def _is_marked(self, hold: Hold) -> bool:
         """
@@ -217,21 +223,6 @@ class HistoryManager(Generic[Meta]):
         """
         capped = self._retention != Retention() and not self.config.keep_truncated
         return capped and any(entry.kind is ABANDONED for entry in hold.tail.entries[:1])
-
-    async def _recorded(self, key: ConversationKey, idempotency: str) -> Entry | None:
-        """Return what was recorded under an id, `None` if nothing was."""
-        receipt = await self._journal.receipt(key, idempotency)
-        if receipt is None:
-            return None
-        header = await self._header(key)
-        if header is not None and receipt.first <= header.cut.seq:
-            raise DecisionHistoryAbsent(
-                f"what was recorded under this id, entry {receipt.first}, has left the record; take a new id for a new "
-                "turn",
-                seq=receipt.first,
-                cut=header.cut.seq,
-            )
-        return await RecordReader(self._journal, key).entry(receipt.first)
 
     def _transformed(self, made: HistoryEntry[Meta]) -> HistoryEntry[Meta]:
         entry = checked_entry(made, "what is recorded is")

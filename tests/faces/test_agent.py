@@ -82,7 +82,8 @@ def client(fake: ProviderFake) -> openai.AsyncOpenAI:
 
 
 def agent(fake: ProviderFake, **options: Any) -> Agent:
-    return Agent(**{"name": "Assistant", "goal": "Help users", "client": client(fake), **options})
+    named = {"conversation": "c"} if "store" in options else {}
+    return Agent(**{"name": "Assistant", "goal": "Help users", "client": client(fake), **named, **options})
 
 
 def noted(each: Agent) -> list[tuple[str, dict[str, Any]]]:
@@ -526,7 +527,8 @@ def test_a3_the_states_time_is_the_stores(fake: ProviderFake, tmp_path: Path) ->
 
     told(story())
     with sync.MemoryStore(clock=clock) as store:
-        assert sync.Agent(name="A", goal="g", store=store).export_conversation_state()["timestamp"] == clock()
+        blocking = sync.Agent(name="A", goal="g", store=store, conversation="c")
+        assert blocking.export_conversation_state()["timestamp"] == clock()
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ STORED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "create_history_manager": lambda ours, other, store: ours.create_history_manager(other.HistoryConfig(store=store)),
     "HistoryConfig": lambda ours, _, store: ours.HistoryConfig(store=store),
     "Conversation": lambda ours, _, store: ours.Conversation(store, "c", format="openai-chat"),
-    "Agent": lambda ours, _, store: ours.Agent(name="A", goal="g", api_key="k", store=store),
+    "Agent": lambda ours, _, store: ours.Agent(name="A", goal="g", api_key="k", store=store, conversation="c"),
     "Runtime(checkpoints=)": runtime_over("checkpoints"),
     "Runtime(memory=)": runtime_over("memory"),
 }

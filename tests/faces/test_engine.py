@@ -969,10 +969,10 @@ def test_e8_many_sessions_beside_each_other_lose_nothing(tmp_path: Path) -> None
 class Halves(HistoryManager[Any]):
     """A manager with a planted fault: it records what a turn is about before it is responded to."""
 
-    async def record(self, session: str, make: Any, *, id: str = "", generates: bool = True) -> HistoryEntry[Any]:  # noqa: A002
+    async def record(self, session: str, make: Any, *, generates: bool = True, **more: Any) -> HistoryEntry[Any]:
         if generates:
             await self.append(session, injection("half"))
-        return await super().record(session, make, id=id, generates=generates)
+        return await super().record(session, make, generates=generates, **more)
 
 
 def engine_of(
@@ -1225,7 +1225,8 @@ def test_e8_i08_an_entry_comes_once_under_its_id(store: JournalStore) -> None:
     assert context(kept) == ["u one", "a yes"]
     for number in range(3):
         drive(kept.append("s", turn(f"{number}")))
-    drive(kept.append("s", turn("one"), id="a"))
+    with pytest.raises(DecisionHistoryAbsent):
+        drive(kept.append("s", turn("one"), id="a"))
     assert context(kept)[::2] == ["u 1", "u 2"]
     with pytest.raises(DecisionHistoryConflict):
         drive(kept.append("s", turn("other"), id="a"))

@@ -530,6 +530,17 @@ def test_i08_a_replay_is_told_from_a_conflict_by_content_alone(log):
             replayed(receipt, msgspec.structs.replace(delta, **flags))
 
 
+def test_i08_a_replay_is_told_by_what_was_given_where_a_commit_says_so(log):
+    """Whatever was made of it; other flags or another thing given are a conflict, and so is a commit without one."""
+    delta = Delta(drafts=(ask(),), idempotency="same", given=b"one")
+    receipt = extend(log.header, delta, 5).receipt
+    for drafts in ((ask(),), (ask("other"),), ()):
+        assert replayed(receipt, msgspec.structs.replace(delta, drafts=drafts)) == receipt
+    for change in ({"given": b"two"}, {"given": b""}, {"settles": True}):
+        with pytest.raises(DecisionHistoryConflict):
+            replayed(receipt, msgspec.structs.replace(delta, **change))
+
+
 # --- recovery --------------------------------------------------------------------------------------------------------
 
 

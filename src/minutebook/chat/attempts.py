@@ -5,11 +5,14 @@ A tool's effect is not undone by the mark that takes its call out of every windo
 has the model begin with the calls that were executed and what came of them: as much of that as the record holds. A call
 of which it holds no result was under way, or its result was lost with the process: nobody knows what came of it, and it
 is told as that (case O-33, promise I-44).
+
+What failed often fails often, without a call: a server that is away. So a process remembers up to which mark there was
+none, and one that does not reads with pages that grow, so that neither notices how many attempts there were (SPEC B1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -18,7 +21,7 @@ from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import ABANDONED, RESPONSE, RESULT, Draft, Entry
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
-from minutebook.ports import STREAM_PAGE, Page
+from minutebook.ports import STREAM_PAGE
 from minutebook.providers.chat import CHAT_WIRE
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
     from minutebook.model.record import Header
     from minutebook.record_reader import RecordReader
 
-_PAGE = Page(rows=64, messages=2**62, size=STREAM_PAGE.size)
+_ROWS: Final = 16
+_MOST_ROWS: Final = 4096
+_MORE: Final = 4
+"""By what the next page is larger: most attempts are short, and few are many."""
 _REFUSED = b'{"reason":"refused"}'
 _NATIVE = Native(CHAT_WIRE, CHAT)
 
@@ -45,6 +51,16 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = type_alone
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """An entry by its place and the chain's digest after it, which no other record has there."""
+
+    seq: int
+    digest: bytes
+
+
+NO_MARK: Final = Mark(0, b"")
+
+
 class Attempts:
     """
     The newest attempt at the message that is being answered which called anything, as its entries come in newest first.
@@ -52,9 +68,15 @@ class Attempts:
     It began with what the attempts before it had executed, so that nothing older is asked for.
     """
 
-    def __init__(self, header: Header) -> None:
-        """Begin behind the attempt that is under way, which has recorded nothing yet."""
+    def __init__(self, header: Header, bare: Mark = NO_MARK) -> None:
+        """
+        Begin behind the attempt that is under way, which has recorded nothing yet.
+
+        Up to the mark `bare` nothing is known to have been called for the message.
+        """
         self._turn = header.state.turn
+        self._bare = bare
+        self._newest = NO_MARK
         self._whole = False
         self._responses: list[Entry] = []
         self._results: dict[tuple[int, int], Entry] = {}
@@ -72,13 +94,21 @@ class Attempts:
             if self.done:
                 return
             self.next_seq = entry.seq - 1
+            place = Mark(entry.seq, entry.digest)
+            self._newest = self._newest if self._newest.seq else place
             if entry.kind is ABANDONED:
                 self._whole = bool(self._responses)  # this is the mark of the attempt before
                 self._refused |= not self._whole and entry.payload == _REFUSED
+                self._whole |= place == self._bare
             elif entry.kind is RESPONSE and entry.calls:
                 self._responses.append(entry)
             elif entry.kind is RESULT:
                 self._results[entry.exchange, entry.call] = entry
+
+    @property
+    def bare(self) -> Mark:
+        """The mark up to which nothing was called, once everything was read: the newest one, if that is so of it."""
+        return NO_MARK if self._responses else self._newest
 
     def executed(self) -> Executed:
         """
@@ -119,10 +149,11 @@ class Attempts:
         )
 
 
-async def executed_before(reader: RecordReader, header: Header) -> Executed:
-    """Return what attempts before the one under way have executed for its message; nothing at a first attempt."""
-    attempts = Attempts(header)
+async def read_attempts(reader: RecordReader, header: Header, bare: Mark) -> Attempts:
+    """Return the attempts before the one under way at its message, once they are read; none at a first attempt."""
+    attempts, rows = Attempts(header, bare), _ROWS
     while not attempts.done:
-        await reader.read_on(header, attempts, _PAGE)
+        await reader.read_on(header, attempts, msgspec.structs.replace(STREAM_PAGE, rows=rows))
         await pause()
-    return attempts.executed()
+        rows = min(_MORE * rows, _MOST_ROWS)
+    return attempts

@@ -10,15 +10,17 @@ summary makes of it in `view.py`.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import Executed, executed_before
+from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import answer_id, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
+from minutebook.fitting import ROUNDS
 from minutebook.model import codec
 from minutebook.model.chat_events import (
     ChatEvent,
@@ -81,6 +83,10 @@ class Chat(ChatReading):
         self._program = program
         self._failed_at = 0
         """The `seq` of the message at which no summary could be made; 0 for none."""
+        self._bare = NO_MARK
+        """The newest mark up to which no attempt at its message called anything."""
+        self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
+        """What was made of which history, to keep how much whole: it was paid for, and the turn may fail."""
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
@@ -114,9 +120,10 @@ class Chat(ChatReading):
             first, start = _next_seq(hold.header), end_of(hold.header)
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
             places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
-            opening = chat_opening(summary, Covered(last=start), start, places)
+            opening: Summary | None = None
             if view.said or view.opening or summary or places:
-                drafts += [summary_draft(opening)]
+                opening = chat_opening(summary, Covered(last=start), start, places)
+                drafts.append(summary_draft(opening))
             said = await self._commit(hold, drafts)
         return len(view.said), self._grown(hold.header, (), said, opening)
 
@@ -137,7 +144,7 @@ class Chat(ChatReading):
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             try:
-                renewed = await renewed_view(self._server, view, keep)
+                renewed = await self._renewed(view, keep)
             except NO_SUMMARY as error:
                 await hold.commit((), release=True)
                 return view.summary, [SummarizationFailed(error_code=error.code, removed_count=0)]
@@ -201,7 +208,7 @@ class Chat(ChatReading):
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
-                renewed = await self._renewed_if_long(hold, view, Said("user", entry))
+                renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
             except NO_SUMMARY as error:
                 failed, self._failed_at = error.code, entry.seq
             said = renewed.said if renewed else view.said
@@ -244,20 +251,26 @@ class Chat(ChatReading):
             return newest[0]
         return await self._entry(hold.header, turn)
 
-    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said) -> Renewed | None:
+    async def _renewed_if_long(self, hold: Hold, view: View, newest: Said, context: str | None) -> Renewed | None:
         """
         Return the history with a summary, if one is due.
 
         That is once messages would leave the history or the request, or once the history is estimated too long and has
         grown since the last summary. Where none could be made, the next one is due no sooner than the history has
         grown by as much: a summariser that fails is not asked at every message (case O-21).
+
+        Raises:
+            ProviderError, DecisionHistorySummaryInvalid: there is none.
+            DecisionHistoryLimitExceeded: nor is one that has no room beside the newest message and what must stay.
         """
         settings = self.settings
         if not settings.enable_summarization:
             return None
 
+        staged: list[Draft] = []
+
         async def windowed(limits: WindowLimits, floor: int) -> Window:
-            return await hold.window(limits, floor=floor)
+            return await hold.window(limits, staged, floor=floor)
 
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
         held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
@@ -269,8 +282,19 @@ class Chat(ChatReading):
             long = self._server.estimated(fitted.json, leaving_out=1) > settings.summarization_threshold
             if not long or (view.summary and not has_grown(view.said, start, keep)):
                 return None
-        renewed = await renewed_view(self._server, view, keep)
-        self._failed_at = 0
+        renewed = await self._renewed(view, keep, most_requests=ROUNDS)
+        if renewed is not None:
+            staged.append(summary_draft(renewed.opening))
+            asked = asked_with(renewed.said, newest, settings.max_history_messages)
+            await fitted_request(asked, settings.request_limits, windowed, context)
+        return renewed
+
+    async def _renewed(self, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
+        """Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history."""
+        made_of, kept, renewed = self._renewal
+        if renewed is None or (made_of.said, made_of.opening, kept) != (view.said, view.opening, keep):
+            renewed = await renewed_view(self._server, view, keep, most_requests=most_requests)
+            self._renewal = (view, keep, renewed)
         return renewed
 
     async def _executed_before(self, hold: Hold) -> Executed:
@@ -281,7 +305,8 @@ class Chat(ChatReading):
         """
         if not self._program.capabilities:
             return Executed()
-        executed = await executed_before(RecordReader(self.store.journal, self.key), hold.header)
+        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._bare)
+        self._bare, executed = attempts.bare, attempts.executed()
         if executed.drafts:
             await hold.commit(executed.drafts)
         return executed

@@ -17,7 +17,8 @@ from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag, checked_limits
 from minutebook.model.colours import check_plain
 from minutebook.model.shown import type_alone
-from minutebook.model.summaries import checked_summary
+from minutebook.model.summaries import Covered, bracketed, checked_summary, too_long
+from minutebook.policy.compaction import most_of_window, summary_size
 from minutebook.providers.chat import checked_message, plain_name
 from minutebook.providers.openai_chat import CHAT
 from minutebook.runtime.capabilities import Capability, capability
@@ -98,9 +99,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
 
 
-def fresh_uuid() -> str:
-    """Return a UUID that names a conversation."""
-    return str(uuid.uuid4())
+def given_id(conversation: str | None, store: object) -> str:
+    """
+    Return a conversation's id; a fresh UUID for one that ends with its agent.
+
+    Raises:
+        InvalidOption: none, for a conversation that is kept in a store of the caller's: nobody would find it again.
+    """
+    if conversation is None and store is not None:
+        raise InvalidOption(
+            "store= keeps a conversation to come back to, under an id of yours: give conversation= too, and "
+            "conversation=str(uuid.uuid4()) for a new one each time",
+            option="conversation",
+        )
+    return str(uuid.uuid4()) if conversation is None else conversation
 
 
 def uuid_of(key: ConversationKey) -> str:
@@ -131,14 +143,24 @@ def asked(text: object, context: object, name: str | None) -> tuple[Conversation
     return message, told if told.strip() else None
 
 
-def given_summary(text: object) -> str | None:
+def chat_summary(text: object, limits: WindowLimits) -> str:
     """
-    Return a summary's text, `None` for none.
+    Return what was written or given as a chat's summary, if it is one that requests within `limits` have room for.
 
     Raises:
-        DecisionHistorySummaryInvalid: no text, an empty one, or one that is too long.
+        DecisionHistorySummaryInvalid: no text, an empty one, one of more than 16 KiB, or one that would fill more than
+            half of a request.
     """
-    return None if text is None else checked_summary(text, SUMMARY_BYTES)
+    checked = checked_summary(text, SUMMARY_BYTES, "make it shorter")
+    size, most = summary_size(bracketed(checked, Covered(), 0, ())), most_of_window(limits.max_bytes)
+    if size > most:
+        raise too_long(size, most, "which is half of what a request holds; make it shorter, or raise limits=")
+    return checked
+
+
+def given_summary(text: object, limits: WindowLimits) -> str | None:
+    """Return a summary's text, `None` for none. Raises as `chat_summary`."""
+    return None if text is None else chat_summary(text, limits)
 
 
 def kept_count(value: object) -> int:
@@ -193,7 +215,7 @@ def given_messages(messages: object) -> list[ConversationMessage]:
     return [checked_message(message, f"$[{place}]") for place, message in enumerate(given)]
 
 
-def given_state(state: object) -> tuple[list[ConversationMessage], str | None]:
+def given_state(state: object, limits: WindowLimits) -> tuple[list[ConversationMessage], str | None]:
     """Return the messages and the summary of an exported state, checked."""
     if not isinstance(state, Mapping):
         raise InvalidOption(
@@ -214,7 +236,7 @@ def given_state(state: object) -> tuple[list[ConversationMessage], str | None]:
     if not isinstance(history, list):
         raise InvalidOption("the field 'history' of a state is missing", option="history")
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
-    return messages, given_summary(summary)
+    return messages, given_summary(summary, limits)
 
 
 def task_cancelled() -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.server import Server
 from minutebook.chat.view import View
+from minutebook.errors import DecisionHistoryConflict
 from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
@@ -71,7 +72,17 @@ class ChatReading(Reading):
         return View() if header is None else await self._view(header)
 
     async def _view(self, header: Header, newest: Entry | None = None) -> View:
-        """Return the history before the attempt under way, whose input is `newest` if it was the last to come."""
+        """
+        Return the history before the attempt under way, whose input is `newest` if it was the last to come.
+
+        Raises:
+            DecisionHistoryConflict: another face recorded the conversation, so that it is no chat of an agent.
+        """
+        if header.format != CHAT_IDENTITY:
+            raise DecisionHistoryConflict(
+                f"the conversation was recorded as {header.format!r}, not by an agent; read it in that format, and "
+                "take another conversation= for a chat"
+            )
         known = self._known
         if known.digest == header.digest:
             return known

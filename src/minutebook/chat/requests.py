@@ -69,7 +69,7 @@ async def fitted_request(
 
 async def _window(limits: WindowLimits, count: int, size: int, windowed: Windowed, floor: int) -> Window:
     """Return the window beside so many messages and bytes, or refuse with the numbers of the whole request."""
-    least = (0, 0)
+    least, summary = (0, 0), 0
     if count < limits.max_messages and size < limits.max_bytes:
         room = msgspec.structs.replace(
             limits, max_messages=limits.max_messages - count, max_bytes=limits.max_bytes - size
@@ -77,15 +77,17 @@ async def _window(limits: WindowLimits, count: int, size: int, windowed: Windowe
         try:
             return await windowed(room, floor)
         except DecisionHistoryLimitExceeded as error:
-            least = (error.messages or 0, error.bytes or 0)
-    messages, needed = least[0] + count, least[1] + size
+            least, summary = (error.messages or 0, error.bytes or 0), error.summary_bytes or 0
+    messages, needed = least[0] + count, least[1] + size + summary
     raise DecisionHistoryLimitExceeded(
         f"the newest message and the exchange before it must be sent and need {messages:,} messages and "
-        f"{needed:,} bytes, of which {count:,} and {size:,} are instructions and context, beside any summary; limits "
-        f"are {limits.max_messages:,} and {limits.max_bytes:,}. Say less, have tools return less, raise limits=, or "
-        "have summarize_history(keep_recent_count=0) take the history's place",
+        f"{needed:,} bytes, of which {count:,} and {size:,} are instructions and context and {summary:,} bytes the "
+        f"summary; limits are {limits.max_messages:,} and {limits.max_bytes:,}. Say less, have tools return less, "
+        "raise limits=, have summarize_history(keep_recent_count=0) take the history's place, or a shorter "
+        "set_conversation_summary(text), or None, the summary's",
         messages=messages,
         bytes=needed,
+        summary_bytes=summary,
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
     )

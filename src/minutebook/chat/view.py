@@ -6,16 +6,17 @@ Nothing here is recorded: whoever asked for another history commits it, with the
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from minutebook.chat.options import SUMMARY_BYTES
+from minutebook.chat.options import chat_summary
 from minutebook.errors import DecisionHistoryLimitExceeded, DecisionHistorySummaryInvalid, ProviderError
 from minutebook.model import codec
 from minutebook.model.chat_events import ChatEvent, HistorySummarized
 from minutebook.model.shown import type_alone
-from minutebook.model.summaries import Covered, Summary, chat_opening, checked_summary, covering
+from minutebook.model.summaries import Covered, Summary, chat_opening, covering
 from minutebook.model.units import Unit
 from minutebook.policy.shortening import Said, fitting, instruction_places, parted
 from minutebook.providers.chat import message_in
@@ -73,9 +74,11 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = type_alone
 
 
-async def renewed_view(server: Server, view: View, keep: int) -> Renewed | None:
+async def renewed_view(server: Server, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
     """
     Return the history once a summary stands for all but the newest `keep` messages; `None` if nothing is older.
+
+    What `most_requests` for a summary have no room for stays in the history, so that a later summary tells it.
 
     Raises:
         ProviderError, DecisionHistorySummaryInvalid, DecisionHistoryLimitExceeded: none could be made; nothing was
@@ -87,8 +90,10 @@ async def renewed_view(server: Server, view: View, keep: int) -> Renewed | None:
     covered, text = view.covered, view.summary or ""
     # An opening without a summary covers nothing, wherever it says that it ends.
     if untold := parting.untold(covered.last if covered.exchanges else 0):
-        text = await _asked_summary(server, view.summary, untold)
-        covered = covering(covered, [Unit(each.seq, 0, [each.entry]) for each in untold], {})
+        text, told = await _asked_summary(server, view.summary, untold, most_requests)
+        covered = covering(covered, [Unit(each.seq, 0, [each.entry]) for each in told], {})
+        if len(told) < len(untold):
+            parting = parted(view.said, max(keep, sum(each.seq > told[-1].seq for each in view.said)))
     opening = chat_opening(text, covered, parting.start, instruction_places(parting.staying))
     event = HistorySummarized(
         summarized_count=len(parting.leaving),
@@ -99,29 +104,36 @@ async def renewed_view(server: Server, view: View, keep: int) -> Renewed | None:
     return Renewed(said=parting.staying, opening=opening, event=event)
 
 
-async def _asked_summary(server: Server, before: str | None, untold: list[Said]) -> str:
+async def _asked_summary(
+    server: Server, before: str | None, untold: list[Said], most_requests: int
+) -> tuple[str, list[Said]]:
     """
-    Return the summary that a model writes of the one before and of what came since, oldest first.
+    Return the summary that a model writes of the one before and of what came since, and what of that it tells.
 
-    What one request has no room for is told in the next one, which builds on the summary that came.
+    What one request has no room for is told in the next one, oldest first, which builds on the summary that came.
 
     Raises:
-        DecisionHistoryLimitExceeded: one message alone is larger than a request may be; it was not sent.
+        DecisionHistoryLimitExceeded: the first message alone is larger than a request may be; it was not sent.
     """
-    most = server.settings.request_limits.max_bytes
-    left = [message_in(each.role, each.entry) for each in untold]
-    text = before or ""
-    while left:
+    limits = server.settings.request_limits
+    messages = [message_in(each.role, each.entry) for each in untold]
+    sizes = [_quoted(each) for each in messages]
+    text, done, asked = before or "", 0, 0
+    while done < len(untold) and asked < most_requests:
         told: dict[str, object] = {"summary_so_far": text, "messages": []} if text else {"messages": []}
-        count = fitting([_quoted(each) for each in left], most - _quoted(told) - _SUMMARY_FRAME)
+        count = fitting(sizes[done:], limits.max_bytes - _quoted(told) - _SUMMARY_FRAME)
+        if not count and done:
+            break
         if not count:
             raise DecisionHistoryLimitExceeded(
-                f"a message is too large for a summary's request of {most:,} bytes; raise max_bytes in limits=",
-                max_bytes=most,
+                f"a message is too large for a summary's request of {limits.max_bytes:,} bytes; raise max_bytes in "
+                "limits=",
+                max_bytes=limits.max_bytes,
             )
-        told["messages"] = left[:count]
-        text, left = checked_summary(await server.written(_SUMMARISE, told), SUMMARY_BYTES), left[count:]
-    return text
+        told["messages"] = messages[done : done + count]
+        text = chat_summary(await server.written(_SUMMARISE, told), limits)
+        done, asked = done + count, asked + 1
+    return text, untold[:done]
 
 
 def _quoted(value: object) -> int:

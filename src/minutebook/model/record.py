@@ -173,6 +173,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     drafts: tuple[Draft, ...] = ()
     idempotency: str
     """Same id and same content: the first receipt again, nothing written. Same id, other content: a conflict."""
+    given: bytes = b""
+    """Where what is recorded is made of what somebody gave, and is made otherwise each time: a digest of the latter.
+    It is the content then, that tells a replay from a conflict."""
     opens: bool = False
     """Begin an attempt: after the input if the delta holds one, else before everything in it."""
     settles: bool = False
@@ -266,8 +269,14 @@ def new_header(key: ConversationKey, format: str, wall: int) -> Header:  # noqa:
 
 
 def content_digest(delta: Delta, contents: Iterable[bytes]) -> bytes:
-    """Return what tells a replay from a conflict: a digest over what is recorded, not over how it was sent."""
+    """
+    Return what tells a replay from a conflict: a digest over what is recorded, not over how it was sent; or over what
+    was given, where the delta says so.
+    """
     digest = hashlib.sha256(b"%d %d %s\n" % (delta.opens, delta.settles, delta.abandons.encode()))
+    if delta.given:
+        digest.update(b"given %b" % delta.given)
+        return digest.digest()
     for draft, content in zip(delta.drafts, contents, strict=True):
         digest.update(b"%d %d %d\n%s" % (draft.kind, draft.call, draft.exchange, content))
     return digest.digest()

@@ -122,16 +122,16 @@ def _reaching(covered: Covered, start: int) -> Covered:
     return msgspec.structs.replace(covered, last=max(covered.last, start, 1))
 
 
-def checked_summary(text: object, max_bytes: int) -> str:
+def checked_summary(text: object, max_bytes: int, advice: str = "raise max_summary_bytes, or make it shorter") -> str:
     """
-    Return what a host's callback gave, if it is a summary.
+    Return what a host gave as a summary, if it is one; `advice` says what to do about one that is too long.
 
     Raises:
         DecisionHistorySummaryInvalid: no text, an empty one, one that is no Unicode, or one that is too long.
     """
     if type(text) is not str:  # a subclass may say of its length and bytes what it likes
         raise DecisionHistorySummaryInvalid(
-            f"summarize returned a {type(text).__name__}; it returns a text", problem="not_text"
+            f"a summary is a text, not of the type {type(text).__name__}; nothing was changed", problem="not_text"
         )
     try:
         size = len(text.encode())
@@ -140,13 +140,15 @@ def checked_summary(text: object, max_bytes: int) -> str:
     if not text.strip():
         raise DecisionHistorySummaryInvalid("the summary is empty; nothing was changed", problem="empty")
     if size > max_bytes:
-        raise DecisionHistorySummaryInvalid(
-            f"the summary has {size:,} bytes, limit {max_bytes:,}; raise max_summary_bytes, or make it shorter",
-            problem="too_long",
-            size=size,
-            limit=max_bytes,
-        )
+        raise too_long(size, max_bytes, advice)
     return text
+
+
+def too_long(size: int, limit: int, advice: str) -> DecisionHistorySummaryInvalid:
+    """Return the refusal of a summary that has more bytes than it may."""
+    return DecisionHistorySummaryInvalid(
+        f"the summary has {size:,} bytes, limit {limit:,}; {advice}", problem="too_long", size=size, limit=limit
+    )
 
 
 def covering(before: Covered, units: Iterable[Unit], inputs: Mapping[int, Sequence[Entry]]) -> Covered:

@@ -14,7 +14,7 @@ import msgspec
 
 from minutebook.errors import InvalidMessage, InvalidOption, InvalidValue
 from minutebook.model.codec import decode, encode
-from minutebook.model.entries import INPUT, Draft, damaged
+from minutebook.model.entries import INPUT, Draft, damaged, payload_digest
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
@@ -248,12 +248,16 @@ class Written(Generic[Meta]):
         # An input of its own: nothing in it names another entry, so a cut may stand on either side of it.
         return Draft(kind=INPUT, payload=encode(value))
 
+    def digest(self, entry: HistoryEntry[Meta] | None) -> bytes:
+        """Return what tells an entry from every other, and from none. Raises as `draft`."""
+        return payload_digest(b"" if entry is None else self.draft(entry).payload)
+
     def _plain(self, meta: Meta | None) -> JSON:
         if self._decoder is None or meta is None:
             return cast("JSON", meta)
         written = b""
         try:
-            written = msgspec.json.encode(meta)
+            written = msgspec.json.encode(meta, order="deterministic")  # a set has another order in each process
             same = self._decoder.decode(written) == meta
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
             same = False  # their texts may quote it

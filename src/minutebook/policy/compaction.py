@@ -91,7 +91,7 @@ def summarising(
     if not callable(summarize):
         raise InvalidOption("summarize is a function, or a coroutine function", option="summarize")
     size = check_count(max_summary_bytes, "max_summary_bytes")
-    if size > max_bytes // 2:
+    if size > most_of_window(max_bytes):
         raise InvalidOption(
             f"a summary of {size:,} bytes may fill more than half of the window, max_bytes {max_bytes:,}; lower "
             "max_summary_bytes, or raise max_bytes",
@@ -102,6 +102,11 @@ def summarising(
         max_bytes=size,
         fence=lambda: drawn_fence(fresh_id()),
     )
+
+
+def most_of_window(max_bytes: int) -> int:
+    """Return how many bytes of a window a summary may fill: half of it, so that what it stands before has room."""
+    return max_bytes // 2
 
 
 def summary_size(summary: Summary) -> int:

@@ -411,16 +411,17 @@ class Scan:
             return 0
         return unit.key if older and older.turn == unit.turn else unit.turn
 
-    def without_oldest(self, plan: Plan, limits: WindowLimits) -> Plan:
+    def without_oldest(self, plan: Plan, limits: WindowLimits, reserved: int = 0) -> Plan:
         """
-        Return `plan` without its oldest unit, for a window that came out larger than its parts.
+        Return `plan` without its oldest unit, for a window that came out larger than its parts and so many bytes of a
+        summary.
 
         Raises:
             DecisionHistoryLimitExceeded: only what must stay is left.
         """
         kept = len(plan.units) - 1
         if kept < self._mandatory():
-            raise self._refusal(self._mandatory(), limits)
+            raise self._refusal(self._mandatory(), limits, reserved)
         return self._planned(kept)
 
     def removable(self, plan: Plan) -> int:
@@ -447,6 +448,7 @@ class Scan:
             max_messages=limits.max_messages,
             max_bytes=limits.max_bytes,
             mandatory=must,
+            **({"summary_bytes": reserved} if reserved else {}),
         )
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
 
+_OFFICIAL: Final = re.compile(r"(.+\.)?(api\.openai\.com|openai\.azure\.com)")
+"""OpenAI's own hosts."""
+
 _NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
 """What the API takes as the name of who speaks."""
 
@@ -76,7 +79,7 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
 
     Raises:
         InvalidMessage: it has another role or field, no content, a blank one, or a name that is none; `field` names it.
-        InvalidValue: a text that is no Unicode.
+        InvalidValue: a text that is no Unicode; `field` names it too.
     """
     if not isinstance(message, dict):
         raise InvalidMessage(f"a message is a dict, not a {type(message).__name__}", path=path, field="")
@@ -111,7 +114,10 @@ def plain_name(field: object) -> str:
 def _checked_text(value: object, path: str, field: str) -> str:
     if not isinstance(value, str):
         raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
-    return codec.text(value, field)
+    try:
+        return codec.text(value, field)
+    except InvalidValue as error:
+        raise InvalidValue(str(error), path=f"{path}.{field}", field=field) from None
 
 
 def _refused(told: str, path: str, field: str) -> InvalidMessage:
@@ -192,6 +198,32 @@ def with_context(messages: bytes, told: str) -> bytes:
             fragments[place] = CHAT_WIRE.prefaced(told, fragments[place])
             break
     return b"[%b]" % b",".join(fragments)
+
+
+_REASONING: Final = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+"""Where servers of other makers tell of a model's reasoning; OpenAI's own refuses a request with any of them."""
+
+
+def without_reasoning(messages: bytes, host: str | None) -> bytes:
+    """
+    Return a request's messages with other makers' reasoning only where it may be asked for: in what the newest user's
+    message has led to so far, and nowhere for a `host` of OpenAI's.
+
+    Some of these servers demand it back with the results of calls. A conversation may go on at another server, which
+    may refuse it, so that it is not replayed any later.
+    """
+    if b'"reasoning' not in messages:
+        return messages
+    fragments = _slices.items(messages)
+    newest = max((place for place, each in enumerate(fragments) if _role(each) == "user"), default=0)
+    end = len(fragments) if _OFFICIAL.fullmatch(host or "") else newest
+    older = [_slices.without(each, lambda name, _: name in _REASONING, frozenset()) for each in fragments[:end]]
+    return b"[%b]" % b",".join([*older, *fragments[end:]])
+
+
+def _role(fragment: bytes) -> JSON:
+    value = codec.reread(fragment)
+    return value.get("role") if isinstance(value, dict) else None
 
 
 def behind(head: list[bytes], messages: bytes) -> bytes:

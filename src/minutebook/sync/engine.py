@@ -70,6 +70,7 @@ class HistoryManager(Over[asynchronous.HistoryManager[Meta]], Generic[Meta]):
         make: Callable[[], HistoryEntry[Meta]],
         *,
         id: str = "",  # noqa: A002
+        given: HistoryEntry[Meta] | None = None,
         generates: bool = True,
     ) -> HistoryEntry[Meta]:
         """Have an entry made, record it and return it: see `minutebook.HistoryManager.record`."""
@@ -77,7 +78,7 @@ class HistoryManager(Over[asynchronous.HistoryManager[Meta]], Generic[Meta]):
         async def made() -> HistoryEntry[Meta]:
             return make()
 
-        return drive(self._core.record(session, made, id=id, generates=generates))
+        return drive(self._core.record(session, made, id=id, given=given, generates=generates))
 
     get_llm_context = blocking(asynchronous.HistoryManager[Meta].get_llm_context)
     entries = streaming(asynchronous.HistoryManager[Meta].entries)
