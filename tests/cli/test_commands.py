@@ -645,6 +645,23 @@ def test_b10_a_terminal_without_unicode_gets_escapes(database: Path) -> None:
     assert "gr\\xf6\\xdfe" in told.stdout
 
 
+def test_b10_a_files_url_is_read_as_a_url(tmp_path: Path) -> None:
+    """B10: a blank is %20; a parameter is refused in every command, before a file or a model is looked for."""
+    tmp_path.chmod(0o700)
+    converse(tmp_path / "my shop.sqlite", "one")
+    where = ("--namespace", NAMESPACE, "--store", f"sqlite:///{tmp_path}/my%20shop.sqlite")
+    for command in (["list"], ["show", "one"], ["doctor"]):
+        assert run(*command, *where).returncode == 0, command
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for command in (["list"], ["show", "one"], ["doctor"], ["import", "one", "x", "--create"]):
+        told = run(*command, *where[:3], f"{where[3]}?mode=ro")
+        assert (told.returncode, told.stdout) == (2, ""), command
+        assert "no parameters" in told.stderr
+    told = run("chat", "--store", f"{where[3]}?mode=ro", "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+    assert (told.returncode, "no parameters" in told.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
 def test_b10_the_environment_names_the_store(database: Path) -> None:
     """B10: store and namespace may come from the environment; there is no other default."""
     converse(database, "one")

@@ -31,6 +31,7 @@ from minutebook.providers.structured import StructuredWire
 from minutebook.providers.wire import wire_format
 from minutebook.runtime import interrupted
 from minutebook.stores.opening import open_store
+from minutebook.stores.urls import url_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -71,7 +72,7 @@ def _home_store() -> str:
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     folder = Path(base, "minutebook")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{folder / 'chat.sqlite'}"
+    return url_of_file(str(folder / "chat.sqlite"))
 
 
 async def _opened(endpoint: agent.Endpoint, url: str, session: str) -> Chat:
