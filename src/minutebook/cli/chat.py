@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minutebook.cli import agent
-from minutebook.cli.terminal import paragraph, say, shown, told
+from minutebook.cli.terminal import exit_code, paragraph, say, shown, told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import DecisionHistoryBusy, MinutebookError
 from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
@@ -214,15 +214,12 @@ def _converse(runner: asyncio.Runner, chat: Chat) -> None:
         if header.token and not _freed(runner, chat, header):
             return
     _edit_lines()
-    asks_again = sys.stdin.isatty()
     _go_on(runner, chat)
     while (line := _ask("you> ")) is not None:
         if line.strip() and _go_on(runner, chat):
             _turn(runner, chat, chat.say_instead(line.strip()))
-            if chat.failure and not asks_again:
-                break
-    if chat.failure and not asks_again:
-        raise chat.failure  # the exit code has to tell
+    if chat.failure and not sys.stdin.isatty():
+        raise SystemExit(exit_code(chat.failure))  # a person has seen it; a script looks at this
 
 
 def _freed(runner: asyncio.Runner, chat: Chat, header: Header) -> bool:
@@ -269,16 +266,26 @@ def _turn(runner: asyncio.Runner, chat: Chat, answering: Coroutine[Any, Any, str
         return False
     except MinutebookError as error:
         runner.run(chat.note_failure(error))
-        if sys.stdin.isatty():
-            paragraph(f"{error.code}: {told(error)}", style="red")
-            paragraph(
-                "The message is kept without an answer. Write a new one, which takes its place; or leave with Ctrl-D: "
-                "the same command tries it once more."
-            )
+        _tell_failure(error)
     else:
         chat.failure = None
         paragraph(f"agent> {answer}")
     return True
+
+
+def _tell_failure(error: MinutebookError) -> None:
+    """Say at once why a message has no answer, and how it goes on; from a pipe on standard error."""
+    if sys.stdin.isatty():
+        paragraph(f"{error.code}: {told(error)}", style="red")
+        paragraph(
+            "The message is kept without an answer. Write a new one, which takes its place; or leave with Ctrl-D: "
+            "the same command tries it once more."
+        )
+        return
+    sys.stdout.write("\n")  # where a terminal's echo would have ended the prompt's line
+    sys.stdout.flush()
+    kept = "the message is kept without an answer, and the next line takes its place"
+    sys.stderr.write(f"{error.code}: {shown(told(error))}; {kept}\n")
 
 
 def _ask(prompt: str) -> str | None:
