@@ -554,6 +554,14 @@ def test_b10_the_chat_says_where_its_record_is_kept(given: bool, tmp_path: Path)
     assert run("list", "--store", url, "--namespace", "chat").returncode == 0
 
 
+def test_b10_a_blank_session_is_refused_by_its_option() -> None:
+    """B10: before a model is started, and in the words of the command."""
+    for session in ("", " "):
+        told = run("chat", "--session", session, "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr.startswith("InvalidOption: --session is the name of a conversation")
+
+
 def test_b10_a_slip_in_a_name_makes_no_empty_database(database: Path) -> None:
     """B10: a command for operators never creates what it was to look at."""
     told = asked(database, "verify")

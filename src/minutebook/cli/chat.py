@@ -23,7 +23,7 @@ import msgspec
 from minutebook.cli import agent
 from minutebook.cli.terminal import exit_code, paragraph, say, shown, told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
-from minutebook.errors import DecisionHistoryBusy, MinutebookError
+from minutebook.errors import DecisionHistoryBusy, InvalidOption, MinutebookError
 from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
 from minutebook.programs import Runtime
 from minutebook.providers.openai_chat import CHAT
@@ -56,6 +56,8 @@ def talk(session: str, store: str | None, *, base_url: str | None, model: str | 
     Raises:
         MinutebookError: the chat could not begin.
     """
+    if not session.strip():
+        raise InvalidOption("--session is the name of a conversation, and this one is blank", option="session")
     with agent.endpoint(base_url, model) as endpoint, asyncio.Runner() as runner:
         url = store or _home_store()
         chat = runner.run(_opened(endpoint, url, session))
