@@ -144,7 +144,10 @@ class Steps:
         ids = [request.run_id, request.invocation_id, request.agent_ref]
         for name, value in zip(("run_id", "invocation_id", "agent_ref"), ids, strict=True):
             if type(value) is not str or not value.strip():
-                raise InvalidOption(f"a history needs a {name}; without history=False the host gives it", option=name)
+                raise InvalidOption(
+                    f"a history needs {name}, a text that is not blank; without history=False the host gives it",
+                    option=name,
+                )
         mode = [] if request.project is None else ["opaque_refs"]
         return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name, *mode]).decode())
 

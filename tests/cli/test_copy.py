@@ -203,7 +203,7 @@ def test_i37_an_id_in_a_line_cannot_move_the_cursor(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        ("sqlite:///a", "sqlite:///none", "there is no database of this name, or an empty file; see TO"),
+        ("sqlite:///a", "sqlite:///none", "or an empty file; see TO; --create makes one"),
         ("sqlite:///none", "sqlite:///a", "there is no database of this name, or an empty file; see FROM"),
         ("sqlite:///a", "memory:", "give TO sqlite:///"),
         ("memory:", "sqlite:///a", "give FROM sqlite:///"),

@@ -362,7 +362,8 @@ class JournalStore(AsyncClosing):
         Record an exported conversation under `key`, in one durable commit: all of it or nothing.
 
         The file is verified to its last line first. The same file again changes nothing and returns the first
-        receipt, whose idempotency id begins with `import-`. Times, marks and payloads are the original's; calls that
+        receipt, whose idempotency id begins with `import-`; so does the file of a conversation that has not changed
+        since, of which it returns the newest receipt. Times, marks and payloads are the original's; calls that
         waited for a result wait as parked ones. With `good_prefix` a damaged file is taken up to the last complete
         exchange before the damage, and the result says what was left. All payloads are in memory at once, at most
         512 MiB; the file is read in the caller's thread. `progress` is told of (done, total).

@@ -275,8 +275,8 @@ def open_store(url: str, *, namespace: str | None = None) -> JournalStore:
     Return the store that a URL from configuration names, without bounds.
 
     `memory:` is a store in RAM. `sqlite:///name.sqlite` is a file, from the current directory on;
-    `sqlite:////var/lib/name.sqlite` one from the root on. What follows `sqlite:///` is the file's name as it stands:
-    nothing in it is decoded, and there are no parameters.
+    `sqlite:////var/lib/name.sqlite` one from the root on. As in every URL `%20` and the like stand for characters of
+    the name; a `?` or a `#`, which would begin parameters or a fragment, is refused, since there are none.
 
     Raises:
         InvalidOption: no URL of a store that exists, or one whose driver is not installed; the message says which there

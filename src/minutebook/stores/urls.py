@@ -95,7 +95,28 @@ def _open_redis(stores: Any, url: str, namespace: str | None) -> Any:
 def _sqlite_file(url: str) -> str:
     if not url.startswith("sqlite:///"):
         raise _refused("sqlite: wants three slashes before the file's name, and so four before one from the root")
-    return url.removeprefix("sqlite:///")
+    name = url.removeprefix("sqlite:///")
+    if mark := re.search("[?#]", name):
+        raise InvalidOption(
+            "a sqlite:/// URL has no parameters and no fragment, so nothing follows the file's name; "
+            f"write %{ord(mark[0]):X} for a {mark[0]} in it, or give SQLiteStore the name",
+            option="url",
+        )
+    if re.search("%(?![0-9A-Fa-f]{2})", name):
+        raise InvalidOption(
+            "in a sqlite:/// URL % begins an escape of two hexadecimal digits; write %25 for a % in the file's name",
+            option="url",
+        )
+    from urllib.parse import unquote
+
+    return unquote(name, errors="surrogateescape")  # any name that a file can have, as the system gives it to Python
+
+
+def url_of_file(name: str) -> str:
+    """Return the URL that names a SQLite file."""
+    for mark in "%?#":  # % first: the others' escapes begin with it
+        name = name.replace(mark, f"%{ord(mark):X}")
+    return f"sqlite:///{name}"
 
 
 _POSTGRES: Final = Scheme(form="postgresql://<host>/<database>", open=_open_postgres, driver="psycopg")
