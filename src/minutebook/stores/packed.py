@@ -73,6 +73,19 @@ def unpack_header(packed: object) -> Header:
         raise DecisionHistoryCorrupt("a conversation's header does not decode; restore a backup") from None
 
 
+def unpack_id(name: bytes) -> str:
+    """
+    Return a conversation's id as it was given.
+
+    Raises:
+        DecisionHistoryCorrupt: it is none.
+    """
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
+
+
 def look_of(now: int, packed: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:
     """Return what a server said of one conversation: its packed header, if there is one, and the stamp beside it."""
     header, damage = None, ""

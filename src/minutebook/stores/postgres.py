@@ -26,7 +26,15 @@ from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
-from minutebook.stores.packed import look_of, pack_header, pack_receipt, read_header, stamp_of, unpack_receipt
+from minutebook.stores.packed import (
+    look_of,
+    pack_header,
+    pack_receipt,
+    read_header,
+    stamp_of,
+    unpack_id,
+    unpack_receipt,
+)
 from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import DRIFT_MS, Look, Written
@@ -155,7 +163,7 @@ class PostgresRemote:
         _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
         found: list[tuple[str, Header]] = []
         for packed, header, stamp in _rows(columns):
-            name = _name(packed)
+            name = unpack_id(packed)
             with named_in_listing(ConversationKey(namespace, name), len(found)):
                 found.append((name, read_header(header, stamp)))
         return found
@@ -164,7 +172,8 @@ class PostgresRemote:
         """See `Remote.stale`."""
         _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
         found = [
-            (touched, _name(name), look_of(now, header, stamp, None)) for name, header, stamp, touched in _rows(columns)
+            (touched, unpack_id(name), look_of(now, header, stamp, None))
+            for name, header, stamp, touched in _rows(columns)
         ]
         return [(name, look) for touched, name, look in found if not look.damage or touched < now]
 
@@ -256,13 +265,6 @@ def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
     return tuple([unpack_entries(packed, seq)[0] for seq, packed in _rows((seqs, packs))])
-
-
-def _name(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

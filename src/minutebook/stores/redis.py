@@ -37,6 +37,7 @@ from minutebook.stores.packed import (
     pack_receipt,
     read_header,
     stamp_of,
+    unpack_id,
     unpack_receipt,
 )
 from minutebook.stores.redis_wire import Wire, foreign
@@ -155,7 +156,7 @@ class RedisRemote:
         for bucket in range(begun, begun + buckets):
             place = (namespace, buckets, bucket % buckets)
             now, gone, ids = await self._run(lua.STALE, place, ttl_ms, rows - len(found))
-            looks = [(name.decode(), _look(now, head, damaged=not head)) for name, head in _pairs(ids)]
+            looks = [(unpack_id(name), _look(now, head, damaged=not head)) for name, head in _pairs(ids)]
             found += [(name, look) for number, (name, look) in enumerate(looks) if number < gone or not look.damage]
             if len(found) >= rows:
                 break
@@ -240,6 +241,8 @@ class RedisRemote:
 
     def _note(self, namespace: str, buckets: int) -> None:
         """Remember how many buckets a namespace has, if this store can go on with so many."""
+        if buckets not in (1, BUCKETS):
+            raise DecisionHistoryCorrupt("a namespace's layout is not what was written; restore a backup")
         if buckets != 1 and self._bounded:
             raise InvalidOption(
                 f"the namespace was begun without bounds and is spread over {buckets} buckets, where conversations "
@@ -273,7 +276,7 @@ class _Stream:
             )
             _, self._ended, self._after, found = answer
             self._ready = [*_pairs(found)][::-1]
-        return self._ready[-1][0].decode() if self._ready else None
+        return unpack_id(self._ready[-1][0]) if self._ready else None
 
     def pop(self) -> bytes:
         """Return the header of the id that `name` told, and go on behind it."""

@@ -127,6 +127,7 @@ end
 return {nonce, 'ok', now, head or '', found}
 """
 
+# A size beyond `most` is none: the part of a whole that was counted before.
 _RECOUNT = """
 local function recount(most)
   local sum = 0
@@ -147,7 +148,7 @@ if stamp ~= ARGV[4] or math.abs(now - tonumber(ARGV[5])) > tonumber(ARGV[19])
   or (name ~= '' and redis.call('HEXISTS', KEYS[5], 'r' .. name) == 1) then
   return {nonce, 'stale', now, head or '', receipt(name)}
 end
-local counted = tonumber(meta[3] or 0)
+local counted = tonumber(meta[3] or 0) or recount(math.huge)
 local sessions, bytes = redis.call('ZCARD', KEYS[3]) + (head and 0 or 1), counted + (grown or 0)
 if (not head and ARGV[9] ~= '' and sessions > tonumber(ARGV[9]))
   or (bytes > counted and ARGV[10] ~= '' and bytes > tonumber(ARGV[10])) then
@@ -225,7 +226,7 @@ return {nonce, 'ok', now, gone, found}
 
 _TOTALS = """
 local all, unheld = redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4])
-local bytes, gone, size, ids = tonumber(meta[3] or 0), 0, 0, {}
+local bytes, gone, size, ids = tonumber(meta[3] or 0) or recount(math.huge), 0, 0, {}
 if ARGV[3] ~= '' then
   local expired = string.format('(%.0f', now - tonumber(ARGV[3]))
   gone = redis.call('ZCOUNT', KEYS[4], '-inf', expired)
@@ -233,7 +234,7 @@ if ARGV[3] ~= '' then
 end
 for _, id in ipairs(ids) do
   local head = redis.call('HGET', KEYS[2], id)
-  if head then size = size + struct.unpack('>I8', head) end
+  if head and #head >= 24 then size = size + struct.unpack('>I8', head) end
 end
 return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, #ids}
 """
@@ -270,7 +271,7 @@ WRITE_WITHIN: Final = script(_EMPTIES, 5, *_WRITES)
 """A change that grows nothing: a full server takes it."""
 NAMES: Final = script(_READS, 4, _BUCKET, _NAMES)
 STALE: Final = script(_READS, 4, _BUCKET, _STALE)
-TOTALS: Final = script(_READS, 4, _BUCKET, _TOTALS)
+TOTALS: Final = script(_READS, 4, _BUCKET, _RECOUNT, _TOTALS)
 LAYOUT: Final = script("", 1, _LAYOUT)
 """How many buckets a namespace has; with '1' as third argument one that has none gets as many as the second says."""
 LAYOUT_SEEN: Final = script(_READS, 1, _LAYOUT)
