@@ -192,7 +192,7 @@ DISKS: dict[str, tuple[Any, int, int]] = {"Postgres": (postgres_on, 160, 200_000
 
 @long_run
 @pytest.mark.parametrize("kind", DISKS)
-def test_i07_a_server_whose_disk_is_full_refuses_and_the_same_call_succeeds_once(kind: str, figure: Figure) -> None:
+def test_i03_i07_a_server_whose_disk_is_full_refuses_and_the_same_call_succeeds_once(kind: str, figure: Figure) -> None:
     """Refused by name, nothing acknowledged is lost, and with space again the same id is recorded once (I-7, I-3)."""
     run, mebibytes, size = DISKS[kind]
     message = [{"role": "user", "content": os.urandom(size // 2).hex()}, {"role": "assistant", "content": "a"}]
