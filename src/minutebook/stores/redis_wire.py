@@ -68,6 +68,10 @@ _DENIED: Final = (
 )
 
 
+_DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in script|NOPERM")
+"""What servers say where a script calls a command that the user may not."""
+
+
 class _Unsent(Exception):
     """A connection could not be made: whatever was to be sent was not."""
 
@@ -304,7 +308,7 @@ def refusal(error: BaseException | None) -> StorageError:
         return DecisionHistoryStorageUnsafe(
             "the server has become a replica and only reads; nothing was written", problem="replica"
         )
-    if isinstance(error, _DENIED):
+    if isinstance(error, _DENIED) or (isinstance(error, ResponseError) and _DENIED_INSIDE.search(str(error))):
         return DecisionHistoryStorageUnsafe(
             "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
             "and all keys that begin with minutebook",
