@@ -23,6 +23,7 @@ import pytest
 from tests.budgets import PROVE, budget
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import Cluster, Server, binaries, cluster, shared, single, until
+from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address
 from tests.stores.test_exclusion import Held, Refused, violations
@@ -333,6 +334,26 @@ def test_i01_bad_input_94_server_killed_in_commit_is_resolved_by_id(
         assert len(drive(samples.entries(again, KEY))) == len(acknowledged)
     assert len(acknowledged) > 12
     figure(f"{round_ + 1} kills, {len(acknowledged):,} commits, 0 lost, {more} written without a word and found by id")
+
+
+def writing(url: str, first: str) -> None:
+    write_until_killed(journal(url), int(first))
+
+
+@pytest.mark.timeout(7_200 if PROVE else 300)
+def test_i01_i03_a_worker_killed_at_any_moment(server: Server, figure: Callable[[str], None]) -> None:
+    """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
+    code = "import sys; from tests.stores.test_redis import writing; writing(*sys.argv[1:])"
+
+    def start(first: int) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code, server.url, f"{first}"], stdout=subprocess.PIPE, text=True)
+
+    def alone() -> bool:
+        return bool(server.info("clients")["connected_clients"] == 2)  # who asks, and the journal that looks
+
+    store = journal(server.url)
+    drive(store.header(KEY))
+    figure(survive_kills(store, budget(6, 500), start, lambda: until(alone, "the server saw it go")))
 
 
 def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
