@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from tests.faults.test_io_errors import descriptors, fill, small_disk
 from tests.faults.trace import ACK_VARIABLE, strace_problem
 from tests.servers import postgres
 from tests.servers.postgres import Server as PostgresServer
+from tests.servers.postgres import descendants
 from tests.servers.redis import Server as RedisServer
 from tests.servers.redis import binary, free_ports, shared, single, until
 
@@ -226,6 +228,54 @@ def test_i03_i07_a_server_whose_disk_is_full_refuses_and_the_same_call_succeeds_
             assert talk.append(message, id="id") == receipt
             assert store.verify(talk.key).entries == 2
     figure(f"{kind}: {acknowledged} writes until {refused.code} ({refused.facts.get('problem', '')}), 0 lost")
+
+
+# --- I-6: servers whose syncs fail -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def failing_syncs(pid: int, output: Path) -> Iterator[None]:
+    """Have every sync of a server's processes fail."""
+    pids = [pid, *descendants(pid)]
+    fault = ("-e", "trace=fsync,fdatasync,sync_file_range", "-e", "inject=fsync,fdatasync:error=EIO")
+    told = output.with_suffix(".told")
+    with told.open("w") as errors:
+        tracer = subprocess.Popen(
+            ["strace", "-f", "-o", str(output), *fault, *(part for each in pids for part in ("-p", str(each)))],
+            stderr=errors,
+        )
+    try:
+        until(lambda: told.read_text().count("attached") >= len(pids), "the server's processes are traced")
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+@needs_strace
+@long_run
+@pytest.mark.parametrize("kind", KINDS)
+def test_i06_a_server_whose_sync_fails_acknowledges_nothing(kind: str, tmp_path: Path, figure: Figure) -> None:
+    """The write is refused as one in doubt; once the server runs again its id tells, and it is there once (I-6)."""
+    with postgres.single() if kind == "Postgres" else single() as server:
+        url = server.url() if kind == "Postgres" else server.url
+        with opened(url, "synced") as store:
+            sync.Conversation(store, "before", format="openai-chat").append(PAIR, id="id")
+            assert server.process is not None
+            with failing_syncs(server.process.pid, tmp_path / "strace"):
+                with pytest.raises(StorageError) as refused:
+                    sync.Conversation(store, "under", format="openai-chat").append(PAIR, id="id")
+                assert "unknown" in str(refused.value) or "may have been made" in str(refused.value)
+        assert "(INJECTED)" in (tmp_path / "strace").read_text()
+        server.stop()
+        server.start()
+        with opened(url, "synced") as store:
+            assert store.receipt(store.key("before"), "id") is not None
+            talk = sync.Conversation(store, "under", format="openai-chat")
+            receipt = talk.append(PAIR, id="id")
+            assert talk.append(PAIR, id="id") == receipt
+            assert store.verify(talk.key).entries == 2
+    figure(f"{kind}: {refused.value.code} ({refused.value.facts['problem']}), 0 acknowledged, 0 lost")
 
 
 # --- I-9 -------------------------------------------------------------------------------------------------------------
