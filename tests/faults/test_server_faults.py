@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import subprocess
 import sys
@@ -281,21 +280,15 @@ def test_i06_a_server_whose_sync_fails_acknowledges_nothing(kind: str, tmp_path:
 # --- I-9 -------------------------------------------------------------------------------------------------------------
 
 
-def connections(kind: str) -> int:
-    """Return how many connections the shared server has beside the one that asks."""
+@contextlib.contextmanager
+def server_of(kind: str) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Yield a server's URL, and how many connections it has beside the one that asks."""
     if kind == "Postgres":
         asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'i09'"
-        return int(postgres.shared().ask(asked)[0][0])
-    return int(shared(kind).info("clients")["connected_clients"]) - 1
-
-
-@contextlib.contextmanager
-def server_of(kind: str) -> Iterator[str]:
-    if kind == "Postgres":
-        yield postgres.shared().url() + "?application_name=i09"
+        yield postgres.shared().url() + "?application_name=i09", lambda: int(postgres.shared().ask(asked)[0][0])
     else:
         with single() as server:
-            yield server.url
+            yield server.url, lambda: int(server.info("clients")["connected_clients"]) - 1
 
 
 def used(url: str, number: int) -> None:
@@ -342,27 +335,25 @@ def close_under_writers(store: Any) -> None:
 def test_i09_closing_a_store_in_any_state_leaves_no_connection(kind: str, figure: Figure) -> None:
     """Again and again, in both colours: descriptors and threads here and connections there are flat (I-9)."""
     cycles = budget(20, 1_000)
-    with server_of(kind) as url:
+    with server_of(kind) as (url, connections):
         used(url, 0)
         before, threads = descriptors(), threading.active_count()
         for number in range(1, cycles + 1):
             used(url, number)
         assert (descriptors(), threading.active_count()) == (before, threads)
-        if kind == "Postgres":
-            asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'i09'"
-            until(lambda: postgres.shared().ask(asked) == [(0,)], "the server has no connection of ours")
+        until(lambda: connections() == 0, "the server has no connection of ours")
     figure(f"{kind}: {cycles} cycles of four stores each, descriptors and threads flat")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_i09_control_a_store_that_is_left_open_is_counted(kind: str) -> None:
-    """One that is not closed shows in the descriptors."""
-    with server_of(kind) as url:
+    """One that is not closed shows in the descriptors here and in the connections there."""
+    with server_of(kind) as (url, connections):
         used(url, 0)
         before = descriptors()
         store = opened(url, "i09")
         store.list()
         assert descriptors() > before
+        assert connections() == 1
         store.close()
         assert descriptors() == before
-        gc.collect()
