@@ -19,7 +19,7 @@ import select
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import psycopg
 from psycopg import conninfo, waiting
@@ -104,9 +104,9 @@ class Address:
             "keepalives_interval": 10,
             "keepalives_count": 3,
             "tcp_user_timeout": int(seconds * 1000),
-            "connect_timeout": max(1, int(seconds)),
         }
-        if "," in str(given.get("host", "")):
+        self.hosts = 1 + str(given.get("host") or given.get("hostaddr") or "").count(",")
+        if self.hosts > 1:
             options["target_session_attrs"] = "read-write"
         self.text = conninfo.make_conninfo("", **{**options, **given})
         self.seconds = seconds
@@ -183,6 +183,7 @@ def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bo
 
 
 _REASONS: Final = (
+    ("certificate", "the certificate is not accepted, or there is no such file of one"),
     ("authentication failed", "the user or the password is wrong"),
     ("no password supplied", "the server wants a password"),
     ("no pg_hba.conf entry", "the server does not admit this user from here"),
@@ -198,14 +199,16 @@ _REASONS: Final = (
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
     ("SSL", "the two do not agree on TLS"),
-    ("certificate", "the certificate is not accepted"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
 
 
 def _unconnected(error: psycopg.Error) -> StorageError:
     told = str(error)
-    reason = next((reason for words, reason in _REASONS if words in told), type(error).__name__)
+    return _no_connection(next((reason for words, reason in _REASONS if words in told), type(error).__name__))
+
+
+def _no_connection(reason: str) -> StorageError:
     return DecisionHistoryStorageFailed(
         f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
@@ -251,9 +254,12 @@ class _Lines:
         if self._closed:
             raise StoreClosed("the store is closed")
 
-    def _late(self, *, sent: bool) -> Exception:
+    def _late(self, stage: Literal["place", "connection", "reply"]) -> StorageError:
+        """Return what is told when the time is over while a place, a connection or a reply was waited for."""
         seconds = self._address.seconds
-        if sent:
+        if stage == "connection":
+            return _no_connection("it took too long")
+        if stage == "reply":
             return DecisionHistoryStorageFailed(
                 f"the server gave no answer within {seconds:g} seconds, and the connection was closed; whether the "
                 "write is there is unknown: ask for its receipt",
@@ -276,7 +282,7 @@ class BlockingLines(_Lines):
         self._check_open()
         until = time.monotonic() + self._address.seconds
         if not self._idle.places.acquire(timeout=self._address.seconds):
-            raise self._late(sent=False)
+            raise self._late("place")
         try:
             connection = self._idle.take() or await self._connect(until)
             try:
@@ -288,7 +294,7 @@ class BlockingLines(_Lines):
                 else:
                     connection.pgconn.finish()
                     if isinstance(error, psycopg.Error) and time.monotonic() >= until:
-                        raise self._late(sent=True) from None
+                        raise self._late("reply") from None
                 raise
             self._give_back(self._idle, connection)
             return result
@@ -297,7 +303,11 @@ class BlockingLines(_Lines):
 
     async def _connect(self, until: float) -> _Blocking:
         try:
-            connection = _Blocking.connect(self._address.text, autocommit=True, prepare_threshold=None)
+            # The hosts share what time there is; the driver gives each of them two seconds at least.
+            share = max(1, int((until - time.monotonic()) / self._address.hosts))
+            connection = _Blocking.connect(
+                self._address.text, autocommit=True, prepare_threshold=None, connect_timeout=share
+            )
         except psycopg.Error as error:
             raise _unconnected(error) from None
         try:
@@ -338,14 +348,15 @@ class AsynchronousLines(_Lines):
         """See `Lines.lend`."""
         self._check_open()
         idle = self._of_this_loop()
-        sent = False
+        stage: Literal["place", "connection", "reply"] = "place"
         try:
             async with asyncio.timeout(self._address.seconds), idle.places:
                 connection = idle.take()
                 if connection is None:
+                    stage = "connection"
                     connection = await self._connect()
+                stage = "reply"
                 try:
-                    sent = True
                     result = await work(connection)
                 except BaseException as error:
                     if _is_clean(connection, error):
@@ -356,7 +367,7 @@ class AsynchronousLines(_Lines):
                 self._give_back(idle, connection)
                 return result
         except TimeoutError:
-            raise self._late(sent=sent) from None
+            raise self._late(stage) from None
 
     async def _connect(self) -> _Asynchronous:
         try:
