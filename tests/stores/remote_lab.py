@@ -12,7 +12,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Header, Receipt
 from minutebook.model.reservation import expired
 from minutebook.ports import Page, Totals
-from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.packed import look_of, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
 from minutebook.stores.remote import DRIFT_MS, Change, Look, Written
 
 
@@ -125,13 +125,7 @@ class LabRemote:
         row = self.rows.get(key)
         if row is None:
             return Look(now=self.clock())
-        packed = row.receipts.get(receipt)
-        return Look(
-            now=self.clock(),
-            header=unpack_header(row.head),
-            stamp=stamp_of(row.head),
-            receipt=unpack_receipt(packed) if packed else None,
-        )
+        return look_of(self.clock(), row.head, stamp_of(row.head), row.receipts.get(receipt))
 
     def _entries(self, key: ConversationKey, first: int, last: int, *, newest_first: bool) -> list[Entry]:
         held = self.rows[key].entries if key in self.rows else {}

@@ -24,7 +24,6 @@ import minutebook
 import minutebook.sync
 from minutebook.errors import (
     DecisionHistoryBusy,
-    DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
@@ -36,7 +35,6 @@ from minutebook.errors import (
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal
-from minutebook.stores.streams import stream_listings
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
 from minutebook.testing.conformance.samples import KEY, append, entries, say
@@ -348,24 +346,6 @@ def test_bad_input_103_o46_many_workers_behind_a_pooler(name: str, figure: Calla
         assert asyncio.run(work(server.url(port=port))) == 320
         assert server.ask("SELECT count(*) FROM pg_prepared_statements") == [(0,)]
     figure("16 tasks over 3 server connections of a pooler: 320 writes, all there")
-
-
-def test_o44_a_damaged_header_is_named_and_the_others_are_listed(name: str) -> None:
-    """O-44: a listing goes round a conversation whose header cannot be read, and says which it is."""
-    journal = postgres_lab.journal(name, blocking=True)
-    for each in "abc":
-        drive(append(journal, ConversationKey("n", each), "one", say("q")))
-    schema = postgres_lab.schema_of(name)
-    postgres.shared().ask(f"UPDATE {schema}.conversation SET header = '\\x00' WHERE conversation = 'b'::bytea")
-
-    async def listed() -> list[str]:
-        found = stream_listings(journal, "n")
-        return [str(each.id) if isinstance(each, DecisionHistoryCorrupt) else each.key.id async for each in found]
-
-    assert drive(listed()) == ["a", "b", "c"]
-    with pytest.raises(DecisionHistoryCorrupt):
-        drive(journal.header(ConversationKey("n", "b")))
-    drive(journal.close())
 
 
 # --- time limits and conflicts ---------------------------------------------------------------------------------------

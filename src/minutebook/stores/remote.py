@@ -40,6 +40,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     header: Header | None = None
     stamp: bytes = b""
     """What a `Change` must name to replace this header; empty where there is none."""
+    damage: str = ""
+    """What is wrong with a header that stands there and cannot be read; it can only be removed."""
     receipt: Receipt | None = None
     """The receipt of the idempotency id that was asked for, if that was recorded."""
 
@@ -53,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     expected: bytes
     """The stamp of the header that is replaced; empty where there must be none."""
     header: Header | None
-    """The header afterwards; `None` removes the conversation with its entries and receipts."""
+    """The header afterwards; `None` removes the conversation with its entries and receipts, damaged or not."""
     wall: int
     """The time it was made for."""
     entries: tuple[Entry, ...] = ()
@@ -66,6 +68,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Entries up to this one leave; 0 for none."""
     grown: int = 0
     """By how many bytes the namespace grows; negative where it shrinks."""
+    damaged: bool = False
+    """Whether what is removed could not be read, so that only the server can tell what it counted of it."""
     durable: bool = True
     """Whether it must survive a power cut when it returns; a bare reservation or release need not."""
 
@@ -143,7 +147,8 @@ class Remote(Protocol):
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """
         Return up to `rows` unreserved conversations to be seen to, least recently written to first: the expired ones,
-        and those whose last write is in the future, as after the server's clock was set back.
+        and those whose last write is in the future, as after the server's clock was set back. One whose header is
+        damaged is only among the expired.
         """
         ...
 

@@ -26,6 +26,7 @@ import msgspec
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
     DecisionHistoryRegressed,
     DecisionHistoryStorageLocked,
     InvalidOption,
@@ -145,7 +146,7 @@ class RemoteJournal:
             check_id(opening.idempotency, "idempotency id")
 
         async def decide(look: Look) -> _Step | None:
-            held = take(look.header or new_header(key, format, look.now), token, format, look.now)
+            held = take(_sound(look).header or new_header(key, format, look.now), token, format, look.now)
             step = await self._grow(key, look, held, opening, release=release, durable=opening is not None)
             if step is None or step.header is None or step.header.version == known or tail is None or tail.rows <= 0:
                 return step
@@ -169,7 +170,7 @@ class RemoteJournal:
         durable = bool(delta.drafts or delta.abandons or delta.cut)
 
         async def decide(look: Look) -> _Step | None:
-            held = check_owner(look.header, token, epoch)
+            held = check_owner(_sound(look).header, token, epoch)
             return await self._grow(key, look, held, delta, release=release, durable=durable)
 
         step, _ = await self._change(key, decide, delta.idempotency)
@@ -182,9 +183,10 @@ class RemoteJournal:
         """See `Journal.recover`."""
 
         async def decide(look: Look) -> _Step:
-            if look.header is None:
+            held = _sound(look).header
+            if held is None:
                 raise DecisionHistoryAbsent("no such conversation to recover")
-            grown = recover(look.header, epoch, look.now)
+            grown = recover(held, epoch, look.now)
             return _Step(change=_change_to(look, grown.header, grown), header=grown.header, extension=grown)
 
         step, _ = await self._change(key, decide, fresh=True)
@@ -195,9 +197,10 @@ class RemoteJournal:
         """See `Journal.delete`. Always `False`: what copies the server's files keep is not known here."""
 
         async def decide(look: Look) -> _Step:
-            if look.header is None:
+            if look.header is not None:
+                check_idle(look.header, look.now)
+            elif not look.damage:  # nobody holds what cannot be read any more
                 raise DecisionHistoryAbsent("no such conversation to delete")
-            check_idle(look.header, look.now)
             return _Step(change=_removal(look))
 
         await self._change(key, decide, fresh=True)
@@ -376,7 +379,7 @@ class RemoteJournal:
         removed = 0
         for name, look in await self._remote.stale(namespace, ttl_ms, PURGED_PER_WRITE):
             key = ConversationKey(namespace, name)
-            if self._expired(look):
+            if self._expired(look) or look.damage:
                 removed += await self._remove(key, look)
             elif look.header is not None and look.header.touched > look.now:
                 # The server's clock was set back. Without this the record would outlive its time by the whole jump.
@@ -405,7 +408,7 @@ class RemoteJournal:
     async def _read(self, key: ConversationKey, receipt: str = "") -> Look:
         """Return a look for a reader, to whom an expired conversation is absent."""
         self._check_open()
-        look = await self._look(key, receipt)
+        look = _sound(await self._look(key, receipt))
         return await self._unless_expired(key, look)
 
     async def _paged(self, key: ConversationKey, call: Callable[[], Awaitable[tuple[Look, T]]]) -> tuple[Look, T]:
@@ -414,7 +417,7 @@ class RemoteJournal:
         begun = self._heard
         look, found = await call()
         self._hear(key, look, begun)
-        return await self._unless_expired(key, look), found
+        return await self._unless_expired(key, _sound(look)), found
 
     async def _unless_expired(self, key: ConversationKey, look: Look) -> Look:
         """Return the look, or an empty one where it has expired: the access that finds it so removes it (SPEC D6)."""
@@ -526,8 +529,20 @@ def _change_to(look: Look, header: Header, grown: Extension | None = None, *, du
 
 
 def _removal(look: Look) -> Change:
-    assert look.header is not None
-    return Change(expected=look.stamp, header=None, wall=look.now, grown=-look.header.bytes)
+    grown = -look.header.bytes if look.header is not None else 0
+    return Change(expected=look.stamp, header=None, wall=look.now, grown=grown, damaged=bool(look.damage))
+
+
+def _sound(look: Look) -> Look:
+    """
+    Return a look whose header could be read, or was not there.
+
+    Raises:
+        DecisionHistoryCorrupt: it is damaged.
+    """
+    if look.damage:
+        raise DecisionHistoryCorrupt(look.damage)
+    return look
 
 
 def _newest(entries: Iterable[Entry], header: Header, before: int, page: Page) -> tuple[Entry, ...]:
