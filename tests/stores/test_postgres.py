@@ -25,6 +25,7 @@ import minutebook
 import minutebook.sync
 from minutebook.errors import (
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
@@ -348,6 +349,23 @@ def test_bad_input_103_o46_many_workers_behind_a_pooler(name: str, figure: Calla
         assert asyncio.run(work(server.url(port=port))) == 320
         assert server.ask("SELECT count(*) FROM pg_prepared_statements") == [(0,)]
     figure("16 tasks over 3 server connections of a pooler: 320 writes, all there")
+
+
+@pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
+def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
+    """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
+    server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
+    journal = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000, max_sessions=3), clock, blocking=True)
+    for each in "abc":
+        drive(append(journal, ConversationKey("suite", each), "one", say("q")))
+    server.ask(f"UPDATE {schema}.conversation SET conversation = %s WHERE conversation = 'a'::bytea", (name_,))
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(journal.list("suite", "", 9))
+    clock.advance(1_001)
+    drive(append(journal, KEY, "one", say("q")))
+    found = server.ask(f"SELECT conversation FROM {schema}.conversation")
+    assert sorted(bytes(each) for (each,) in found) == sorted([name_, KEY.id.encode()])
+    drive(journal.close())
 
 
 # --- time limits and conflicts ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tests.stores.remote_lab import LabRemote, Rows
 
 from minutebook.errors import (
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistoryFenced,
     DecisionHistoryRegressed,
     DecisionHistoryStorageFailed,
@@ -304,6 +305,25 @@ def test_i29_what_has_expired_makes_room() -> None:
     lab.clock.advance(60_001)
     drive(append(journal, KEY, "one", say("q")))
     assert drive(journal.totals("suite")).conversations == 1
+
+
+@pytest.mark.parametrize("error", [DecisionHistoryCorrupt, DecisionHistoryRegressed])
+def test_i31_what_is_wrong_with_one_that_has_expired_is_nobody_elses_trouble(error: type[Exception]) -> None:
+    """One that cannot be removed is no error of whoever writes another one, and the others are removed (I-31, I-29)."""
+
+    class Stuck(LabRemote):
+        async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+            if key.id == "a" and change.header is None:
+                raise error("one that is damaged")
+            return await super().write(key, change, bounds, tail=tail)
+
+    lab = Lab(StoreBounds(ttl_ms=60_000, max_sessions=3))
+    journal, _ = lab.worker(Stuck)
+    for name in "abc":
+        drive(append(journal, ConversationKey("suite", name), "one", say("q")))
+    lab.clock.advance(60_001)
+    drive(append(journal, KEY, "one", say("q")))
+    assert {key.id for key in lab.rows} == {"a", KEY.id}
 
 
 # --- closing ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ translated here; their own words may quote ids or a connection string, so none o
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import psycopg
@@ -171,11 +172,13 @@ class PostgresRemote:
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """See `Remote.stale`."""
         _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
-        found = [
-            (touched, unpack_id(name), look_of(now, header, stamp, None))
-            for name, header, stamp, touched in _rows(columns)
-        ]
-        return [(name, look) for touched, name, look in found if not look.damage or touched < now]
+        found: list[tuple[str, Look]] = []
+        for name, header, stamp, touched in _rows(columns):
+            look = look_of(now, header, stamp, None)
+            with contextlib.suppress(DecisionHistoryCorrupt):  # no key leads to an id that is none
+                if not look.damage or touched < now:
+                    found.append((unpack_id(name), look))
+        return found
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""

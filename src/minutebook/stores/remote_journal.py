@@ -379,11 +379,14 @@ class RemoteJournal:
         removed = 0
         for name, look in await self._remote.stale(namespace, ttl_ms, PURGED_PER_WRITE):
             key = ConversationKey(namespace, name)
-            if self._expired(look) or look.damage:
-                removed += await self._remove(key, look)
-            elif look.header is not None and look.header.touched > look.now:
-                # The server's clock was set back. Without this the record would outlive its time by the whole jump.
-                await self._write(key, _change_to(look, msgspec.structs.replace(look.header, touched=look.now)), None)
+            # Nobody is told of what is wrong with somebody else's conversation, and it stops no other's removal.
+            with contextlib.suppress(DecisionHistoryCorrupt, DecisionHistoryRegressed):
+                if self._expired(look) or look.damage:
+                    removed += await self._remove(key, look)
+                elif look.header is not None and look.header.touched > look.now:
+                    # The server's clock was set back: else the record would outlive its time by the whole jump.
+                    header = msgspec.structs.replace(look.header, touched=look.now)
+                    await self._write(key, _change_to(look, header), None)
         return removed
 
     async def _purge_some(self, namespace: str) -> None:
