@@ -268,6 +268,47 @@ def test_i30_a_write_is_within_the_drift() -> None:
     assert all(abs(entry.wall - lab.clock()) <= DRIFT_MS for entry in drive(entries(journal, KEY)))
 
 
+class Slow(LabRemote):
+    """A server at the end of a slow line, and how many bytes it was sent."""
+
+    rate = 1_000
+    """Bytes in a millisecond."""
+    sent = 0
+
+    async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+        size = sum(len(entry.payload) for entry in change.entries)
+        self.sent += size
+        self.clock.advance(size // self.rate)  # type: ignore[attr-defined]
+        return await super().write(key, change, bounds, tail=tail)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_i30_a_large_write_takes_its_time_and_is_sent_once(known: bool) -> None:
+    """What takes longer than `DRIFT_MS` to arrive is written at the first time, a large one after a look (I-30)."""
+    lab = Lab()
+    journal, remote = lab.worker(Slow)
+    assert isinstance(remote, Slow)
+    if known:
+        drive(append(journal, KEY, "one", say("q")))
+    remote.trips = remote.sent = 0
+    text = "y" * 13_000_000
+    drive(append(journal, KEY, "two", say(text)))
+    assert remote.sent < 1.1 * len(text)
+    assert remote.trips == 2
+    assert drive(journal.receipt(KEY, "two")) is not None
+
+
+def test_i30_a_write_that_is_always_late_is_given_up() -> None:
+    """A way that is too slow for a write is told after a few times, with nothing written (I-30)."""
+    journal, remote = Lab().worker(Slow)
+    assert isinstance(remote, Slow)
+    remote.rate = 10
+    with pytest.raises(DecisionHistoryStorageLocked, match="too slow"):
+        drive(append(journal, KEY, "one", say("y" * 200_000)))
+    assert remote.sent < 4 * 210_000
+    assert drive(journal.header(KEY)) is None
+
+
 def test_bad_input_57_ticks_that_raise() -> None:
     """They are refused by name, and nothing is written (57)."""
 

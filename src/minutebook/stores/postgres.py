@@ -38,7 +38,7 @@ from minutebook.stores.packed import (
 )
 from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class PostgresRemote:
             *_address(key),
             change.expected,
             change.wall,
-            DRIFT_MS,
+            change.drift,
             packed,
             stamp,
             header.touched if header is not None else 0,

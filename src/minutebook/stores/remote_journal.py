@@ -5,7 +5,8 @@ A worker decides here, in Python, what a conversation becomes, and the server wr
 what the worker thinks. So a journal remembers the headers that it wrote or read last: whoever holds a reservation, or
 comes back to a conversation that nobody else went on with, needs one round trip. Where the header was another one by
 now, the server sends it with its refusal, and the worker decides anew: each such turn means that somebody else got on.
-Nothing is refused on the strength of what is only remembered.
+Nothing is refused on the strength of what is only remembered. A change that is large is made on a fresh look, one round
+trip more, so that it is sent once.
 
 Time is the server's, as its last reply told and as the worker's own ticks went on since: a worker's wall clock may say
 what it likes (promise I-30). A server that knows less of a conversation than this journal saw of it has lost what it
@@ -43,7 +44,7 @@ from minutebook.model.record import Delta, Header, Receipt, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE, Committed, Listing, Reserved, Totals
-from minutebook.stores.remote import Change, Look, Written
+from minutebook.stores.remote import LARGE_BYTES, Change, Look, Written, drift_of, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -61,6 +62,7 @@ PURGED_PER_WRITE: Final = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
 _TRIES: Final = 64
+_LATE_TRIES: Final = 3
 _KNOWN_HEADERS: Final = 4096
 _KNOWN_NAMESPACES: Final = 1024
 _PURGE_MS: Final = 65_536
@@ -152,7 +154,8 @@ class RemoteJournal:
                 return step
             return msgspec.structs.replace(step, tail=tail)
 
-        step, written = await self._change(key, decide, opening.idempotency if opening is not None else "", guess=True)
+        id_ = opening.idempotency if opening is not None else ""
+        step, written = await self._change(key, decide, id_, guess=True, fresh=_is_large(opening))
         assert step.header is not None
         added = step.extension.entries if step.extension else ()
         return Reserved(
@@ -173,7 +176,7 @@ class RemoteJournal:
             held = check_owner(_sound(look).header, token, epoch)
             return await self._grow(key, look, held, delta, release=release, durable=durable)
 
-        step, _ = await self._change(key, decide, delta.idempotency)
+        step, _ = await self._change(key, decide, delta.idempotency, fresh=_is_large(delta))
         assert step.header is not None
         assert step.receipt is not None
         added = step.extension.entries if step.extension else ()
@@ -290,6 +293,7 @@ class RemoteJournal:
         self._check_open()
         look = None if fresh else self._remembered(key, guess=guess)
         sure = False
+        late = 0
         for _ in range(_TRIES):
             if look is None:
                 look, sure = await self._look(key, idempotency), True
@@ -316,6 +320,12 @@ class RemoteJournal:
                 if not await self._make_room(key.namespace):
                     raise store_full(written.conversations, written.bytes, self._bounds)
             else:
+                late += written.look.now - step.change.wall > step.change.drift
+                if late == _LATE_TRIES:
+                    raise DecisionHistoryStorageLocked(
+                        f"this write arrived more than {step.change.drift:,} ms after the time it was made for, "
+                        f"{late} times; nothing was written: the way to the server is too slow for it"
+                    )
                 look, sure = written.look, True
         raise DecisionHistoryStorageLocked(
             f"other workers changed this conversation {_TRIES} times before this one could; nothing was written"
@@ -522,6 +532,7 @@ def _change_to(look: Look, header: Header, grown: Extension | None = None, *, du
         expected=look.stamp,
         header=header,
         wall=look.now,
+        drift=drift_of(grown.entries if grown else ()),
         entries=grown.entries if grown else (),
         receipt=grown.receipt if grown else None,
         earlier=grown.receipts[:-1] if grown else (),
@@ -529,6 +540,10 @@ def _change_to(look: Look, header: Header, grown: Extension | None = None, *, du
         grown=header.bytes - (before.bytes if before is not None else 0),
         durable=durable,
     )
+
+
+def _is_large(delta: Delta | None) -> bool:
+    return delta is not None and weight_of(delta.drafts) > LARGE_BYTES
 
 
 def _removal(look: Look) -> Change:
