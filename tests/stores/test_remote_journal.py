@@ -63,7 +63,7 @@ def test_b1_a_known_conversation_costs_one_round_trip_a_write() -> None:
 
 
 def test_b1_a_stale_header_costs_one_more() -> None:
-    """Where another worker went on, the refusal brings the header that counts, and the write is made again (B1)."""
+    """Where another worker went on, the refusal brings the header that counts, which is looked at once (B1, I-15)."""
     lab = Lab()
     one, remote = lab.worker()
     two, _ = lab.worker()
@@ -71,7 +71,7 @@ def test_b1_a_stale_header_costs_one_more() -> None:
     drive(append(two, KEY, "two", say("r")))
     remote.trips = 0
     drive(append(one, KEY, "three", say("s")))
-    assert remote.trips == 2
+    assert remote.trips == 3  # the refused one, the receipt of the version that was known, and the write
     assert [entry.seq for entry in drive(entries(one, KEY))] == [1, 2, 3]
 
 
@@ -161,6 +161,55 @@ def test_i15_a_server_that_lost_what_it_acknowledged_is_refused() -> None:
     # As many versions, and another one.
     with pytest.raises(DecisionHistoryRegressed):
         drive(journal.header(KEY))
+
+
+@pytest.mark.parametrize("more", range(1, 6))
+def test_i15_a_loss_that_others_have_written_over_is_refused(more: int) -> None:
+    """A worker that saw what was lost goes on from no other story, however long that has become meanwhile (I-15)."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    for id_ in ("two", "three"):
+        drive(append(journal, KEY, id_, say("acknowledged")))
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    fresh, _ = lab.worker()
+    for number in range(more):
+        drive(append(fresh, KEY, f"other {number}", say("another story")))
+    calls = (
+        lambda: journal.header(KEY),
+        lambda: append(journal, KEY, "four", say("s")),
+        lambda: journal.newest(KEY, 9, EVERYTHING),
+        lambda: journal.receipts(KEY, 0, 9),
+        lambda: journal.recover(KEY, None),
+        lambda: journal.delete(KEY),
+        lambda: journal.header(KEY),
+    )
+    for call in calls:
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(call())
+        assert (refused.value.version, refused.value.seen) == (1 + more, 3)
+    assert len(lab.rows[KEY].entries) == 1 + more
+    drive(append(fresh, KEY, "more", say("s")))
+
+
+def test_i15_what_others_wrote_is_no_loss() -> None:
+    """However many versions they wrote, and after an outcome that is unknown, the worker goes on (I-15)."""
+    lab = Lab()
+    journal, remote = lab.worker(Cutting)
+    assert isinstance(remote, Cutting)
+    other, _ = lab.worker()
+    for round_ in range(3):
+        drive(append(journal, KEY, f"mine {round_}", say("q")))
+        for number in range(round_ + 1):
+            drive(append(other, KEY, f"theirs {round_} {number}", say("r")))
+        drive(journal.header(KEY))
+        remote.cut = "after"
+        with pytest.raises(DecisionHistoryStorageFailed):
+            drive(append(journal, KEY, f"cut {round_}", say("s")))
+        drive(append(other, KEY, f"more {round_}", say("r")))
+    drive(append(journal, KEY, "last", say("q")))
+    assert len(drive(entries(journal, KEY))) == 16
 
 
 def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:

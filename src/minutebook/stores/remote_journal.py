@@ -9,8 +9,13 @@ Nothing is refused on the strength of what is only remembered. A change that is 
 trip more, so that it is sent once.
 
 Time is the server's, as its last reply told and as the worker's own ticks went on since: a worker's wall clock may say
-what it likes (promise I-30). A server that knows less of a conversation than this journal saw of it has lost what it
-acknowledged, as a standby does that was promoted too early. That is refused by name (promise I-15).
+what it likes (promise I-30).
+
+A server that knows less of a conversation than this journal saw of it has lost what it acknowledged, as a standby does
+that was promoted too early. That is refused by name (promise I-15), also where somebody has written on meanwhile: a
+version that is not this journal's own has to go on from the one it saw last, by the receipt of that. What cannot be
+told apart is a loss of the whole conversation and a deletion, since neither leaves anything behind, nor one that was
+begun anew after either. A receipt that somebody kept finds these too.
 """
 
 from __future__ import annotations
@@ -429,7 +434,7 @@ class RemoteJournal:
         self._check_open()
         begun = self._heard
         look, found = await call()
-        self._hear(key, look, begun)
+        await self._learn(key, look, begun)
         return await self._unless_expired(key, _sound(look)), found
 
     async def _unless_expired(self, key: ConversationKey, look: Look) -> Look:
@@ -443,7 +448,7 @@ class RemoteJournal:
     async def _look(self, key: ConversationKey, receipt: str) -> Look:
         begun = self._heard
         look = await self._remote.look(key, receipt=receipt)
-        self._hear(key, look, begun)
+        await self._learn(key, look, begun)
         return look
 
     async def _write(self, key: ConversationKey, change: Change, tail: Page | None) -> Written:
@@ -453,8 +458,32 @@ class RemoteJournal:
         except BaseException:
             self._doubt(key)  # whether it is written nobody knows
             raise
-        self._hear(key, written.look, begun)
+        if written.refused:
+            await self._learn(key, written.look, begun)
+        else:
+            self._hear(key, written.look, begun)  # it goes on from what was seen, or it would have been refused
         return written
+
+    async def _learn(self, key: ConversationKey, look: Look, begun: int) -> None:
+        """
+        Remember what a reply says that may tell of another worker's writes.
+
+        Raises:
+            DecisionHistoryRegressed: it does not go on from the newest version that the server told of before.
+        """
+        known = self._known.get(key)
+        if known is not None and look.header is not None and _is_overtaken(known.header, look.header):
+            await self._check_continued(key, known.header, look.header)
+        self._hear(key, look, begun)
+
+    async def _check_continued(self, key: ConversationKey, before: Header, now: Header) -> None:
+        """Look up the receipt of a version that others went on from."""
+        try:
+            _, receipts = await self._remote.receipts(key, before.version - 1, 1)
+        except DecisionHistoryCorrupt:
+            return  # damage is for whoever reads it to tell
+        if any(receipt.version == before.version and receipt.digest != before.digest for receipt in receipts):
+            raise _regressed(now, before)
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -510,15 +539,19 @@ class RemoteJournal:
             raise StoreClosed("the store is closed")
 
 
+def _is_overtaken(before: Header, now: Header) -> bool:
+    return 0 < before.version < now.version and now.created == before.created
+
+
 def _is_behind(now: Header, before: Header) -> bool:
     return now.version < before.version or (now.version == before.version and now.digest != before.digest)
 
 
 def _regressed(now: Header, before: Header) -> DecisionHistoryRegressed:
     return DecisionHistoryRegressed(
-        f"the server has version {now.version} of this conversation and acknowledged version {before.version} before: "
-        "it was restored, or a standby took over that had not everything; find what was lost, then open the store "
-        "again to go on from what the server has",
+        f"the server has version {now.version} of this conversation, and not the version {before.version} that it "
+        "acknowledged before: it was restored, or a standby took over that had not everything; find what was lost, "
+        "then open the store again to go on from what the server has",
         version=now.version,
         seen=before.version,
     )
