@@ -2,14 +2,16 @@
 PostgreSQL as a `Remote`: each method is one statement, so one round trip and one transaction (SPEC B2).
 
 What a server is, is looked at on every new connection, since behind a pooler or after a failover each may be to another
-one: settings under which it could lose what it acknowledged are refused, and so is a standby. Errors of the driver are
+one: settings under which it could lose what it acknowledged are refused, and so are a standby and tables of a newer
+version. What only reads makes no tables: where there are none yet, nothing is recorded. Errors of the driver are
 translated here; their own words may quote ids or a connection string, so none of them is passed on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
@@ -65,6 +67,7 @@ OLDEST_SERVER: Final = 120_000
 _TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
 _BROKEN = ("08", "57P")
+_VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 class PostgresRemote:
@@ -95,7 +98,7 @@ class PostgresRemote:
     ) -> None:
         self._schema = sql.check_schema(schema)
         self._clock = clock
-        self._ready = False
+        self._found = self._writable = False
         lines = BlockingLines if blocking else AsynchronousLines
         address = Address(url, timeout)
         self._lines: Lines = lines(address, check_count(max_connections, "max_connections"), self._greet)
@@ -161,7 +164,7 @@ class PostgresRemote:
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`."""
-        _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
+        _, _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
         found: list[tuple[str, Header]] = []
         for packed, header, stamp in _rows(columns):
             name = unpack_id(packed)
@@ -182,7 +185,8 @@ class PostgresRemote:
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""
-        _, conversations, size, reserved, gone = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        _, _, *counts = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        conversations, size, reserved, gone = (count or 0 for count in counts)
         return Totals(conversations=conversations, bytes=size, reserved=reserved, expired=gone)
 
     async def close(self) -> None:
@@ -202,6 +206,9 @@ class PostgresRemote:
         clock = read_clock(self._clock) if self._clock is not None else None
 
         async def work(line: Line) -> Row:
+            if not (self._writable if statement.writes else self._found) and not await self._find(line, statement):
+                row = await line.ask(sql.TIME, self._schema, (number, clock))
+                return (*row, *[None] * (statement.columns - len(row)))
             return await line.ask(statement, self._schema, (number, clock, *values))
 
         for _ in range(_TRIES):
@@ -219,29 +226,32 @@ class PostgresRemote:
         raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
 
     async def _greet(self, line: Line) -> None:
-        """See that a new connection leads to a server that keeps what it acknowledges, with our tables in it."""
+        """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""
         _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
-        if not self._ready:
-            await self._find_tables(line)
-            self._ready = True
-
-    async def _find_tables(self, line: Line) -> None:
         version = await self._version(line)
-        if version < SCHEMA_VERSION:
+        _check_version(version, gone=self._found)
+        self._found = version == SCHEMA_VERSION
+
+    async def _find(self, line: Line, statement: Statement) -> bool:
+        """Return whether there are tables for a statement; what writes makes them."""
+        version = await self._version(line)
+        if version < SCHEMA_VERSION and statement.writes:
             version = await self._migrate(line)
-        if version > SCHEMA_VERSION:
-            raise DecisionHistorySchemaUnsupported(
-                f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
-                found=version,
-                supported=SCHEMA_VERSION,
-            )
-        if (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
+        _check_version(version, gone=False)
+        self._found = version == SCHEMA_VERSION
+        if statement.writes and (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
             raise _no_rights("its tables")
+        self._writable = self._writable or statement.writes
+        return self._found
 
     async def _version(self, line: Line) -> int:
+        """Return the version of our tables, 0 where there are none."""
         if not (await line.ask(sql.FIND_SCHEMA, self._schema, (self._schema, self._schema)))[1]:
             return 0
-        return cast("int", (await line.ask(sql.GET_VERSION, self._schema))[0])
+        found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
+        if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
+            raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
+        return int(found[0])
 
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
@@ -297,6 +307,19 @@ def _check_server(row: Row) -> None:
                 f"the server may lose what it acknowledged: {name} is off; set it to on, for this role at least",
                 problem=name,
             )
+
+
+def _check_version(version: int, *, gone: bool) -> None:
+    if version > SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
+            found=version,
+            supported=SCHEMA_VERSION,
+        )
+    if gone and version != SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            "the tables that this store has worked on are not there any more", found=version, supported=SCHEMA_VERSION
+        )
 
 
 def _no_rights(what: str) -> StorageError:

@@ -349,12 +349,14 @@ $$
 CREATE_NAMES: Final = Statement("""
 CREATE FUNCTION {schema}.names(
     p_nonce bigint, p_clock bigint, p_space bytea, p_after bytea, p_rows bigint, p_ttl bigint,
-    OUT nonce bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
+    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    l_oldest bigint := {schema}.present(p_clock) - p_ttl;
+    l_oldest bigint;
 BEGIN
     nonce := p_nonce;
+    o_now := {schema}.present(p_clock);
+    l_oldest := o_now - p_ttl;
     SELECT array_agg(c.conversation ORDER BY c.conversation), array_agg(c.header ORDER BY c.conversation),
            array_agg(c.stamp ORDER BY c.conversation)
     INTO o_names, o_headers, o_stamps
@@ -407,12 +409,15 @@ $$
 CREATE_TOTALS: Final = Statement("""
 CREATE FUNCTION {schema}.totals(
     p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint,
-    OUT nonce bigint, OUT o_conversations bigint, OUT o_bytes bigint, OUT o_reserved bigint, OUT o_expired bigint
+    OUT nonce bigint, OUT o_now bigint, OUT o_conversations bigint, OUT o_bytes bigint, OUT o_reserved bigint,
+    OUT o_expired bigint
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    l_oldest bigint := coalesce({schema}.present(p_clock) - p_ttl, 0);
+    l_oldest bigint;
 BEGIN
     nonce := p_nonce;
+    o_now := {schema}.present(p_clock);
+    l_oldest := coalesce(o_now - p_ttl, 0);
     SELECT count(*) FILTER (WHERE c.reserved OR c.touched >= l_oldest),
            coalesce(sum(c.bytes) FILTER (WHERE c.reserved OR c.touched >= l_oldest), 0),
            count(*) FILTER (WHERE c.reserved),
