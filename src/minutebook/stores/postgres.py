@@ -147,6 +147,8 @@ class PostgresRemote:
         look = look_of(now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
+        if refused != "full":
+            raise _may_lose(refused)
         return Written(refused="full", look=look, conversations=conversations, bytes=size)
 
     async def page(
@@ -284,7 +286,7 @@ def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
 
 
 def _check_server(row: Row) -> None:
-    _, encoding, synchronous, fsync, pages, standby, read_only, version = row
+    _, encoding, synchronous, standbys, fsync, pages, standby, read_only, version = row
     if version < OLDEST_SERVER:
         raise DecisionHistoryStorageUnsafe(
             f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",
@@ -301,12 +303,19 @@ def _check_server(row: Row) -> None:
             "example with several hosts and target_session_attrs=read-write",
             problem="read_only",
         )
+    if synchronous == "local" and standbys:
+        raise _may_lose("synchronous_commit")
     for name, value in (("synchronous_commit", synchronous), ("fsync", fsync), ("full_page_writes", pages)):
         if value == "off":
-            raise DecisionHistoryStorageUnsafe(
-                f"the server may lose what it acknowledged: {name} is off; set it to on, for this role at least",
-                problem=name,
-            )
+            raise _may_lose(name)
+
+
+def _may_lose(setting: str) -> StorageError:
+    return DecisionHistoryStorageUnsafe(
+        f"the server may lose what it acknowledged: {setting} is off, or local where there are synchronous standbys; "
+        "set it to on, for this role at least",
+        problem=setting,
+    )
 
 
 def _check_version(version: int, *, gone: bool) -> None:

@@ -111,6 +111,26 @@ $$
 """)
 """The server's time in Unix milliseconds, or the one that a replayed run gives."""
 
+CREATE_UNSAFE: Final = Statement("""
+CREATE FUNCTION {schema}.unsafe() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE
+        WHEN current_setting('fsync') = 'off' THEN 'fsync'
+        WHEN current_setting('full_page_writes') = 'off' THEN 'full_page_writes'
+        WHEN current_setting('synchronous_commit') = 'off' THEN 'synchronous_commit'
+        WHEN current_setting('synchronous_commit') = 'local' AND current_setting('synchronous_standby_names') <> ''
+        THEN 'synchronous_commit'
+        ELSE ''
+    END;
+END
+$$
+""")
+"""
+The setting under which this transaction may be lost though it is acknowledged, or nothing. They may change while a
+connection is open; a server reads new ones only between two statements.
+"""
+
 CREATE_LOOK: Final = Statement("""
 CREATE FUNCTION {schema}.look(
     p_nonce bigint, p_clock bigint, p_space bytea, p_name bytea, p_idempotency bytea,
@@ -151,6 +171,10 @@ DECLARE
     l_more bigint := 0;
 BEGIN
     nonce := p_nonce;
+    o_refused := {schema}.unsafe();
+    IF o_refused <> '' THEN
+        RETURN;
+    END IF;
     o_refused := 'stale';
     -- A look without a lock: most refusals end here.
     SELECT c.header, c.stamp, c.granted, c.bytes,
@@ -440,6 +464,7 @@ MIGRATIONS: Final = (
         CREATE_RECEIPT,
         CREATE_RECEIPT_VERSION,
         CREATE_TIME,
+        CREATE_UNSAFE,
         CREATE_LOOK,
         CREATE_WRITE,
         CREATE_PAGE,

@@ -56,6 +56,7 @@ def within(statement: Statement, schema: str) -> bytes:
 
 GREET: Final = Statement("""
 SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_setting('synchronous_commit'),
+       pg_catalog.current_setting('synchronous_standby_names'),
        pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'),
        pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'),
        CAST(pg_catalog.current_setting('server_version_num') AS pg_catalog.int4)
