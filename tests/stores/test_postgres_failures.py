@@ -299,6 +299,39 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
         drive(after.close())
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i01_b2_a_wait_for_the_standby_that_was_broken_off_is_no_success(blocking: bool, name: str) -> None:
+    """An operator cancels the wait: the write is there and may not outlive a failover, so it is told as unknown."""
+    with postgres.single() as server:
+
+        def cancelled(done: threading.Event) -> None:
+            waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while not done.wait(0.05):
+                server.ask(waiting)
+
+        async def story() -> None:
+            journal = postgres_lab.journal(name, server=server, blocking=blocking)
+            await append(journal, KEY, "one", say("q"))
+            _set(server, "synchronous_standby_names", "absent")
+            done = threading.Event()
+            operator = threading.Thread(target=cancelled, args=(done,))
+            operator.start()
+            try:
+                with pytest.raises(DecisionHistoryStorageFailed) as failed:
+                    await append(journal, KEY, "two", say("r"))
+            finally:
+                done.set()
+                operator.join()
+            assert failed.value.problem == "replication"
+            _set(server, "synchronous_standby_names", "")
+            assert await journal.receipt(KEY, "two") is not None
+            await append(journal, KEY, "two", say("r"))
+            assert len(await entries(journal, KEY)) == 2
+            await journal.close()
+
+        drive(story()) if blocking else asyncio.run(story())
+
+
 # --- workers die -----------------------------------------------------------------------------------------------------
 
 

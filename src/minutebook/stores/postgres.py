@@ -38,7 +38,14 @@ from minutebook.stores.packed import (
     unpack_id,
     unpack_receipt,
 )
-from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
+from minutebook.stores.postgres_lines import (
+    Address,
+    AsynchronousLines,
+    BlockingLines,
+    ForeignReply,
+    Unreplicated,
+    nonce,
+)
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
@@ -224,6 +231,12 @@ class PostgresRemote:
                     "the connection gave a reply that belongs to another call, and was closed; nothing of it was used. "
                     "Whether a write is there is unknown: ask for its receipt",
                     problem="foreign_reply",
+                ) from None
+            except Unreplicated:
+                raise DecisionHistoryStorageFailed(
+                    "the write is on the server, which was told not to wait for its synchronous standby; whether it "
+                    "outlives a failover is unknown: ask for its receipt once there is a standby",
+                    problem="replication",
                 ) from None
         raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
 
