@@ -33,6 +33,7 @@ from minutebook.errors import (
     DecisionHistoryStorageUnsafe,
     InvalidOption,
     MinutebookError,
+    StorageError,
     StoreClosed,
 )
 from minutebook.model.bounds import StoreBounds
@@ -69,6 +70,15 @@ def as_role(name: str, role: str, **options: Any) -> Any:
     return postgres_lab.journal(name, url=postgres.shared().url(user=role), blocking=True, **options)
 
 
+def all_of(error: BaseException | None) -> str:
+    """Return all that an error and those behind it say, the connections that a driver's know included."""
+    told = ""
+    while error is not None:
+        told += f" {error!r} {vars(error)} {getattr(error, 'pgconn', None)!r}"
+        error = error.__cause__ or error.__context__
+    return told
+
+
 def run(blocking: bool, story: Any) -> Any:
     """Run a story in a loop of its own, or where nothing suspends."""
     return drive(story) if blocking else asyncio.run(story)
@@ -101,6 +111,10 @@ def test_b2_a_store_by_its_url_in_both_colours(name: str) -> None:
     [
         {"url": "postgresql://user:canary@[bad"},
         {"url": "canary canary"},
+        {"url": "postgresql://u:canary%zz@h/d"},
+        {"url": "postgresql://u:can ary@h:port/d canary"},
+        {"url": "host=h password='canary"},
+        {"url": "postgresql://u:canary@h/d?unknown=canary"},
         {"url": 7},
         {"url": "postgresql://localhost/x?connect_timeout=canary"},
         {"schema": "pg_mine"},
@@ -118,7 +132,7 @@ def test_bad_input_51_options_are_refused_where_they_are_given(options: dict[str
     """By name, before anything is connected, and without a word of the URL (51, I-37)."""
     with pytest.raises(InvalidOption) as refused:
         minutebook.PostgresStore(**{"url": "postgresql://localhost/x", "namespace": "n", **options})
-    assert "canary" not in f"{refused.value} {refused.value.facts} {refused.value.__cause__}"
+    assert "canary" not in all_of(refused.value)
 
 
 def test_b2_without_its_driver_a_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +313,90 @@ def test_i37_no_password_in_anything_that_is_said(name: str, caplog: pytest.LogC
         journal = postgres_lab.journal(name, url=url, blocking=True, timeout=5)
         with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as refused:
             drive(journal.header(KEY))
-        told = f"{refused.value!r} {refused.value.facts} {refused.value.__cause__} {journal!r} {vars(journal)} "
-        assert postgres.PASSWORD not in told + caplog.text
+        assert postgres.PASSWORD not in f"{all_of(refused.value)} {journal!r} {vars(journal)} {caplog.text}"
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i37_no_connection_behind_an_error_of_a_call(blocking: bool, name: str) -> None:
+    """Whatever ends a call that was sent, no error behind ours has the connection, which knows the password (I-37)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def refused(journal: Any) -> str:
+        with pytest.raises(StorageError) as error:
+            await append(journal, KEY, "two", say("r"))
+        return all_of(error.value)
+
+    async def story(wire: Any) -> None:
+        journal = postgres_lab.journal(name, url=server.url(port=wire.port), blocking=blocking, timeout=0.8)
+        await append(journal, KEY, "one", say("q"))
+        wire.silent = True
+        told = await refused(journal)
+        wire.silent = False
+        wire.left = 3
+        told += await refused(journal)
+        wire.left = None
+        server.ask(f"DROP FUNCTION {schema}.unsafe")
+        told += await refused(journal)
+        await journal.close()
+        assert "deadline" in told
+        assert "connection" in told
+        assert postgres.PASSWORD not in told
+
+    with proxy(server.port) as wire:
+        run(blocking, story(wire))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_bad_input_106_an_encoding_of_the_client_changes_nothing(encoding: str, name: str) -> None:
+    """Ids and records are bytes, and what the server is is told rightly (106)."""
+    url = postgres.shared().url() + f"?client_encoding={encoding}"
+    journal = postgres_lab.journal(name, url=url, blocking=True)
+    key = ConversationKey("\u00e9", "\u4e16")
+    drive(append(journal, key, "\u00fc", say("\u20ac")))
+    assert [each.key for each in drive(journal.list("\u00e9", "", 9))] == [key]
+    assert [entry.payload for entry in drive(entries(journal, key))] == [say("\u20ac").payload]
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_97_a_server_that_begins_to_only_read_is_left(blocking: bool, name: str, role: str) -> None:
+    """No connection to it is used again, since its name may lead to the new primary by now (97)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(
+            name, url=server.url(user=role) + f"?application_name={schema}", blocking=blocking
+        )
+        await append(journal, KEY, "one", say("q"))
+        sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        (before,) = server.ask(sessions, (schema,))
+        server.ask(
+            f"CREATE OR REPLACE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE SQLSTATE '25006'; END $$"
+        )
+        with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+            await append(journal, KEY, "two", say("r"))
+        assert refused.value.problem == "read_only"
+        postgres.until(lambda: before not in server.ask(sessions, (schema,)), "it is closed")
+        await journal.close()
+
+    server.ask(f"GRANT CREATE ON DATABASE postgres TO {role}")
+    run(blocking, story())
+
+
+@pytest.mark.parametrize(("state", "told"), [("40003", "unknown"), ("08007", "unknown"), ("58000", "nothing was")])
+def test_i08_an_outcome_that_the_server_does_not_know_is_told_as_unknown(state: str, told: str, name: str) -> None:
+    """By its code; of any other error that the server tells nothing is there (I-8)."""
+    schema = postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    postgres.shared().ask(
+        f"CREATE OR REPLACE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE SQLSTATE '{state}'; END $$"
+    )
+    with pytest.raises(DecisionHistoryStorageFailed, match=told):
+        drive(append(journal, KEY, "two", say("r")))
+    drive(journal.close())
 
 
 # --- first starts, versions ------------------------------------------------------------------------------------------

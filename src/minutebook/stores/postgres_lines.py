@@ -15,6 +15,7 @@ loop alone, and keep threads or tasks of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import select
@@ -93,13 +94,13 @@ class Address:
         Raises:
             InvalidOption: it is neither.
         """
-        try:
+        given = None
+        with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
             given = conninfo.conninfo_to_dict(text)
-        except (psycopg.Error, AttributeError, TypeError, ValueError):
-            # Its words may quote a piece of the text, and so of the password.
+        if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
-            ) from None
+            )
         if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
             raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
         options: dict[str, Any] = {
@@ -111,7 +112,8 @@ class Address:
         }
         if "," in str(given.get("host", "")):
             options["target_session_attrs"] = "read-write"
-        self.options = {**options, **given}
+        # Whatever a URL says of encodings: ids and records are bytes, and settings are told in ASCII.
+        self.options = {**options, **given, "client_encoding": "UTF8"}
         self.seconds = seconds
         self._each = _seconds_of(given.get("connect_timeout"))
 
@@ -226,11 +228,15 @@ def _is_sound(connection: _Blocking | _Asynchronous) -> bool:
     return not poll.poll(0)
 
 
+READ_ONLY: Final = "25006"
+"""The code of a server that has begun to only read."""
+
+
 def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bool:
     """Return whether a connection can be used again after an error: one that the server told, whole."""
     return (
         isinstance(error, psycopg.Error)
-        and error.sqlstate is not None
+        and error.sqlstate not in (None, READ_ONLY)
         and connection.pgconn.status == ConnStatus.OK
         and connection.pgconn.transaction_status == TransactionStatus.IDLE
     )
@@ -272,6 +278,10 @@ def _unconnected(*reasons: str) -> StorageError:
 
 def _late_to_connect() -> StorageError:
     return _unconnected(_LATE)
+
+
+def _is_demoted(error: BaseException) -> bool:
+    return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
 
 
 class _Idle:
@@ -382,6 +392,8 @@ class BlockingLines(_Lines):
                     self._give_back(self._idle, connection)
                     raise
                 connection.pgconn.finish()
+                if _is_demoted(error):
+                    _finish_all(self._idle)  # its name may lead to another server by now
                 if not isinstance(error, psycopg.Error) or time.monotonic() < until:
                     raise
             else:
@@ -451,6 +463,8 @@ class AsynchronousLines(_Lines):
                         self._give_back(idle, connection)
                     else:
                         connection.pgconn.finish()
+                    if _is_demoted(error):
+                        _finish_all(idle)  # its name may lead to another server by now
                     raise
                 self._give_back(idle, connection)
                 return result
