@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import secrets
 import select
 import threading
@@ -284,6 +285,47 @@ def _is_demoted(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
 
 
+class _Place:
+    """A right to one connection, for as long as somebody has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Places:
+    """
+    How many blocking calls may be under way.
+
+    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
+    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._lent: list[weakref.ref[_Place]] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, until: float) -> _Place | None:
+        """Return a place, or `None` if none was free until then, by the monotonic clock."""
+        place = _Place()
+        while True:
+            with self._lock:
+                self._lent = [each for each in self._lent if each() is not None]
+                if len(self._lent) < self._size:
+                    self._lent.append(weakref.ref(place))
+                    return place
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=min(left, _INTERVAL))
+
+    def ring(self) -> None:
+        """Tell whoever waits that a place is free; one who misses it looks again soon."""
+        if self._bell.empty():
+            self._bell.put(None)
+
+
 class _Idle:
     """The idle connections of one event loop, or of all threads, and how many more may be lent."""
 
@@ -374,13 +416,14 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = _Idle(threading.BoundedSemaphore(size))
+        self._idle = _Idle(_Places(size))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
         self._check_open()
         until = time.monotonic() + self._address.seconds
-        if not self._idle.places.acquire(timeout=self._address.seconds):
+        place = self._idle.places.take(until)
+        if place is None:
             raise self._late_for_a_place()
         try:
             connection = self._idle.take() or await self._connect(until)
@@ -400,7 +443,8 @@ class BlockingLines(_Lines):
                 self._give_back(self._idle, connection)
                 return result
         finally:
-            self._idle.places.release()
+            del place
+            self._idle.places.ring()
         raise self._late_to_answer()
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
