@@ -13,7 +13,7 @@ from minutebook.model.record import Header, Receipt
 from minutebook.model.reservation import expired
 from minutebook.ports import Page, Totals
 from minutebook.stores.packed import look_of, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
-from minutebook.stores.remote import DRIFT_MS, Change, Look, Written
+from minutebook.stores.remote import Change, Look, Written
 
 
 class _Row:
@@ -51,7 +51,7 @@ class LabRemote:
         with self._trip():
             id_ = change.receipt.idempotency if change.receipt else ""
             look = self._look(key, id_)
-            if look.stamp != change.expected or look.receipt or abs(look.now - change.wall) > DRIFT_MS:
+            if look.stamp != change.expected or look.receipt or abs(look.now - change.wall) > change.drift:
                 return Written(refused="stale", look=look)
             count, size = self._size(key.namespace)
             count, size = count + (not change.expected), size + change.grown

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryCorrupt, InvalidId
+from minutebook.model.keys import check_id
 from minutebook.model.record import Attempt, Header, Receipt, State
 from minutebook.model.shown import type_alone
 from minutebook.stores.remote import Look
@@ -81,9 +82,9 @@ def unpack_id(name: bytes) -> str:
         DecisionHistoryCorrupt: it is none.
     """
     try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
+        return check_id(name.decode(), "an id")
+    except (UnicodeDecodeError, InvalidId):
+        raise DecisionHistoryCorrupt("the database is damaged: an id in it is none; restore a backup") from None
 
 
 def look_of(now: int, packed: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:

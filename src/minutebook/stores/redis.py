@@ -41,7 +41,7 @@ from minutebook.stores.packed import (
     unpack_receipt,
 )
 from minutebook.stores.redis_wire import Wire, foreign
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | No
     yield change.entries[0].seq - 1 if change.entries else 0
     yield header.cut.seq if header is not None else 0
     yield from (tail.rows, tail.messages, tail.size) if tail is not None else (0, 0, 0)
-    yield DRIFT_MS
+    yield change.drift
     yield header.entries if header is not None else 0
     yield len(change.earlier)
     for earlier in change.earlier:
