@@ -584,6 +584,22 @@ def test_bad_input_103_o46_many_workers_behind_a_pooler(name: str, figure: Calla
     figure("16 tasks over 3 server connections of a pooler: 320 writes, all there")
 
 
+@pytest.mark.parametrize("packed", [b"", b"x", b"\x90", b"\xff" * 10, b"\x92\xc0\xc0"], ids=repr)
+def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: str) -> None:
+    """Empty, cut, none or two of them: every way to read it tells which it is, and no error is Python's (I-39, 102)."""
+    schema = postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for number in range(3):
+        drive(append(journal, KEY, f"{number}", say("q")))
+    postgres.shared().ask(f"UPDATE {schema}.entry SET packed = %s WHERE seq = 2", (packed,))
+    store = JournalStore(journal, namespace=KEY.namespace)
+    for call in (entries(journal, KEY), store.verify(KEY), journal.newest(KEY, 9, EVERYTHING)):
+        with pytest.raises(DecisionHistoryCorrupt) as damage:
+            drive(call)
+        assert damage.value.seq == 2
+    drive(journal.close())
+
+
 @pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
 def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
     """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
