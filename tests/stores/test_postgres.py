@@ -96,16 +96,38 @@ def test_b2_a_store_by_its_url_in_both_colours(name: str) -> None:
     with minutebook.sync.PostgresStore(url, **options) as store:
         talk = minutebook.sync.Conversation(store, "a", format="openai-chat")
         talk.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+        assert store.durable
 
     async def read() -> list[Any]:
         async with minutebook.PostgresStore(url, **options) as store:
-            assert store.journal.durable  # type: ignore[attr-defined]
+            assert store.durable
             talk = minutebook.Conversation(store, "a", format="openai-chat")
             await talk.append([{"role": "user", "content": "r"}])
             await store.verify(talk.key)
             return [entry.seq async for entry in talk.entries()]
 
     assert asyncio.run(read()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
+def test_b10_a_url_names_the_schema_and_the_timeout(faces: Any, name: str) -> None:
+    """What a store has of its own is in the URL as well, beside what the driver knows, so that commands reach it."""
+    schema, url = postgres_lab.schema_of(name), postgres.shared().url()
+    drive(append(postgres_lab.journal(name, blocking=True), ConversationKey("n", "a"), "one", say("q")))
+    for query in (f"schema={schema}", f"timeout=7.5&application_name=a%26b&schema={schema}"):
+        with minutebook.sync.open_store(f"{url}?{query}", namespace="n") as store:
+            assert [each.key.id for each in store.list()] == ["a"]
+    for query, option in (
+        ("timeout=long", "timeout"),
+        ("timeout=0", "timeout"),
+        ("timeout=nan", "timeout"),
+        ("schema=Upper", "schema"),
+        ("schema=a&schema=b", "schema"),
+        ("schemas=a", "url"),
+    ):
+        with pytest.raises(InvalidOption) as refused:
+            faces.open_store(f"{url}?{query}", namespace="n")
+        assert refused.value.option == option
 
 
 @pytest.mark.parametrize(
@@ -579,6 +601,22 @@ def test_bad_input_103_o46_many_workers_behind_a_pooler(name: str, figure: Calla
         assert asyncio.run(work(server.url(port=port))) == 320
         assert server.ask("SELECT count(*) FROM pg_prepared_statements") == [(0,)]
     figure("16 tasks over 3 server connections of a pooler: 320 writes, all there")
+
+
+@pytest.mark.parametrize("packed", [b"", b"x", b"\x90", b"\xff" * 10, b"\x92\xc0\xc0"], ids=repr)
+def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: str) -> None:
+    """Empty, cut, none or two of them: every way to read it tells which it is, and no error is Python's (I-39, 102)."""
+    schema = postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for number in range(3):
+        drive(append(journal, KEY, f"{number}", say("q")))
+    postgres.shared().ask(f"UPDATE {schema}.entry SET packed = %s WHERE seq = 2", (packed,))
+    store = JournalStore(journal, namespace=KEY.namespace)
+    for call in (entries(journal, KEY), store.verify(KEY), journal.newest(KEY, 9, EVERYTHING)):
+        with pytest.raises(DecisionHistoryCorrupt) as damage:
+            drive(call)
+        assert damage.value.seq == 2
+    drive(journal.close())
 
 
 @pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])

@@ -121,7 +121,7 @@ class RedisStore(JournalStore):
     A store on a Redis or Valkey server that any number of hosts share, or on a cluster of them.
 
     Nothing is connected here; the first call does. What it needs of the server is checked on every new connection:
-    Redis 7.0 or Valkey 7.2 at least, `maxmemory-policy noeviction`, a primary. `store.journal.durable` says afterwards
+    Redis 7.0 or Valkey 7.2 at least, `maxmemory-policy noeviction`, a primary. `store.durable` says afterwards
     whether what is acknowledged is on the server's disk: `appendonly yes` and `appendfsync always`.
 
     Args:

@@ -25,7 +25,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock
-from minutebook.model.entries import pack_entries, unpack_entries
+from minutebook.model.entries import pack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
@@ -35,6 +35,7 @@ from minutebook.stores.packed import (
     pack_receipt,
     read_header,
     stamp_of,
+    unpack_entry,
     unpack_id,
     unpack_receipt,
 )
@@ -295,7 +296,7 @@ def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
-    return tuple([unpack_entries(packed, seq)[0] for seq, packed in _rows((seqs, packs))])
+    return tuple([unpack_entry(packed, seq) for seq, packed in _rows((seqs, packs))])
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
 import secrets
 import select
@@ -35,7 +34,6 @@ from minutebook.errors import (
     DecisionHistoryStorageLocked,
     InvalidOption,
     StorageError,
-    StoreClosed,
 )
 from minutebook.stores import postgres_statements as sql
 
@@ -68,7 +66,7 @@ class Line(Protocol):
 
 
 class Lines(Protocol):
-    """The connections of one store."""
+    """The connections of one store, which nobody uses after a fork: the journal sees to that."""
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """
@@ -351,7 +349,6 @@ class _Lines:
         self._address = address
         self._size = size
         self._greet = greet
-        self._process = os.getpid()
         self._closed = False
 
     async def _connect(self, until: float) -> Any:
@@ -391,12 +388,6 @@ class _Lines:
         else:
             idle.connections.append(connection)
 
-    def _check_open(self) -> None:
-        if os.getpid() != self._process:
-            raise StoreClosed("the store was opened before a fork; open one in this process")
-        if self._closed:
-            raise StoreClosed("the store is closed")
-
     def _late_for_a_place(self) -> StorageError:
         seconds = self._address.seconds
         return DecisionHistoryStorageLocked(
@@ -420,7 +411,6 @@ class BlockingLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         until = time.monotonic() + self._address.seconds
         place = self._idle.places.take(until)
         if place is None:
@@ -491,7 +481,6 @@ class AsynchronousLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         idle = self._of_this_loop()
         until = time.monotonic() + self._address.seconds
         late = self._late_for_a_place
