@@ -495,20 +495,20 @@ def test_i19_connection_that_is_used_again_would_be_found(
     from minutebook.stores import redis_wire
     from minutebook.stores.redis_links import AsyncLinks, _AsyncLink
 
-    async def nothing(_: Any) -> None:
+    def nothing(_: Any) -> None:
         return None
 
     def keep(self: AsyncLinks, node: Any, link: Any, *, clean: bool) -> None:
         link.home.idle.setdefault(node, []).append(link)
         link.home.room.release()
 
-    async def no_look(self: Any) -> bool:
+    async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
             return False
         await self._connection.connect()
         return True
 
-    async def unguarded(self: Any, commands: Any) -> list[Any]:
+    async def unguarded(self: Any, commands: Any, until: float) -> list[Any]:
         await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
         return [await reply(self._connection) for _ in commands]
 

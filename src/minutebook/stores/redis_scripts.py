@@ -43,6 +43,8 @@ class Script(msgspec.Struct, frozen=True):
     sha: str
     keys: int
     """How many KEYS it takes."""
+    writes: bool
+    """Whether it changes what a reader can see."""
 
     __repr__ = type_alone
 
@@ -52,7 +54,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
-_BUCKET = f"""
+_ROLE = """
+if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then
+  return {ARGV[1], 'replica', now}
+end
+"""
+
+_BUCKET = f"""{_ROLE}
 local nonce, buckets = ARGV[1], ARGV[2]
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'buckets', 'bytes')
 if meta[1] then
@@ -223,7 +231,9 @@ end
 return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, #ids}
 """
 
-_LAYOUT = """
+_LAYOUT = (
+    _ROLE
+    + """
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'buckets')
 if not meta[1] and redis.call('EXISTS', KEYS[1]) == 1 then return {ARGV[1], 'foreign', now} end
 if meta[1] and meta[1] ~= 'SCHEMA' then return {ARGV[1], 'schema', now, tonumber(meta[1]) or 0} end
@@ -233,13 +243,14 @@ if not meta[2] and ARGV[3] == '1' then
 end
 return {ARGV[1], 'ok', now, tonumber(meta[2] or 0)}
 """.replace("SCHEMA", str(SCHEMA))
+)
 
 
 def script(flags: str, keys: int, *parts: str) -> Script:
     """Return the script of these parts, the server's time first."""
     text = "".join((f"#!lua{flags}\n", CLOCK, *parts))
     # SHA-1 is the name that the server gives a script, and nothing else.
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys, flags != _READS)
 
 
 _READS = " flags=no-writes"
