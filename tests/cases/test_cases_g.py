@@ -1,4 +1,4 @@
-"""Field cases O-31 to O-40 and O-49, O-51, stores under load: through `Conversation`, on RAM and SQLite."""
+"""Field cases O-31 to O-40 and O-49, O-51, stores under load: through `Conversation`, on every store."""
 
 # ruff: noqa: PT012 - what fails here is a turn, which is a block
 

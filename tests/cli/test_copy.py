@@ -192,6 +192,36 @@ def test_b10_a_conversation_that_differs_there_is_refused_by_name_and_kept(folde
     assert (folder / "b").read_bytes() == before
 
 
+def _damage_sqlite(place: str) -> None:
+    with contextlib.closing(sqlite3.connect(place.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("UPDATE minutebook_conversation SET state = '{' WHERE name = ?", (b"c",))
+
+
+def _damage_postgres(place: str) -> None:
+    database = place.rpartition("/")[2]
+    postgres.shared().ask("UPDATE minutebook.conversation SET header = 'x' WHERE conversation = 'c'", database=database)
+
+
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [(lambda folder: url(folder / "a"), _damage_sqlite), (_database, _damage_postgres)],
+    ids=["sqlite", "postgresql"],
+)
+def test_o44_a_damaged_header_is_named_and_left_and_the_others_go_over(
+    place: Callable[[Path], str], damage: Callable[[str], None], folder: Path
+) -> None:
+    """O-44: the exit code is that of damage, and a second run does the same."""
+    source = place(folder)
+    converse(folder / "made", *"abcde")
+    assert run("copy", url(folder / "made"), source, "--create", "--namespace", NAMESPACE).returncode == 0
+    damage(source)
+    for outcome in ("copied", "equal"):
+        told = run("copy", source, url(folder / "b"), "--create", "--json", "--namespace", NAMESPACE)
+        assert told.returncode == 3, told.stderr
+        outcomes = {each["id"]: each["outcome"] for each in documents(told.stdout)}
+        assert outcomes == dict.fromkeys("abde", outcome) | {"c": "left"}
+
+
 def test_i37_an_id_in_a_line_cannot_move_the_cursor(folder: Path) -> None:
     """I-37: it is told escaped."""
     hold(folder / "a", HOSTILE)

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.budgets import PROVE, budget
 from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
-from tests.stores.redis_lab import REDIS, frozen_journal
+from tests.stores.redis_lab import REDIS, salted_journal
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -154,7 +154,7 @@ def machine(path: Path, seen: list[int], cuts: list[int]) -> type[RuleBasedState
                 journals["Postgres"] = postgres_lab.salted_journal(f"{path}", bounds, self.clock, blocking=True)
                 for kind in REDIS:
                     salt = f"{path} {self.number}"
-                    journals[kind] = frozen_journal(kind, salt, bounds, self.clock, blocking=True)
+                    journals[kind] = salted_journal(kind, salt, bounds, self.clock, blocking=True)
             if bounds.max_sessions is bounds.max_bytes is bounds.ttl_ms is None:
                 hosted = HostedJournal(ThreadedHost(), max_retained_bytes=bounds.max_retained_bytes, clock=self.clock)
                 journals["hosted"] = hosted

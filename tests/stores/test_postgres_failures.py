@@ -216,6 +216,12 @@ def test_i15_bad_input_97_a_standby_and_what_it_lost(name: str) -> None:
         assert (lost.value.version, lost.value.seen) == (1, 2)
         other = postgres_lab.journal(name, server=standby, blocking=True)
         assert [entry.seq for entry in drive(entries(other, KEY))] == [1]
+        for number in range(3):
+            drive(append(other, KEY, f"{number}", say("another story")))
+        for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+            with pytest.raises(DecisionHistoryRegressed) as lost:
+                drive(call)
+            assert (lost.value.version, lost.value.seen) == (4, 2)
         drive(journal.close())
         drive(other.close())
 

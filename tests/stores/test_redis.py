@@ -775,6 +775,10 @@ def test_i15_acknowledged_write_that_a_failover_lost_is_detected() -> None:
             drive(store.header(KEY))
         fresh = journal(made.url)
         assert [entry.payload for entry in drive(samples.entries(fresh, KEY))] == [say("kept").payload]
+        for number in range(3):
+            drive(append(fresh, KEY, f"{number}", say("another story")))
+        with pytest.raises(DecisionHistoryRegressed):
+            drive(append(store, KEY, "three", say("after")))
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)

@@ -8,6 +8,7 @@ translated here; their own words may quote ids or a connection string, so none o
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import psycopg
@@ -26,14 +27,22 @@ from minutebook.model.entries import pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
-from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.packed import (
+    look_of,
+    pack_header,
+    pack_receipt,
+    read_header,
+    stamp_of,
+    unpack_id,
+    unpack_receipt,
+)
 from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from minutebook.model.bounds import StoreBounds
     from minutebook.model.entries import Entry
@@ -94,7 +103,7 @@ class PostgresRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         row = await self._ask(sql.LOOK, *_address(key), receipt.encode())
-        return _look(*row[1:5])
+        return look_of(*row[1:5])
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
@@ -106,7 +115,7 @@ class PostgresRemote:
             *_address(key),
             change.expected,
             change.wall,
-            DRIFT_MS,
+            change.drift,
             packed,
             stamp,
             header.touched if header is not None else 0,
@@ -132,7 +141,7 @@ class PostgresRemote:
         _, now, refused, stored, mark, earlier, seqs, packs, conversations, size = row
         if refused == "":
             return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
-        look = _look(now, stored, mark, earlier)
+        look = look_of(now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
         return Written(refused="full", look=look, conversations=conversations, bytes=size)
@@ -143,27 +152,33 @@ class PostgresRemote:
         """See `Remote.page`."""
         bound = (first, last, page.rows, page.messages, page.size, newest_first)
         _, now, header, stamp, seqs, packs = await self._ask(sql.PAGE, *_address(key), *bound)
-        return _look(now, header, stamp, None), _entries(seqs, packs)
+        return look_of(now, header, stamp, None), _entries(seqs, packs)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Look, Sequence[Receipt]]:
         """See `Remote.receipts`."""
         _, now, header, stamp, packs = await self._ask(sql.RECEIPTS, *_address(key), after, rows)
-        return _look(now, header, stamp, None), [unpack_receipt(packed) for packed in packs or ()]
+        return look_of(now, header, stamp, None), [unpack_receipt(packed) for packed in packs or ()]
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`."""
-        _, names, headers = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
+        _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
         found: list[tuple[str, Header]] = []
-        for name, header in zip(map(_name, names or ()), headers or (), strict=True):
+        for packed, header, stamp in _rows(columns):
+            name = unpack_id(packed)
             with named_in_listing(ConversationKey(namespace, name), len(found)):
-                found.append((name, unpack_header(header)))
+                found.append((name, read_header(header, stamp)))
         return found
 
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """See `Remote.stale`."""
-        _, now, names, headers, stamps = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
-        found = zip(names or (), headers or (), stamps or (), strict=True)
-        return [(_name(name), _look(now, header, stamp, None)) for name, header, stamp in found]
+        _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
+        found: list[tuple[str, Look]] = []
+        for name, header, stamp, touched in _rows(columns):
+            look = look_of(now, header, stamp, None)
+            with contextlib.suppress(DecisionHistoryCorrupt):  # no key leads to an id that is none
+                if not look.damage or touched < now:
+                    found.append((unpack_id(name), look))
+        return found
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""
@@ -246,24 +261,13 @@ def _address(key: ConversationKey) -> tuple[bytes, bytes]:
     return key.namespace.encode(), key.id.encode()
 
 
-def _look(now: Any, header: Any, stamp: Any, receipt: Any) -> Look:
-    return Look(
-        now=now,
-        header=unpack_header(header) if header is not None else None,
-        stamp=stamp if header is not None else b"",
-        receipt=unpack_receipt(receipt) if receipt is not None else None,
-    )
+def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of arrays that stand beside each other; one of nothing is `None`."""
+    return zip(*(column or () for column in columns), strict=True)
 
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
-    return tuple([unpack_entries(packed, seq)[0] for seq, packed in zip(seqs or (), packs or (), strict=True)])
-
-
-def _name(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
+    return tuple([unpack_entries(packed, seq)[0] for seq, packed in _rows((seqs, packs))])
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ Connections to a PostgreSQL server: lent for one call at a time, in both colours
 A connection that was interrupted between a statement and its whole reply is closed on the spot, whatever interrupted
 it: its reply would be the next caller's (advisory A14). So is one that the server sent something on while nobody used
 it.
-Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against.
+Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against. Of
+several hosts, or addresses of one, each is given an equal share of what is left, so that none that says nothing keeps
+the next one from being asked.
 
 This is no pool of the driver's: those hide why a connection was refused until their own time is over, serve one event
 loop alone, and keep threads or tasks of their own.
@@ -19,10 +21,11 @@ import select
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
-from psycopg import conninfo, waiting
+from psycopg import conninfo, generators, waiting
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from minutebook.errors import (
@@ -70,7 +73,7 @@ class Lines(Protocol):
 
         Raises:
             DecisionHistoryStorageLocked: none was free before the deadline; nothing was sent.
-            DecisionHistoryStorageFailed: the deadline passed after something was sent.
+            DecisionHistoryStorageFailed: none could be made, or the deadline passed after something was sent.
         """
         ...
 
@@ -104,12 +107,31 @@ class Address:
             "keepalives_interval": 10,
             "keepalives_count": 3,
             "tcp_user_timeout": int(seconds * 1000),
-            "connect_timeout": max(1, int(seconds)),
         }
         if "," in str(given.get("host", "")):
             options["target_session_attrs"] = "read-write"
-        self.text = conninfo.make_conninfo("", **{**options, **given})
+        self.options = {**options, **given}
         self.seconds = seconds
+        self._each = _seconds_of(given.get("connect_timeout"))
+
+    def share(self, left: float, hosts: int) -> float:
+        """Return how many of the seconds that are left the next of so many hosts may take."""
+        share = max(left, 0.0) / hosts
+        return min(share, self._each) if self._each else share
+
+
+def _seconds_of(connect_timeout: object) -> float:
+    """
+    Return libpq's limit for one host; 0 for none.
+
+    Raises:
+        InvalidOption: it is no number.
+    """
+    try:
+        return max(float(str(connect_timeout or 0)), 0.0)
+    except ValueError:
+        pass
+    raise InvalidOption("connect_timeout must be a number of seconds", option="url")
 
 
 class _Blocking(psycopg.Connection[Any]):
@@ -182,6 +204,7 @@ def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bo
     )
 
 
+_LATE: Final = "it took too long"
 _REASONS: Final = (
     ("authentication failed", "the user or the password is wrong"),
     ("no password supplied", "the server wants a password"),
@@ -194,7 +217,7 @@ _REASONS: Final = (
     ("session is read-only", "the server only reads"),
     ("refused", "nothing listens there"),
     ("No such file", "there is no such socket"),
-    ("timeout", "it took too long"),
+    ("timeout", _LATE),
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
     ("SSL", "the two do not agree on TLS"),
@@ -203,12 +226,20 @@ _REASONS: Final = (
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
 
 
-def _unconnected(error: psycopg.Error) -> StorageError:
+def _reason(error: Exception) -> str:
     told = str(error)
-    reason = next((reason for words, reason in _REASONS if words in told), type(error).__name__)
+    return next((reason for words, reason in _REASONS if words in told), type(error).__name__)
+
+
+def _unconnected(*reasons: str) -> StorageError:
+    reason = ", ".join(dict.fromkeys(reasons))
     return DecisionHistoryStorageFailed(
         f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
+
+
+def _late_to_connect() -> StorageError:
+    return _unconnected(_LATE)
 
 
 class _Idle:
@@ -239,6 +270,37 @@ class _Lines:
         self._process = os.getpid()
         self._closed = False
 
+    async def _connect(self, until: float) -> Any:
+        """
+        Return a connection to the first host that takes one and has been greeted.
+
+        Raises:
+            DecisionHistoryStorageFailed: none did before `until`, by the monotonic clock; nothing was sent.
+        """
+        reasons: list[str] = []
+        attempts: Sequence[dict[str, Any]] = ()
+        try:
+            attempts = await self._attempts()
+        except psycopg.Error as error:
+            reasons.append(_reason(error))
+        for number, attempt in enumerate(attempts):
+            seconds = self._address.share(until - time.monotonic(), len(attempts) - number)
+            try:
+                return await self._reached(conninfo.make_conninfo("", **attempt), seconds)
+            except (psycopg.Error, TimeoutError) as error:
+                if getattr(error, "sqlstate", None) is not None:
+                    raise  # it has answered
+                reasons.append(_LATE if isinstance(error, TimeoutError) else _reason(error))
+        raise _unconnected(*reasons)
+
+    @abstractmethod
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        """Return how each address of each host is reached."""
+
+    @abstractmethod
+    async def _reached(self, text: str, seconds: float) -> Any:
+        """Return a connection that has been greeted, all within so many seconds."""
+
     def _give_back(self, idle: _Idle, connection: Any) -> None:
         if self._closed:
             connection.pgconn.finish()
@@ -251,16 +313,17 @@ class _Lines:
         if self._closed:
             raise StoreClosed("the store is closed")
 
-    def _late(self, *, sent: bool) -> Exception:
+    def _late_for_a_place(self) -> StorageError:
         seconds = self._address.seconds
-        if sent:
-            return DecisionHistoryStorageFailed(
-                f"the server gave no answer within {seconds:g} seconds, and the connection was closed; whether the "
-                "write is there is unknown: ask for its receipt",
-                problem="deadline",
-            )
         return DecisionHistoryStorageLocked(
             f"none of {self._size} connections was free within {seconds:g} seconds; nothing was sent", seconds=seconds
+        )
+
+    def _late_to_answer(self) -> StorageError:
+        return DecisionHistoryStorageFailed(
+            f"the server gave no answer within {self._address.seconds:g} seconds, and the connection was closed; "
+            "whether the write is there is unknown: ask for its receipt",
+            problem="deadline",
         )
 
 
@@ -276,7 +339,7 @@ class BlockingLines(_Lines):
         self._check_open()
         until = time.monotonic() + self._address.seconds
         if not self._idle.places.acquire(timeout=self._address.seconds):
-            raise self._late(sent=False)
+            raise self._late_for_a_place()
         try:
             connection = self._idle.take() or await self._connect(until)
             try:
@@ -285,23 +348,27 @@ class BlockingLines(_Lines):
             except BaseException as error:
                 if _is_clean(connection, error):
                     self._give_back(self._idle, connection)
-                else:
-                    connection.pgconn.finish()
-                    if isinstance(error, psycopg.Error) and time.monotonic() >= until:
-                        raise self._late(sent=True) from None
-                raise
-            self._give_back(self._idle, connection)
-            return result
+                    raise
+                connection.pgconn.finish()
+                if not isinstance(error, psycopg.Error) or time.monotonic() < until:
+                    raise
+            else:
+                self._give_back(self._idle, connection)
+                return result
         finally:
             self._idle.places.release()
+        raise self._late_to_answer()
 
-    async def _connect(self, until: float) -> _Blocking:
-        try:
-            connection = _Blocking.connect(self._address.text, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            raise _unconnected(error) from None
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        # A name is looked up by the system, which has time limits of its own.
+        return conninfo.conninfo_attempts(self._address.options)
+
+    async def _reached(self, text: str, seconds: float) -> _Blocking:
+        until = time.monotonic() + seconds
+        connection = _Blocking(waiting.wait_conn(generators.connect(text), interval=_INTERVAL, timeout=seconds))
         try:
             connection.until = until
+            connection.autocommit, connection.prepare_threshold = True, None
             await self._greet(connection)
         except BaseException:
             connection.pgconn.finish()
@@ -338,14 +405,14 @@ class AsynchronousLines(_Lines):
         """See `Lines.lend`."""
         self._check_open()
         idle = self._of_this_loop()
-        sent = False
+        until = time.monotonic() + self._address.seconds
+        late = self._late_for_a_place
         try:
             async with asyncio.timeout(self._address.seconds), idle.places:
-                connection = idle.take()
-                if connection is None:
-                    connection = await self._connect()
+                late = _late_to_connect
+                connection = idle.take() or await self._connect(until)
+                late = self._late_to_answer
                 try:
-                    sent = True
                     result = await work(connection)
                 except BaseException as error:
                     if _is_clean(connection, error):
@@ -356,19 +423,24 @@ class AsynchronousLines(_Lines):
                 self._give_back(idle, connection)
                 return result
         except TimeoutError:
-            raise self._late(sent=sent) from None
+            pass
+        raise late()
 
-    async def _connect(self) -> _Asynchronous:
-        try:
-            connection = await _Asynchronous.connect(self._address.text, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            raise _unconnected(error) from None
-        try:
-            await self._greet(connection)
-        except BaseException:
-            connection.pgconn.finish()
-            raise
-        return connection
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        return await conninfo.conninfo_attempts_async(self._address.options)
+
+    async def _reached(self, text: str, seconds: float) -> _Asynchronous:
+        async with asyncio.timeout(seconds):
+            made = await waiting.wait_conn_async(generators.connect(text), interval=_INTERVAL, timeout=seconds)
+            connection = _Asynchronous(made)
+            try:
+                await connection.set_autocommit(True)
+                connection.prepare_threshold = None
+                await self._greet(connection)
+            except BaseException:
+                connection.pgconn.finish()
+                raise
+            return connection
 
     async def close(self) -> None:
         """See `Lines.close`."""

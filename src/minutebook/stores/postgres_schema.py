@@ -349,16 +349,17 @@ $$
 CREATE_NAMES: Final = Statement("""
 CREATE FUNCTION {schema}.names(
     p_nonce bigint, p_clock bigint, p_space bytea, p_after bytea, p_rows bigint, p_ttl bigint,
-    OUT nonce bigint, OUT o_names bytea[], OUT o_headers bytea[]
+    OUT nonce bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l_oldest bigint := {schema}.present(p_clock) - p_ttl;
 BEGIN
     nonce := p_nonce;
-    SELECT array_agg(c.conversation ORDER BY c.conversation), array_agg(c.header ORDER BY c.conversation)
-    INTO o_names, o_headers
+    SELECT array_agg(c.conversation ORDER BY c.conversation), array_agg(c.header ORDER BY c.conversation),
+           array_agg(c.stamp ORDER BY c.conversation)
+    INTO o_names, o_headers, o_stamps
     FROM (
-        SELECT i.conversation, i.header FROM {schema}.conversation AS i
+        SELECT i.conversation, i.header, i.stamp FROM {schema}.conversation AS i
         WHERE i.namespace = p_space AND i.conversation > p_after
           AND (i.reserved OR p_ttl IS NULL OR i.touched >= l_oldest)
         ORDER BY i.conversation LIMIT p_rows
@@ -371,7 +372,8 @@ $$
 CREATE_STALE: Final = Statement("""
 CREATE FUNCTION {schema}.stale(
     p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint, p_rows bigint,
-    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
+    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[],
+    OUT o_touched bigint[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l_oldest bigint;
@@ -381,8 +383,9 @@ BEGIN
     l_oldest := o_now - p_ttl;
     SELECT array_agg(c.conversation ORDER BY c.touched, c.conversation),
            array_agg(c.header ORDER BY c.touched, c.conversation),
-           array_agg(c.stamp ORDER BY c.touched, c.conversation)
-    INTO o_names, o_headers, o_stamps
+           array_agg(c.stamp ORDER BY c.touched, c.conversation),
+           array_agg(c.touched ORDER BY c.touched, c.conversation)
+    INTO o_names, o_headers, o_stamps, o_touched
     FROM (
         (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i

@@ -30,9 +30,18 @@ from minutebook.model.entries import damaged, pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import redis_scripts as lua
-from minutebook.stores.packed import STAMP_BYTES, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.packed import (
+    STAMP_BYTES,
+    look_of,
+    pack_header,
+    pack_receipt,
+    read_header,
+    stamp_of,
+    unpack_id,
+    unpack_receipt,
+)
 from minutebook.stores.redis_wire import Wire, foreign
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ _KNOWN_NAMESPACES: Final = 4096
 _SCANNED: Final = 10_000
 """How many ids one script looks at: about ten milliseconds in which its server does nothing else (promise I-31)."""
 _LAST: Final = 2**53
+_APART: Final = "a conversation's keys do not belong together; restore a backup"
 MOST_ENTRIES: Final = 1_000_000
 """In one write, as in an import; a server reads at most 1,048,576 arguments, and closes the connection at one more."""
 
@@ -83,8 +93,8 @@ class RedisRemote:
 
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
-        now, head, found = await self._ask(lua.LOOK, key, receipt)
-        return _look(now, head, found)
+        now, head, found, damaged = await self._ask(lua.LOOK, key, receipt)
+        return _look(now, head, found, damaged=bool(damaged))
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
@@ -99,7 +109,8 @@ class RedisRemote:
                 problem="too_large",
             )
         # A server without memory still takes what grows nothing: marks, releases, deletions.
-        script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
+        grows = change.header is not None and (change.grown > 0 or not change.expected)
+        script = lua.WRITE if grows else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""
         answer = await self._ask(script, key, *_written(change, packed, bounds, tail), writes=True)
         return _outcome(answer, change.header, packed)
@@ -128,7 +139,8 @@ class RedisRemote:
         while heads and len(found) < rows:
             name, number = heads[0]
             with named_in_listing(ConversationKey(namespace, name), len(found)):
-                found.append((name, _header(streams[number].pop())))
+                stamp, packed = _parts(streams[number].pop())
+                found.append((name, read_header(packed, stamp)))
             following = await streams[number].name()
             if following is None:
                 heapq.heappop(heads)
@@ -143,8 +155,9 @@ class RedisRemote:
         begun = next(self._sweeps)
         for bucket in range(begun, begun + buckets):
             place = (namespace, buckets, bucket % buckets)
-            now, ids = await self._run(lua.STALE, place, ttl_ms, rows - len(found))
-            found += [(name.decode(), _look(now, head)) for name, head in _pairs(ids)]
+            now, gone, ids = await self._run(lua.STALE, place, ttl_ms, rows - len(found))
+            looks = [(unpack_id(name), _look(now, head, damaged=not head)) for name, head in _pairs(ids)]
+            found += [(name, look) for number, (name, look) in enumerate(looks) if number < gone or not look.damage]
             if len(found) >= rows:
                 break
         return found
@@ -208,7 +221,7 @@ class RedisRemote:
                 f"the namespace was written in schema {answer[2]}, this library knows {lua.SCHEMA}; nothing was changed"
             )
         if word == b"damaged":
-            raise DecisionHistoryCorrupt("a conversation's keys do not belong together; restore a backup")
+            raise DecisionHistoryCorrupt(_APART)
         return answer if told else answer[1:]
 
     async def _laid_out(self, namespace: str, *, writes: bool = False, guess: bool = True) -> int:
@@ -228,6 +241,8 @@ class RedisRemote:
 
     def _note(self, namespace: str, buckets: int) -> None:
         """Remember how many buckets a namespace has, if this store can go on with so many."""
+        if buckets not in (1, BUCKETS):
+            raise DecisionHistoryCorrupt("a namespace's layout is not what was written; restore a backup")
         if buckets != 1 and self._bounded:
             raise InvalidOption(
                 f"the namespace was begun without bounds and is spread over {buckets} buckets, where conversations "
@@ -261,7 +276,7 @@ class _Stream:
             )
             _, self._ended, self._after, found = answer
             self._ready = [*_pairs(found)][::-1]
-        return self._ready[-1][0].decode() if self._ready else None
+        return unpack_id(self._ready[-1][0]) if self._ready else None
 
     def pop(self) -> bytes:
         """Return the header of the id that `name` told, and go on behind it."""
@@ -279,7 +294,7 @@ def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | No
     yield change.wall
     yield _SIZE.pack(header.bytes) + stamp_of(packed) + packed if header is not None else b""
     yield "" if header is None or header.token else header.touched
-    yield change.grown
+    yield "" if change.damaged else change.grown
     yield bounds.max_sessions or ""
     yield bounds.max_bytes or ""
     yield receipt.idempotency.encode() if receipt else b""
@@ -288,7 +303,7 @@ def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | No
     yield change.entries[0].seq - 1 if change.entries else 0
     yield header.cut.seq if header is not None else 0
     yield from (tail.rows, tail.messages, tail.size) if tail is not None else (0, 0, 0)
-    yield DRIFT_MS
+    yield change.drift
     yield header.entries if header is not None else 0
     yield len(change.earlier)
     for earlier in change.earlier:
@@ -311,18 +326,16 @@ def _outcome(answer: list[Any], header: Header | None, packed: bytes) -> Written
     return Written(refused=refused, look=_look(now, head), conversations=conversations, bytes=size)
 
 
-def _look(now: int, head: bytes, receipt: bytes = b"") -> Look:
-    found = unpack_receipt(receipt) if receipt else None
-    if not head:
-        return Look(now=now, receipt=found)
-    return Look(now=now, header=_header(head), stamp=head[_SIZE.size : _SIZE.size + STAMP_BYTES], receipt=found)
+def _look(now: int, head: bytes, receipt: bytes = b"", *, damaged: bool = False) -> Look:
+    stamp, packed = _parts(head)
+    if damaged:
+        return Look(now=now, stamp=stamp, damage=_APART)
+    return look_of(now, packed if head else None, stamp, receipt)
 
 
-def _header(head: bytes) -> Header:
-    packed = head[_SIZE.size + STAMP_BYTES :]
-    if stamp_of(packed) != head[_SIZE.size : _SIZE.size + STAMP_BYTES]:
-        raise DecisionHistoryCorrupt("a conversation's header is not what was written; restore a backup")
-    return unpack_header(packed)
+def _parts(head: bytes) -> tuple[bytes, bytes]:
+    """Return the stamp and the packed header of a bucket's entry; less than there should be where it is damaged."""
+    return head[_SIZE.size : _SIZE.size + STAMP_BYTES], head[_SIZE.size + STAMP_BYTES :]
 
 
 def _entries(rows: Sequence[bytes], start: int, step: int) -> list[Entry]:

@@ -76,12 +76,15 @@ local id = ARGV[3]
 local head = redis.call('HGET', KEYS[2], id)
 local stamp = head and string.sub(head, 9, 24) or ''
 local log = redis.call('HMGET', KEYS[5], 'stamp', 'newest', 'cut', 'id')
-if head then
-  if log[1] ~= stamp or log[4] ~= id then return {nonce, 'damaged', now} end
-elseif redis.call('EXISTS', KEYS[5]) == 1 then
-  return {nonce, 'foreign', now}
-end
-local newest, cut = tonumber(log[2] or 0), tonumber(log[3] or 0)
+local indexed, free = redis.call('ZSCORE', KEYS[3], id), redis.call('ZSCORE', KEYS[4], id)
+if log[4] ~= id and not head and redis.call('EXISTS', KEYS[5]) == 1 then return {nonce, 'foreign', now} end
+local damaged
+if head then damaged = log[1] ~= stamp or log[4] ~= id else damaged = indexed or free or log[4] end
+local newest, cut = tonumber(log[2] or 0) or 0, tonumber(log[3] or 0) or 0
+"""
+
+_SOUND = """
+if damaged then return {nonce, 'damaged', now} end
 """
 
 _PAGE = """
@@ -90,7 +93,7 @@ local function page(from, to, step, rows, messages, size)
   for seq = from, to, step do
     if rows <= 0 or messages < 0 or size < 0 then break end
     local entry = redis.call('HGET', KEYS[5], string.format('e%.0f', seq)) or ''
-    if entry ~= '' then
+    if #entry >= 16 then
       local counted, long = struct.unpack('>I8I8', entry)
       messages, size = messages - counted, size - long
     end
@@ -109,7 +112,7 @@ end
 """
 
 _LOOK = """
-return {nonce, 'ok', now, head or '', receipt(ARGV[4])}
+return {nonce, 'ok', now, head or '', receipt(ARGV[4]), damaged and 1 or 0}
 """
 
 _READ = """
@@ -132,34 +135,46 @@ end
 return {nonce, 'ok', now, head or '', found}
 """
 
+# A size beyond `most` is none: the part of a whole that was counted before.
+_RECOUNT = """
+local function recount(most)
+  local sum = 0
+  for _, value in ipairs(redis.call('HVALS', KEYS[2])) do
+    local size = #value >= 24 and struct.unpack('>I8', value) or 0
+    if size <= most then sum = sum + size end
+  end
+  return sum
+end
+"""
+
 _WRITE = """
 local value, idle, grown = ARGV[6], ARGV[7], tonumber(ARGV[8])
 local name, version, after = ARGV[11], ARGV[12], tonumber(ARGV[14])
-local indexed, free = redis.call('ZSCORE', KEYS[3], id), redis.call('ZSCORE', KEYS[4], id)
-if (indexed and true or false) ~= (head and true or false) or (free and not head) then
-  return {nonce, 'damaged', now}
-end
+damaged = damaged or (head and not indexed)
+if damaged and value ~= '' then return {nonce, 'damaged', now} end
 if stamp ~= ARGV[4] or math.abs(now - tonumber(ARGV[5])) > tonumber(ARGV[19])
   or (name ~= '' and redis.call('HEXISTS', KEYS[5], 'r' .. name) == 1) then
   return {nonce, 'stale', now, head or '', receipt(name)}
 end
-local sessions, bytes = redis.call('ZCARD', KEYS[3]) + (head and 0 or 1), tonumber(meta[3] or 0) + grown
+local counted = tonumber(meta[3] or 0) or recount(math.huge)
+local sessions, bytes = redis.call('ZCARD', KEYS[3]) + (head and 0 or 1), counted + (grown or 0)
 if (not head and ARGV[9] ~= '' and sessions > tonumber(ARGV[9]))
-  or (grown > 0 and ARGV[10] ~= '' and bytes > tonumber(ARGV[10])) then
+  or (bytes > counted and ARGV[10] ~= '' and bytes > tonumber(ARGV[10])) then
   return {nonce, 'full', now, head or '', sessions, bytes}
 end
-local tail = page(newest, cut + 1, -1, tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]))
-local answer = {nonce, 'ok', now, newest, tail}
 if value == '' then
-  if not head then return answer end
+  if not head and not damaged then return {nonce, 'ok', now, newest, {}} end
   redis.call('UNLINK', KEYS[5])
   redis.call('HDEL', KEYS[2], id)
   redis.call('ZREM', KEYS[3], id)
   redis.call('ZREM', KEYS[4], id)
+  if not grown then bytes = recount(counted) end
   redis.call('HSET', KEYS[1], 'bytes', string.format('%.0f', bytes))
   if buckets == '1' and redis.call('EXISTS', KEYS[3]) == 0 then redis.call('UNLINK', KEYS[1]) end
-  return answer
+  return {nonce, 'ok', now, newest, {}}
 end
+local tail = page(newest, cut + 1, -1, tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]))
+local answer = {nonce, 'ok', now, newest, tail}
 redis.call('HSET', KEYS[1], 'schema', SCHEMA, 'buckets', buckets, 'bytes', string.format('%.0f', bytes))
 redis.call('HSET', KEYS[2], id, value)
 if not head then redis.call('ZADD', KEYS[3], 0, id) end
@@ -212,13 +227,14 @@ local function add(ids)
 end
 local expired = string.format('(%.0f', now - tonumber(ARGV[3]))
 add(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', expired, 'LIMIT', 0, rows))
-add(redis.call('ZRANGEBYSCORE', KEYS[4], string.format('(%.0f', now), '+inf', 'LIMIT', 0, rows - #found / 2))
-return {nonce, 'ok', now, found}
+local gone = #found / 2
+add(redis.call('ZRANGEBYSCORE', KEYS[4], string.format('(%.0f', now), '+inf', 'LIMIT', 0, rows - gone))
+return {nonce, 'ok', now, gone, found}
 """
 
 _TOTALS = """
 local all, unheld = redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4])
-local bytes, gone, size, ids = tonumber(meta[3] or 0), 0, 0, {}
+local bytes, gone, size, ids = tonumber(meta[3] or 0) or recount(math.huge), 0, 0, {}
 if ARGV[3] ~= '' then
   local expired = string.format('(%.0f', now - tonumber(ARGV[3]))
   gone = redis.call('ZCOUNT', KEYS[4], '-inf', expired)
@@ -226,7 +242,7 @@ if ARGV[3] ~= '' then
 end
 for _, id in ipairs(ids) do
   local head = redis.call('HGET', KEYS[2], id)
-  if head then size = size + struct.unpack('>I8', head) end
+  if head and #head >= 24 then size = size + struct.unpack('>I8', head) end
 end
 return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, #ids}
 """
@@ -255,18 +271,18 @@ def script(flags: str, keys: int, *parts: str) -> Script:
 
 _READS = " flags=no-writes"
 _EMPTIES = " flags=allow-oom"
-_WRITES = (_BUCKET, _CONVERSATION, _PAGE, _RECEIPT, _WRITE)
+_WRITES = (_BUCKET, _CONVERSATION, _PAGE, _RECEIPT, _RECOUNT, _WRITE)
 
 LOOK: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _RECEIPT, _LOOK)
-PAGE: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _PAGE, _READ)
-RECEIPTS: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _RECEIPTS)
+PAGE: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _PAGE, _READ)
+RECEIPTS: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _RECEIPTS)
 WRITE: Final = script("", 5, *_WRITES)
 """A change that needs room."""
 WRITE_WITHIN: Final = script(_EMPTIES, 5, *_WRITES)
 """A change that grows nothing: a full server takes it."""
 NAMES: Final = script(_READS, 4, _BUCKET, _NAMES)
 STALE: Final = script(_READS, 4, _BUCKET, _STALE)
-TOTALS: Final = script(_READS, 4, _BUCKET, _TOTALS)
+TOTALS: Final = script(_READS, 4, _BUCKET, _RECOUNT, _TOTALS)
 LAYOUT: Final = script("", 1, _LAYOUT)
 """How many buckets a namespace has; with '1' as third argument one that has none gets as many as the second says."""
 LAYOUT_SEEN: Final = script(_READS, 1, _LAYOUT)
