@@ -920,6 +920,21 @@ def test_b2_socket_in_the_file_system() -> None:
         ("protocol", {"client_options": {"protocol": 3}}),
         ("socket_timeout", {"url": "redis://a?socket_timeout=3"}),
         ("max_sessions", {"max_sessions": 0}),
+        *(("url", {"url": f"redis://a{path}"}) for path in ("/1x", "/abc", "/0/1", "/-1", "/0/", "/ 1", "/0#x", "/١")),
+        *(
+            ("url", {"url": f"redis://a?{query}"})
+            for query in ("db=x", "db=-1", "db", "db=", "db=1&db=2", "host=b", "x")
+        ),
+        ("url", {"url": "redis://a/1?db=1"}),
+        ("url", {"url": "unix://run/redis.sock"}),
+        ("db", {"client_options": {"db": "x"}}),
+        ("db", {"url": "redis://a/1", "client_options": {"db": 2}}),
+        ("client_options", {"client_options": {"nonsense": 1}}),
+        ("client_options", {"url": "redis://a?nonsense=1"}),
+        ("client_options", {"url": "rediss+cluster://a,b?nonsense=1"}),
+        ("timeout", {"url": "redis://a?timeout=0"}),
+        ("timeout", {"url": "redis://a?timeout=soon"}),
+        ("timeout", {"url": "redis://a?timeout=3", "timeout": 4}),
     ],
 )
 def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
@@ -929,6 +944,33 @@ def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str,
         with pytest.raises(InvalidOption) as refused:
             face.RedisStore(**({"url": "redis://127.0.0.1:1", "namespace": "lab"} | given))
         assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("url", "database", "timeout"),
+    [
+        ("redis://a", 0, 5.0),
+        ("redis://a/", 0, 5.0),
+        ("redis://a:1/3", 3, 5.0),
+        ("redis://a?db=3&timeout=0.25", 3, 0.25),
+        ("redis+cluster://a,b:2?timeout=30", 0, 30.0),
+        ("unix:///run/redis.sock?db=2", 2, 5.0),
+        ("rediss://me:p%23w%2F@a/7?timeout=30&ssl_ca_certs=/etc/a%20b.pem", 7, 30.0),
+    ],
+)
+def test_a8_url_says_the_database_and_the_time(url: str, database: int, timeout: float) -> None:
+    """A URL's number and its timeout are what is taken, whatever else stands there (A8)."""
+    read = address(url, timeout=None)
+    assert (read.database, read.timeout) == (database, timeout)
+    if "ssl" in url:
+        assert (read.connect["password"], read.connect["ssl_ca_certs"]) == ("p#w/", "/etc/a b.pem")
+
+
+def test_a8_database_that_a_server_does_not_have_is_named(server: Server) -> None:
+    """`/99` on a server of 16 databases is refused at the first call, with its number and the setting (A8)."""
+    refused = unfit(f"{server.url}/99")
+    assert refused.problem == "database"
+    assert "no database 99" in str(refused)
 
 
 def test_b2_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -413,6 +413,7 @@ def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any, second
         return kind(**options)
     except (TypeError, ValueError, RedisError):
         refused = InvalidOption(
-            "redis-py takes no connection of these options; see client_options", option="client_options"
+            "redis-py takes no connection of these options; see client_options and what the URL says behind ?",
+            option="client_options",
         )
     raise refused

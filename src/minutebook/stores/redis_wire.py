@@ -347,6 +347,11 @@ def unsent_refusal(unsent: BaseException, address: Address) -> StorageError:
             problem="connection",
         )
     if isinstance(error, ResponseError):
+        if "DB index" in str(error):
+            return DecisionHistoryStorageUnsafe(
+                f"the server has no database {address.database}; give another number, or raise its setting databases",
+                problem="database",
+            )
         return refusal(error, writes=False)
     return DecisionHistoryStorageFailed(
         f"no connection to the server ({type(error).__name__}); nothing was sent", problem="connection"
@@ -387,10 +392,6 @@ def _answered(error: ResponseError) -> StorageError:
     words = _words(error)
     if "WRONGTYPE" in str(error) or words == "WRONGTYPE":
         return foreign()
-    if "DB index" in str(error):
-        return DecisionHistoryStorageUnsafe(
-            "the server has no database of the URL's number; see its setting `databases`", problem="database"
-        )
     code = re.match(r"[A-Z]{3,20}\b", words)
     told = code[0] if code else type(error).__name__
     return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
