@@ -292,19 +292,6 @@ def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
     assert len(drive(samples.entries(store, KEY))) == 2
 
 
-def test_i04_more_entries_than_a_server_takes_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of more entries than fit in one request is refused by name before anything is sent (I-4)."""
-    monkeypatch.setattr("minutebook.stores.redis.MOST_ENTRIES", 2)
-    store = journal(server.url)
-    drive(append(store, KEY, "one", say("x")))
-    before = content(server)
-    with pytest.raises(DecisionHistoryStorageFailed) as refused:
-        drive(append(store, KEY, "two", *[say("y")] * 3))
-    assert refused.value.problem == "too_large"
-    assert content(server) == before
-    drive(append(store, KEY, "two", *[say("y")] * 2))
-
-
 def test_bad_input_100_scripts_that_a_server_forgot_come_along_again(server: Server) -> None:
     """After SCRIPT FLUSH and after a restart every method goes on (100)."""
     store = journal(server.url, StoreBounds(ttl_ms=10**9))
