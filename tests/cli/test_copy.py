@@ -540,6 +540,47 @@ def test_b10_every_command_works_on_every_store_by_its_url(anywhere: Path) -> No
     assert whole_copies(folder) == {"one"}
 
 
+READING = ("list", "show", "verify", "stats", "doctor", "export")
+
+
+def _read(command: str, place: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that only reads, of one conversation where it takes one."""
+    one = {"show": ("one",), "export": ("one", str(folder / f"{command}.jsonl"))}.get(command, ())
+    told = run(command, *one, "--store", place, "--namespace", NAMESPACE)
+    assert "Traceback" not in told.stderr
+    return told
+
+
+@pytest.mark.parametrize("command", READING)
+def test_i25_a_command_that_reads_makes_nothing_in_an_empty_database(command: str, folder: Path) -> None:
+    """I-25: no schema is there afterwards, whatever the command says of it."""
+    place = _database(folder)
+    _read(command, place, folder)
+    asked = "SELECT nspname FROM pg_namespace WHERE nspname = 'minutebook'"
+    assert postgres.shared().ask(asked, database=place.rpartition("/")[2]) == []
+
+
+def test_i25_a_role_that_may_only_read_has_every_command_that_reads(folder: Path) -> None:
+    """I-25: with USAGE and SELECT alone it lists, shows, verifies, exports and copies; to write it is refused."""
+    place, server = _database(folder), postgres.shared()
+    database = place.rpartition("/")[2]
+    role = database.replace("c", "r", 1)
+    converse(folder / "a", "one", "two")
+    assert run("copy", url(folder / "a"), place, "--namespace", NAMESPACE).returncode == 0
+    server.ask(f"CREATE ROLE {role} LOGIN PASSWORD '{postgres.PASSWORD}'")
+    for grant in ("USAGE ON SCHEMA minutebook", "SELECT ON ALL TABLES IN SCHEMA minutebook"):
+        server.ask(f"GRANT {grant} TO {role}", database=database)
+    reader = server.url(database, user=role)
+    for command in READING:
+        assert _read(command, reader, folder).returncode == 0, command
+    assert run("copy", reader, url(folder / "b"), "--create", "--namespace", NAMESPACE).returncode == 0
+    assert whole_copies(folder) == {"one", "two"}
+    told = run("delete", "one", "--yes", "--store", reader, "--namespace", NAMESPACE)
+    assert (told.returncode, "GRANT" in told.stderr) == (3, True), told.stderr
+    server.ask(f"DROP OWNED BY {role}", database=database)
+    server.ask(f"DROP ROLE {role}")
+
+
 def test_b10_every_command_refuses_a_scheme_of_no_store_alike() -> None:
     """B10, I-37: by its name alone, with what there is, and exit code 2."""
     strange = ("--store", "oracle://me:hunter2@host/db", "--namespace", NAMESPACE)

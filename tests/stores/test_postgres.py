@@ -24,6 +24,7 @@ from tests.stores.labs import chat, in_threads, said
 import minutebook
 import minutebook.sync
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
@@ -36,10 +37,11 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
-from minutebook.ports import Journal
+from minutebook.ports import Journal, Totals
+from minutebook.stores.journal import JournalStore
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
-from minutebook.testing.conformance.samples import KEY, append, entries, say
+from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 STARTS = budget(2, 20)
@@ -65,6 +67,11 @@ def role() -> Iterator[str]:
 def as_role(name: str, role: str, **options: Any) -> Any:
     """Return a blocking journal of a lab, opened as a role."""
     return postgres_lab.journal(name, url=postgres.shared().url(user=role), blocking=True, **options)
+
+
+def run(blocking: bool, story: Any) -> Any:
+    """Run a story in a loop of its own, or where nothing suspends."""
+    return drive(story) if blocking else asyncio.run(story)
 
 
 # --- stores by name --------------------------------------------------------------------------------------------------
@@ -175,17 +182,65 @@ def test_bad_input_107_a_role_without_rights_is_told_what_it_needs(name: str, ro
     """Without the right to make a schema, or to use it or its tables, the refusal says which GRANT (107)."""
     server, schema = postgres.shared(), postgres_lab.schema_of(name)
     with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT CREATE ON DATABASE"):
-        drive(as_role(name, role).header(KEY))
+        drive(append(as_role(name, role), KEY, "one", say("q")))
     drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
     for grant in (f"USAGE ON SCHEMA {schema}", f"SELECT, INSERT ON ALL TABLES IN SCHEMA {schema}"):
         with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT USAGE ON SCHEMA") as refused:
             drive(as_role(name, role).header(KEY))
         assert refused.value.problem == "rights"
         server.ask(f"GRANT {grant} TO {role}")
+    with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT USAGE ON SCHEMA"):
+        drive(append(as_role(name, role), KEY, "two", say("r")))
     server.ask(f"GRANT UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
     journal = as_role(name, role)
     drive(append(journal, KEY, "two", say("r")))
     assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i25_what_only_reads_makes_nothing(blocking: bool, name: str) -> None:
+    """In an empty database every reading call finds nothing and leaves nothing; the first write makes the tables."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, StoreBounds(ttl_ms=60_000), blocking=blocking)
+        assert await journal.header(KEY) is None
+        assert await journal.newest(KEY, 9, EVERYTHING) == await journal.oldest(KEY, 0, EVERYTHING) == ()
+        assert await journal.receipts(KEY, 0, 9) == await journal.list("suite", "", 9) == ()
+        assert await journal.receipt(KEY, "one") is None
+        assert await journal.totals("suite") == Totals(conversations=0, bytes=0, reserved=0, expired=0)
+        assert server.ask("SELECT nspname FROM pg_namespace WHERE nspname = %s", (schema,)) == []
+        with pytest.raises(DecisionHistoryAbsent):
+            await journal.delete(KEY)
+        await append(journal, KEY, "one", say("q"))
+        assert len(await entries(journal, KEY)) == 1
+        await journal.close()
+
+    run(blocking, story())
+
+
+def test_i25_a_role_that_may_only_read_reads_everything(name: str, role: str) -> None:
+    """With USAGE and SELECT alone: a listing, pages, receipts, counts and proofs, also beside what has expired."""
+    server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
+    writer = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000), clock, blocking=True)
+    drive(append(writer, ConversationKey("suite", "old"), "one", say("q")))
+    clock.advance(1_001)
+    drive(append(writer, KEY, "one", say("q")))
+    drive(append(writer, ConversationKey("suite", "held"), "one", say("q")))
+    drive(writer.close())
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    journal = as_role(name, role, bounds=StoreBounds(ttl_ms=1_000), clock=clock)
+    store = JournalStore(journal, namespace="suite")
+    assert [each.key.id for each in drive(store.list())] == [KEY.id, "held"]
+    assert drive(journal.header(ConversationKey("suite", "old"))) is None
+    assert drive(store.verify(KEY, receipt=drive(journal.receipt(KEY, "one")))).version == 1
+    assert len(drive(entries(journal, KEY))) == 1
+    assert drive(store.totals()).conversations == 2
+    with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+        drive(append(journal, KEY, "two", say("r")))
+    assert refused.value.problem == "rights"
     drive(journal.close())
 
 
@@ -296,8 +351,9 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
     server.ask(f"CREATE SCHEMA {schema}")
     server.ask(f"CREATE TABLE {schema}.receipt (mine text)")
     journal = postgres_lab.journal(name, blocking=True)
+    assert drive(journal.header(KEY)) is None
     with pytest.raises(MinutebookError):
-        drive(journal.header(KEY))
+        drive(append(journal, KEY, "one", say("q")))
     assert server.ask("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)) == [
         ("receipt",)
     ]
@@ -308,6 +364,63 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
         drive(postgres_lab.journal(name, blocking=True).header(KEY))
     assert (refused.value.found, refused.value.supported) == (7, 1)
     assert len(drive(entries(journal, KEY))) == 1
+
+
+def test_i40_a_store_that_is_open_while_the_schema_is_renewed_stops(name: str) -> None:
+    """Each new connection looks at the version again: a rolling upgrade ends the old version's writes (I-40)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, url=server.url() + f"?application_name={schema}", blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+
+    def cut() -> None:
+        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (schema,))
+        gone = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s"
+        postgres.until(lambda: server.ask(gone, (schema,)) == [], "its connection is gone")
+
+    server.ask(f"UPDATE {schema}.version SET version = 2")
+    cut()
+    for call in (append(journal, KEY, "two", say("r")), journal.header(KEY)):
+        with pytest.raises(DecisionHistorySchemaUnsupported) as refused:
+            drive(call)
+        assert (refused.value.found, refused.value.supported) == (2, 1)
+    server.ask(f"UPDATE {schema}.version SET version = 1")
+    drive(append(journal, KEY, "two", say("r")))
+    server.ask(f"DROP SCHEMA {schema} CASCADE")
+    cut()
+    with pytest.raises(DecisionHistorySchemaUnsupported, match="not there any more"):
+        drive(append(journal, KEY, "three", say("r")))
+    drive(journal.close())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("version text", "('x')"),
+        ("version text", "('-1')"),
+        ("version int", ""),
+        ("version int", "(NULL)"),
+        ("version int", "(1), (2)"),
+        ("version int", "(-1)"),
+        ("version int", "(0)"),
+        ("version float", "(1.5)"),
+        ("other int", "(1)"),
+    ],
+    ids=str,
+)
+def test_bad_input_102_a_table_of_versions_that_is_not_ours_is_refused(columns: tuple[str, str], name: str) -> None:
+    """Whatever it holds, it is refused by name and left as it is, by what reads and by what writes (102, I-40)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    server.ask(f"CREATE SCHEMA {schema}")
+    server.ask(f"CREATE TABLE {schema}.version ({columns[0]})")
+    if columns[1]:
+        server.ask(f"INSERT INTO {schema}.version VALUES {columns[1]}")
+    before = server.ask(f"SELECT * FROM {schema}.version")
+    journal = postgres_lab.journal(name, blocking=True)
+    for call in (journal.header(KEY), append(journal, KEY, "one", say("q"))):
+        with pytest.raises(DecisionHistorySchemaUnsupported, match="nothing was changed"):
+            drive(call)
+    assert server.ask(f"SELECT * FROM {schema}.version") == before
+    drive(journal.close())
 
 
 # --- poolers ---------------------------------------------------------------------------------------------------------
@@ -452,11 +565,6 @@ def silent(hosts: int) -> Iterator[list[int]]:
             each.bind(("127.0.0.1", 0))
             each.listen(50)
         yield [each.getsockname()[1] for each in sockets]
-
-
-def run(blocking: bool, story: Any) -> Any:
-    """Run a story in a loop of its own, or where nothing suspends."""
-    return drive(story) if blocking else asyncio.run(story)
 
 
 def at_hosts(server: postgres.Server, *ports: int) -> str:

@@ -42,6 +42,8 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.stores import postgres_lines
 from minutebook.stores.postgres_lines import AsynchronousLines
+from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
+from minutebook.stores.postgres_statements import Statement
 from minutebook.testing import drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
@@ -166,9 +168,12 @@ def test_i01_i03_i12_bad_input_94_a_server_killed_in_commit(name: str, figure: C
 def test_i01_control_a_server_that_acknowledges_early_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the settings that are refused, the same kill loses what was acknowledged, and the harness says so (I-1)."""
     monkeypatch.setattr("minutebook.stores.postgres._check_server", lambda row: None)
+    blind = Statement("CREATE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE sql AS $$ SELECT '' $$")
+    statements = [blind if each is CREATE_UNSAFE else each for each in MIGRATIONS[0]]
+    monkeypatch.setattr("minutebook.stores.postgres.MIGRATIONS", (statements,))
     with postgres.single(synchronous_commit="off", wal_writer_delay="10s") as server:
         journal = postgres_lab.journal(name, server=server, blocking=True)
-        drive(journal.header(KEY))
+        drive(append(journal, KEY, "one", say("q")))
         server.ask("CHECKPOINT")
         writer = Writer(journal, "early")
         until(lambda: len(writer.acknowledged) > 50, "there are writes")
@@ -187,6 +192,56 @@ def test_bad_input_97_a_server_that_may_lose_what_it_wrote_is_refused(setting: s
         with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
             drive(journal.header(KEY))
         assert refused.value.problem == setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "safe"),
+    [
+        ("synchronous_commit", "off", False),
+        ("synchronous_commit", "local", True),
+        ("synchronous_commit", "remote_write", True),
+        ("fsync", "off", False),
+        ("full_page_writes", "off", False),
+    ],
+)
+def test_bad_input_97_a_setting_that_changes_under_an_open_store(
+    setting: str, value: str, safe: bool, name: str
+) -> None:
+    """What may lose what it acknowledges is refused by the very next write, and reads go on (97, I-1)."""
+    with postgres.single() as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        _set(server, setting, value)
+        if safe:
+            drive(append(journal, KEY, "two", say("r")))
+        else:
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(append(journal, KEY, "two", say("r")))
+            assert refused.value.problem == setting
+            assert len(drive(entries(journal, KEY))) == 1
+        _set(server, setting, "on")
+        drive(append(journal, KEY, "two", say("r")))
+        assert len(drive(entries(journal, KEY))) == 2
+        drive(journal.close())
+
+
+def test_bad_input_97_a_commit_that_is_only_local_is_refused_where_there_are_standbys(name: str) -> None:
+    """`synchronous_commit=local` gives up what `synchronous_standby_names` promises (97)."""
+    with postgres.single(synchronous_commit="local") as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        _set(server, "synchronous_standby_names", "standby")
+        for opened in (journal, postgres_lab.journal(name, server=server, blocking=True)):
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(append(opened, KEY, "two", say("r")))
+            assert refused.value.problem == "synchronous_commit"
+            drive(opened.close())
+
+
+def _set(server: Server, setting: str, value: str) -> None:
+    server.ask(f"ALTER SYSTEM SET {setting} = '{value}'")
+    server.ask("SELECT pg_reload_conf()")
+    until(lambda: server.ask(f"SHOW {setting}") == [(value,)], "the server has read it")
 
 
 # --- standbys --------------------------------------------------------------------------------------------------------
@@ -242,6 +297,39 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
         figure(f"{sum(len(writer.acknowledged) for writer in writers)} acknowledged before the primary died, 0 lost")
         drive(journal.close())
         drive(after.close())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i01_b2_a_wait_for_the_standby_that_was_broken_off_is_no_success(blocking: bool, name: str) -> None:
+    """An operator cancels the wait: the write is there and may not outlive a failover, so it is told as unknown."""
+    with postgres.single() as server:
+
+        def cancelled(done: threading.Event) -> None:
+            waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while not done.wait(0.05):
+                server.ask(waiting)
+
+        async def story() -> None:
+            journal = postgres_lab.journal(name, server=server, blocking=blocking)
+            await append(journal, KEY, "one", say("q"))
+            _set(server, "synchronous_standby_names", "absent")
+            done = threading.Event()
+            operator = threading.Thread(target=cancelled, args=(done,))
+            operator.start()
+            try:
+                with pytest.raises(DecisionHistoryStorageFailed) as failed:
+                    await append(journal, KEY, "two", say("r"))
+            finally:
+                done.set()
+                operator.join()
+            assert failed.value.problem == "replication"
+            _set(server, "synchronous_standby_names", "")
+            assert await journal.receipt(KEY, "two") is not None
+            await append(journal, KEY, "two", say("r"))
+            assert len(await entries(journal, KEY)) == 2
+            await journal.close()
+
+        drive(story()) if blocking else asyncio.run(story())
 
 
 # --- workers die -----------------------------------------------------------------------------------------------------

@@ -2,14 +2,16 @@
 PostgreSQL as a `Remote`: each method is one statement, so one round trip and one transaction (SPEC B2).
 
 What a server is, is looked at on every new connection, since behind a pooler or after a failover each may be to another
-one: settings under which it could lose what it acknowledged are refused, and so is a standby. Errors of the driver are
+one: settings under which it could lose what it acknowledged are refused, and so are a standby and tables of a newer
+version. What only reads makes no tables: where there are none yet, nothing is recorded. Errors of the driver are
 translated here; their own words may quote ids or a connection string, so none of them is passed on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
@@ -36,7 +38,14 @@ from minutebook.stores.packed import (
     unpack_id,
     unpack_receipt,
 )
-from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
+from minutebook.stores.postgres_lines import (
+    Address,
+    AsynchronousLines,
+    BlockingLines,
+    ForeignReply,
+    Unreplicated,
+    nonce,
+)
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
@@ -65,6 +74,7 @@ OLDEST_SERVER: Final = 120_000
 _TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
 _BROKEN = ("08", "57P")
+_VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 class PostgresRemote:
@@ -95,7 +105,7 @@ class PostgresRemote:
     ) -> None:
         self._schema = sql.check_schema(schema)
         self._clock = clock
-        self._ready = False
+        self._found = self._writable = False
         lines = BlockingLines if blocking else AsynchronousLines
         address = Address(url, timeout)
         self._lines: Lines = lines(address, check_count(max_connections, "max_connections"), self._greet)
@@ -144,6 +154,8 @@ class PostgresRemote:
         look = look_of(now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
+        if refused != "full":
+            raise _may_lose(refused)
         return Written(refused="full", look=look, conversations=conversations, bytes=size)
 
     async def page(
@@ -161,7 +173,7 @@ class PostgresRemote:
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`."""
-        _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
+        _, _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
         found: list[tuple[str, Header]] = []
         for packed, header, stamp in _rows(columns):
             name = unpack_id(packed)
@@ -182,7 +194,8 @@ class PostgresRemote:
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""
-        _, conversations, size, reserved, gone = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        _, _, *counts = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        conversations, size, reserved, gone = (count or 0 for count in counts)
         return Totals(conversations=conversations, bytes=size, reserved=reserved, expired=gone)
 
     async def close(self) -> None:
@@ -202,6 +215,9 @@ class PostgresRemote:
         clock = read_clock(self._clock) if self._clock is not None else None
 
         async def work(line: Line) -> Row:
+            if not (self._writable if statement.writes else self._found) and not await self._find(line, statement):
+                row = await line.ask(sql.TIME, self._schema, (number, clock))
+                return (*row, *[None] * (statement.columns - len(row)))
             return await line.ask(statement, self._schema, (number, clock, *values))
 
         for _ in range(_TRIES):
@@ -216,32 +232,41 @@ class PostgresRemote:
                     "Whether a write is there is unknown: ask for its receipt",
                     problem="foreign_reply",
                 ) from None
+            except Unreplicated:
+                raise DecisionHistoryStorageFailed(
+                    "the write is on the server, which was told not to wait for its synchronous standby; whether it "
+                    "outlives a failover is unknown: ask for its receipt once there is a standby",
+                    problem="replication",
+                ) from None
         raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
 
     async def _greet(self, line: Line) -> None:
-        """See that a new connection leads to a server that keeps what it acknowledges, with our tables in it."""
+        """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""
         _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
-        if not self._ready:
-            await self._find_tables(line)
-            self._ready = True
-
-    async def _find_tables(self, line: Line) -> None:
         version = await self._version(line)
-        if version < SCHEMA_VERSION:
+        _check_version(version, gone=self._found)
+        self._found = version == SCHEMA_VERSION
+
+    async def _find(self, line: Line, statement: Statement) -> bool:
+        """Return whether there are tables for a statement; what writes makes them."""
+        version = await self._version(line)
+        if version < SCHEMA_VERSION and statement.writes:
             version = await self._migrate(line)
-        if version > SCHEMA_VERSION:
-            raise DecisionHistorySchemaUnsupported(
-                f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
-                found=version,
-                supported=SCHEMA_VERSION,
-            )
-        if (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
+        _check_version(version, gone=False)
+        self._found = version == SCHEMA_VERSION
+        if statement.writes and (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
             raise _no_rights("its tables")
+        self._writable = self._writable or statement.writes
+        return self._found
 
     async def _version(self, line: Line) -> int:
+        """Return the version of our tables, 0 where there are none."""
         if not (await line.ask(sql.FIND_SCHEMA, self._schema, (self._schema, self._schema)))[1]:
             return 0
-        return cast("int", (await line.ask(sql.GET_VERSION, self._schema))[0])
+        found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
+        if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
+            raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
+        return int(found[0])
 
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
@@ -274,7 +299,7 @@ def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
 
 
 def _check_server(row: Row) -> None:
-    _, encoding, synchronous, fsync, pages, standby, read_only, version = row
+    _, encoding, synchronous, standbys, fsync, pages, standby, read_only, version = row
     if version < OLDEST_SERVER:
         raise DecisionHistoryStorageUnsafe(
             f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",
@@ -291,12 +316,32 @@ def _check_server(row: Row) -> None:
             "example with several hosts and target_session_attrs=read-write",
             problem="read_only",
         )
+    if synchronous == "local" and standbys:
+        raise _may_lose("synchronous_commit")
     for name, value in (("synchronous_commit", synchronous), ("fsync", fsync), ("full_page_writes", pages)):
         if value == "off":
-            raise DecisionHistoryStorageUnsafe(
-                f"the server may lose what it acknowledged: {name} is off; set it to on, for this role at least",
-                problem=name,
-            )
+            raise _may_lose(name)
+
+
+def _may_lose(setting: str) -> StorageError:
+    return DecisionHistoryStorageUnsafe(
+        f"the server may lose what it acknowledged: {setting} is off, or local where there are synchronous standbys; "
+        "set it to on, for this role at least",
+        problem=setting,
+    )
+
+
+def _check_version(version: int, *, gone: bool) -> None:
+    if version > SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
+            found=version,
+            supported=SCHEMA_VERSION,
+        )
+    if gone and version != SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            "the tables that this store has worked on are not there any more", found=version, supported=SCHEMA_VERSION
+        )
 
 
 def _no_rights(what: str) -> StorageError:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGconn
 
     from minutebook.stores.postgres_statements import Statement
 
@@ -134,10 +135,30 @@ def _seconds_of(connect_timeout: object) -> float:
     raise InvalidOption("connect_timeout must be a number of seconds", option="url")
 
 
+class _Notices:
+    """What a server says beside its answers: whether it gave up waiting for its synchronous standby."""
+
+    def __init__(self) -> None:
+        self.unreplicated = False
+
+    def take(self, said: psycopg.errors.Diagnostic) -> None:
+        # The words are in the server's language and of its version; the function's name is not.
+        self.unreplicated |= said.source_function == "SyncRepWaitForLSN"
+
+    def check(self) -> None:
+        if self.unreplicated:
+            raise Unreplicated
+
+
 class _Blocking(psycopg.Connection[Any]):
     """A connection that waits until its deadline, and is closed by whoever interrupts it, not cancelled."""
 
     until: float | None = None
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.notices = _Notices()
+        self.add_notice_handler(self.notices.take)
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         if self.until is not None:
@@ -147,6 +168,7 @@ class _Blocking(psycopg.Connection[Any]):
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
         cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
+        self.notices.check()
         return _one_row(cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
@@ -157,12 +179,18 @@ class _Blocking(psycopg.Connection[Any]):
 class _Asynchronous(psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.notices = _Notices()
+        self.add_notice_handler(self.notices.take)
+
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
         cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
+        self.notices.check()
         return _one_row(await cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
@@ -172,6 +200,10 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
 
 class ForeignReply(Exception):
     """A reply that is none to what was asked: the connection is closed, and nothing of it is used."""
+
+
+class Unreplicated(Exception):
+    """A transaction that is committed on the server, which did not wait for its standby to have it."""
 
 
 def nonce() -> int:
