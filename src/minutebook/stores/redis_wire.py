@@ -17,6 +17,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -39,6 +41,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
@@ -130,8 +133,10 @@ class Wire:
             answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce, until)
             if isinstance(answer, NoScriptError):
                 answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce, until)
-        except (NoRoom, _Unsent) as unsent:
-            failed = unsent_refusal(unsent, self._address)
+        except NoRoom:
+            failed = no_room(self._address)
+        except _Unsent as unsent:
+            failed = unconnected(unsent.__cause__, self._address)
         except (RedisError, OSError) as error:
             failed = refusal(error, writes=script.writes)
         else:
@@ -337,24 +342,43 @@ def _unsafe(message: str, problem: str) -> NoReturn:
     raise DecisionHistoryStorageUnsafe(message, problem=problem)
 
 
-def unsent_refusal(unsent: BaseException, address: Address) -> StorageError:
-    """Return what it is here that nothing was sent."""
-    error = unsent.__cause__
-    if isinstance(unsent, NoRoom):
-        return DecisionHistoryStorageFailed(
-            f"none of {address.max_connections} connections was free within {address.timeout:g} s; nothing was sent. "
-            "Raise max_connections or timeout",
-            problem="connection",
-        )
-    if isinstance(error, ResponseError):
-        if "DB index" in str(error):
-            return DecisionHistoryStorageUnsafe(
-                f"the server has no database {address.database}; give another number, or raise its setting databases",
-                problem="database",
-            )
-        return refusal(error, writes=False)
+_REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "the certificate is not accepted"),
+    (ssl.SSLError, "the two do not agree on TLS"),
+    (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
+    (ConnectionRefusedError, "nothing listens there"),
+    (socket.gaierror, "the host's name is unknown"),
+    (TimeoutError, "it took too long"),
+    (RedisTimeout, "it took too long"),
+)
+
+
+def no_room(address: Address) -> StorageError:
+    """Return what it is here that every connection was in use for the whole time."""
     return DecisionHistoryStorageFailed(
-        f"no connection to the server ({type(error).__name__}); nothing was sent", problem="connection"
+        f"none of {address.max_connections} connections was free within {address.timeout:g} s; nothing was sent. "
+        "Raise max_connections or timeout",
+        problem="connection",
+    )
+
+
+def unconnected(error: BaseException | None, address: Address) -> StorageError:
+    """Return what it is here that a connection could not be made; what the driver says may quote the address."""
+    if isinstance(error, ResponseError) and "DB index" in str(error):
+        return DecisionHistoryStorageUnsafe(
+            f"the server has no database {address.database}; give another number, or raise its setting databases",
+            problem="database",
+        )
+    if isinstance(error, ResponseError | AuthenticationError):
+        return refusal(error, writes=False)
+    chain: list[BaseException] = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
+    reason = next(named, type(chain[0]).__name__ if chain else "it ended")
+    return DecisionHistoryStorageFailed(
+        f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
 
 
