@@ -417,6 +417,21 @@ def test_i39_entry_that_was_cut_short_is_named(server: Server) -> None:
     drive(shelf.verify(shelf.key("chat")))
 
 
+@pytest.mark.parametrize("damage", ["lost", "another's"])
+def test_i39_id_whose_receipt_is_not_its_own_is_damage(damage: str, server: Server) -> None:
+    """An id that leads to no receipt, or to that of another commit, ends a repetition by name and at once (I-39)."""
+    for name in ("one", "two"):
+        drive(append(journal(server.url), KEY, name, say(name)))
+    log = letters(server)["c"]
+    server.ask("HDEL", log, "v1") if damage == "lost" else server.ask("HSET", log, "rone", "2")
+    before, store = content(server), journal(server.url)
+    for call in (store.receipt(KEY, "one"), append(store, KEY, "one", say("one"))):
+        with pytest.raises(MinutebookError) as refused:
+            drive(call)
+        assert refused.value.code == "DecisionHistoryCorrupt"
+    assert content(server) == before
+
+
 def test_i39_i31_id_that_is_none_stops_no_other(server: Server) -> None:
     """An id that is no text is damage to a listing, and neither a write beside it nor expiry stops for it (I-39)."""
     bounds = StoreBounds(max_sessions=4, ttl_ms=60)

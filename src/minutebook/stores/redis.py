@@ -101,7 +101,10 @@ class RedisRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         now, head, found, damaged = await self._read(lua.LOOK, key, name=receipt.encode())
-        return _look(now, head, found, damaged=bool(damaged))
+        look = _look(now, head, found, damaged=bool(damaged))
+        if look.receipt is not None and look.receipt.idempotency != receipt:
+            raise DecisionHistoryCorrupt(_APART)
+        return look
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`. One of more than a slice is staged first; its last slice goes with the write itself."""

@@ -141,12 +141,16 @@ end
 _RECEIPT = """
 local function receipt(name)
   local version = head and name ~= '' and redis.call('HGET', KEYS[5], 'r' .. name)
-  return version and redis.call('HGET', KEYS[5], 'v' .. version) or ''
+  if not version then return '' end
+  local found = redis.call('HGET', KEYS[5], 'v' .. version)
+  damaged = damaged or not found
+  return found or ''
 end
 """
 
 _LOOK = """
-return {nonce, 'ok', now, head or '', receipt(name), damaged and 1 or 0}
+local found = receipt(name)
+return {nonce, 'ok', now, head or '', found, damaged and 1 or 0}
 """
 
 _READ = """
@@ -183,11 +187,11 @@ end
 
 _JUDGE = """
 grown = tonumber(grown)
+local known = receipt(name)
 damaged = damaged or (head and not indexed)
 if damaged and removes ~= '1' then return {nonce, 'damaged', now} end
-if stamp ~= expected or math.abs(now - tonumber(wall)) > tonumber(drift)
-  or (head and name ~= '' and redis.call('HEXISTS', KEYS[5], 'r' .. name) == 1) then
-  return {nonce, 'stale', now, head or '', receipt(name)}
+if stamp ~= expected or math.abs(now - tonumber(wall)) > tonumber(drift) or known ~= '' then
+  return {nonce, 'stale', now, head or '', known}
 end
 local counted = tonumber(meta[3] or 0) or recount(math.huge)
 local sessions, bytes = redis.call('ZCARD', KEYS[3]) + (head and 0 or 1), counted + (grown or 0)
