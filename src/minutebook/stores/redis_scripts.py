@@ -94,7 +94,7 @@ if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) th
 end
 """
 
-_BUCKET = f"""{_ROLE}
+_BUCKET = f"""
 local nonce, buckets = ARGV[1], ARGV[2]
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'buckets', 'bytes')
 if meta[1] then
@@ -330,9 +330,7 @@ end
 return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, #ids}
 """
 
-_LAYOUT = (
-    _ROLE
-    + """
+_LAYOUT = """
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'buckets')
 if not meta[1] and redis.call('EXISTS', KEYS[1]) == 1 then return {ARGV[1], 'foreign', now} end
 if meta[1] and meta[1] ~= 'SCHEMA' then return {ARGV[1], 'schema', now, tonumber(meta[1]) or 0} end
@@ -341,7 +339,10 @@ if makes ~= '1' then return {ARGV[1], 'ok', now, 0} end
 redis.call('HSET', KEYS[1], 'schema', 'SCHEMA', 'buckets', ARGV[2], 'bytes', '0')
 return {ARGV[1], 'ok', now, tonumber(ARGV[2])}
 """.replace("SCHEMA", str(SCHEMA))
-)
+
+
+_READS = " flags=no-writes"
+_EMPTIES = " flags=allow-oom"
 
 
 def script(flags: str, keys: int, *parts: str, takes: str = "", holds: str = "", writes: bool = False) -> Script:
@@ -350,14 +351,14 @@ def script(flags: str, keys: int, *parts: str, takes: str = "", holds: str = "",
     places = [*enumerate(taken, _TAKEN), *enumerate(held, _HELD)]
     names = "".join(f"local {name} = ARGV[{place}]\n" for place, name in places)
     rest = f"local REST = {_HELD + len(held)}\n"
-    text = "".join((f"#!lua{flags}\n", CLOCK, names, rest, *parts))
+    # A replica refuses a script that may write; of one that only reads this has to be asked.
+    role = _ROLE if flags == _READS else ""
+    text = "".join((f"#!lua{flags}\n", CLOCK, names, rest, role, *parts))
     # SHA-1 is the name that the server gives a script, and nothing else.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(text, sha, keys, writes, taken, held)
 
 
-_READS = " flags=no-writes"
-_EMPTIES = " flags=allow-oom"
 _CHANGES = (_BUCKET, _CONVERSATION, _PAGE, _RECEIPT, _RECOUNT, _JUDGE, _PUT)
 _JUDGED = "removes expected wall drift grown max_sessions max_bytes stager after receipts"
 _WRITTEN = f"{_JUDGED} idle version entries gone rows messages size"
