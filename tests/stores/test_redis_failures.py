@@ -588,11 +588,38 @@ def test_i10_two_large_writes_at_once_do_not_mix(server: Server) -> None:
         return answer
 
     ours._remote._wire.run = meeting  # type: ignore[attr-defined]
-    with pytest.raises(DecisionHistoryStorageLocked, match="nothing of this one was written"):
+    with pytest.raises(DecisionHistoryStorageLocked, match="nothing was written"):
         drive(append(ours, KEY, "ours", *[say("ours")] * 5_000))
     assert drive(theirs.header(KEY)) is None
     drive(append(ours, KEY, "ours", *[say("ours")] * 5_000))
     assert {entry.payload for entry in drive(samples.entries(theirs, KEY))} == {say("ours").payload}
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_i15_slice_that_a_failover_lost_is_not_gone_on_from(before: int, server: Server) -> None:
+    """A replica that lacks one of the slices takes over: the write is refused, and none of it is seen (I-15)."""
+    store = journal(server.url)
+    if before:
+        drive(append(store, KEY, "first", *[say("x")] * before))
+    run, kept = store._remote._wire.run, list[dict[bytes, bytes]]()  # type: ignore[attr-defined]
+
+    async def losing(script: Any, *given: Any) -> Any:
+        answer = await run(script, *given)
+        if script is STAGE:
+            kept.append(server.ask("HGETALL", log_of(server, "chat")))
+            if len(kept) == 3:
+                log = log_of(server, "chat")
+                server.ask("DEL", log)
+                server.ask("HSET", log, *(part for pair in kept[1].items() for part in pair))
+        return answer
+
+    store._remote._wire.run = losing  # type: ignore[attr-defined]
+    with pytest.raises(DecisionHistoryStorageLocked, match="nothing was written"):
+        drive(append(store, KEY, "many", *[say("y")] * 6_500))
+    assert len(drive(samples.entries(journal(server.url), KEY))) == before
+    again = journal(server.url)
+    drive(append(again, KEY, "many", *[say("y")] * 6_500))
+    drive(JournalStore(again, namespace="lab").verify(KEY))
 
 
 def test_bad_input_99_memory_that_fills_while_it_is_staged_keeps_nothing(server: Server) -> None:

@@ -95,7 +95,7 @@ class RedisRemote:
 
     @property
     def durable(self) -> bool:
-        """Whether the servers that were met say `appendonly yes` and `appendfsync always`; `False` before the first."""
+        """Whether the servers said, when they were last looked at, that they sync each write; `False` before that."""
         return self._wire.durable
 
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
@@ -133,16 +133,16 @@ class RedisRemote:
         Write in slices, the last one with the change itself; a reader sees nothing of it before.
 
         Raises:
-            DecisionHistoryStorageLocked: another worker began to do the same; nothing was written.
+            DecisionHistoryStorageLocked: another worker began to do the same, or slices were lost; nothing was written.
         """
-        given: dict[str, object] = {**change, "stager": os.urandom(16), "begins": 1}
-        part = next(slices)
+        given, part = change, next(slices)
         try:
             for following in slices:
+                given = {**given, "becomes": os.urandom(16)}
                 answer = await self._change(lua.STAGE, key, given | part.given, part.rest)
                 if answer[0] != b"ok":
                     break
-                given["begins"], part = 0, following
+                given, part = {**given, "stager": given["becomes"]}, following
             else:
                 answer = await self._change(script, key, given | part.given, part.rest)
         except MinutebookError as failed:
@@ -151,7 +151,8 @@ class RedisRemote:
             raise
         if answer[0] == b"taken":
             raise DecisionHistoryStorageLocked(
-                "another worker began a large write to this conversation; nothing of this one was written; repeat it"
+                "the slices of this large write are not there any more: another worker began one, or a replica took "
+                "over; nothing was written; repeat it"
             )
         if answer[0] != b"ok":
             await self._unstage(key, given)

@@ -22,7 +22,8 @@ KEYS are always the first ones of these, all in one slot:
                     staged
 
 A write of many entries is staged in slices: each puts some into the log above `newest`, where nobody reads, and the
-write itself takes the last of them and changes the header. `staging` is who stages, and `staged` the newest entry that
+write itself takes the last of them and changes the header. `staging` is a word that each slice changes and the next one
+has to know, so that what others staged, or a failover lost, is never gone on from; `staged` is the newest entry that
 came so. Where there is no header yet the log so begun has an hour to live; with one, what a stager left behind is taken
 away by later writes, some by each.
 
@@ -215,12 +216,9 @@ end
 """
 
 _STAGE = """
-if begins == '1' then
-  if not head then redis.call('UNLINK', KEYS[5]) end
-  redis.call('HSET', KEYS[5], 'id', id, 'staging', stager)
-elseif log[5] ~= stager then
-  return {nonce, 'taken', now}
-end
+if stager ~= '' and log[5] ~= stager then return {nonce, 'taken', now} end
+if stager == '' and not head then redis.call('UNLINK', KEYS[5]) end
+redis.call('HSET', KEYS[5], 'id', id, 'staging', becomes)
 local last = math.max(put(), head and tonumber(log[6] or 0) or 0)
 redis.call('HSET', KEYS[5], 'staged', string.format('%.0f', last))
 if not head then redis.call('PEXPIRE', KEYS[5], LIFE) end
@@ -374,7 +372,7 @@ WRITE: Final = script("", 5, *_CHANGES, _WRITE, takes=_WRITTEN, holds="id name v
 """A change that needs room."""
 WRITE_WITHIN: Final = script(_EMPTIES, 5, *_CHANGES, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True)
 """A change that grows nothing: a full server takes it."""
-STAGE: Final = script("", 5, *_CHANGES, _STAGE, takes=f"{_JUDGED} begins", holds="id name")
+STAGE: Final = script("", 5, *_CHANGES, _STAGE, takes=f"{_JUDGED} becomes", holds="id name")
 """A slice of what a change will bring."""
 UNSTAGE: Final = script(_EMPTIES, 5, _BUCKET, _CONVERSATION, _UNSTAGE, takes="stager", holds="id")
 """Takes back what was staged of a conversation that is not there yet."""
