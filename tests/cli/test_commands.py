@@ -9,12 +9,14 @@ import pty
 import re
 import sqlite3
 import subprocess
+import uuid
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, documents, environment, hold, run
+from tests.servers import postgres, redis
 
 import minutebook
 import minutebook.sync
@@ -25,7 +27,7 @@ from minutebook.model.decisions import Decision, DecisionRequest, Finish
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.private_refusals import unsafe
-from minutebook.sync import Conversation, SQLiteStore
+from minutebook.sync import Conversation, SQLiteStore, open_store
 
 PACKAGES = ("anthropic", "httpx2", "msgspec", "openai", "rich", "typer")
 
@@ -329,6 +331,29 @@ def test_b10_delete_asks_a_person_and_refuses_to_guess_without_one(database: Pat
     (told,) = documents(asked(database, "delete", "one", "--yes", "--json").stdout)
     assert told == {"id": "one", "deleted": True, "erased": True}
     assert asked(database, "show", "one").returncode == 1
+
+
+def test_b10_delete_says_that_a_reader_keeps_a_copy(database: Path) -> None:
+    """B10: where a file's log cannot be emptied, nobody is told of erasing what is there."""
+    converse(database, "one")
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        told = asked(database, "delete", "one", "--yes")
+    assert told.returncode == 0
+    assert "one: deleted; a reader still keeps a copy in the log" in told.stdout
+
+
+@pytest.mark.parametrize("kind", ["Postgres", "Redis"])
+def test_b10_i37_delete_says_what_a_server_may_keep(kind: str) -> None:
+    """B10: of a server something true is said: not of readers, nor that what it keeps beside is erased."""
+    url = postgres.shared().url() if kind == "Postgres" else redis.shared("Redis").url
+    name = f"{uuid.uuid4()}"
+    with open_store(url, namespace=NAMESPACE) as store:
+        Conversation(store, name, format="openai-chat").append([{"role": "user", "content": "x"}])
+    told = run("delete", name, "--yes", "--store", url, "--namespace", NAMESPACE)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() == f"{name}: deleted; the server may keep copies in its log, on replicas and in backups"
 
 
 @pytest.mark.parametrize(

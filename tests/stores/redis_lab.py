@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from tests.servers.redis import Cluster, shared
 
 from minutebook.model.bounds import StoreBounds
@@ -30,7 +31,7 @@ def frozen(script: Script, now: int) -> Script:
     """Return a script for which it is `now`, whatever its server says."""
     text = script.text.replace(CLOCK, f"\nlocal now = {now}\n")
     assert text != script.text
-    return Script(text, hashlib.sha1(text.encode()).hexdigest(), script.keys)
+    return msgspec.structs.replace(script, text=text, sha=hashlib.sha1(text.encode()).hexdigest())
 
 
 class SaltedRedis(RedisRemote):

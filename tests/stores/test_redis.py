@@ -380,19 +380,6 @@ def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
     assert len(drive(samples.entries(store, KEY))) == 2
 
 
-def test_i04_more_entries_than_a_server_takes_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of more entries than fit in one request is refused by name before anything is sent (I-4)."""
-    monkeypatch.setattr("minutebook.stores.redis.MOST_ENTRIES", 2)
-    store = journal(server.url)
-    drive(append(store, KEY, "one", say("x")))
-    before = content(server)
-    with pytest.raises(DecisionHistoryStorageFailed) as refused:
-        drive(append(store, KEY, "two", *[say("y")] * 3))
-    assert refused.value.problem == "too_large"
-    assert content(server) == before
-    drive(append(store, KEY, "two", *[say("y")] * 2))
-
-
 def test_bad_input_100_scripts_that_a_server_forgot_come_along_again(server: Server) -> None:
     """After SCRIPT FLUSH and after a restart every method goes on (100)."""
     store = journal(server.url, StoreBounds(ttl_ms=10**9))
@@ -583,20 +570,20 @@ def test_i19_connection_that_is_used_again_would_be_found(
     from minutebook.stores import redis_wire
     from minutebook.stores.redis_links import AsyncLinks, _AsyncLink
 
-    async def nothing(_: Any) -> None:
+    def nothing(_: Any) -> None:
         return None
 
     def keep(self: AsyncLinks, node: Any, link: Any, *, clean: bool) -> None:
         link.home.idle.setdefault(node, []).append(link)
         link.home.room.release()
 
-    async def no_look(self: Any) -> bool:
+    async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
             return False
         await self._connection.connect()
         return True
 
-    async def unguarded(self: Any, commands: Any) -> list[Any]:
+    async def unguarded(self: Any, commands: Any, until: float) -> list[Any]:
         await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
         return [await reply(self._connection) for _ in commands]
 
@@ -1008,6 +995,21 @@ def test_b2_socket_in_the_file_system() -> None:
         ("protocol", {"client_options": {"protocol": 3}}),
         ("socket_timeout", {"url": "redis://a?socket_timeout=3"}),
         ("max_sessions", {"max_sessions": 0}),
+        *(("url", {"url": f"redis://a{path}"}) for path in ("/1x", "/abc", "/0/1", "/-1", "/0/", "/ 1", "/0#x", "/١")),
+        *(
+            ("url", {"url": f"redis://a?{query}"})
+            for query in ("db=x", "db=-1", "db", "db=", "db=1&db=2", "host=b", "x")
+        ),
+        ("url", {"url": "redis://a/1?db=1"}),
+        ("url", {"url": "unix://run/redis.sock"}),
+        ("db", {"client_options": {"db": "x"}}),
+        ("db", {"url": "redis://a/1", "client_options": {"db": 2}}),
+        ("client_options", {"client_options": {"nonsense": 1}}),
+        ("client_options", {"url": "redis://a?nonsense=1"}),
+        ("client_options", {"url": "rediss+cluster://a,b?nonsense=1"}),
+        ("timeout", {"url": "redis://a?timeout=0"}),
+        ("timeout", {"url": "redis://a?timeout=soon"}),
+        ("timeout", {"url": "redis://a?timeout=3", "timeout": 4}),
     ],
 )
 def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
@@ -1017,6 +1019,33 @@ def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str,
         with pytest.raises(InvalidOption) as refused:
             face.RedisStore(**({"url": "redis://127.0.0.1:1", "namespace": "lab"} | given))
         assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("url", "database", "timeout"),
+    [
+        ("redis://a", 0, 5.0),
+        ("redis://a/", 0, 5.0),
+        ("redis://a:1/3", 3, 5.0),
+        ("redis://a?db=3&timeout=0.25", 3, 0.25),
+        ("redis+cluster://a,b:2?timeout=30", 0, 30.0),
+        ("unix:///run/redis.sock?db=2", 2, 5.0),
+        ("rediss://me:p%23w%2F@a/7?timeout=30&ssl_ca_certs=/etc/a%20b.pem", 7, 30.0),
+    ],
+)
+def test_a8_url_says_the_database_and_the_time(url: str, database: int, timeout: float) -> None:
+    """A URL's number and its timeout are what is taken, whatever else stands there (A8)."""
+    read = address(url, timeout=None)
+    assert (read.database, read.timeout) == (database, timeout)
+    if "ssl" in url:
+        assert (read.connect["password"], read.connect["ssl_ca_certs"]) == ("p#w/", "/etc/a b.pem")
+
+
+def test_a8_database_that_a_server_does_not_have_is_named(server: Server) -> None:
+    """`/99` on a server of 16 databases is refused at the first call, with its number and the setting (A8)."""
+    refused = unfit(f"{server.url}/99")
+    assert refused.problem == "database"
+    assert "no database 99" in str(refused)
 
 
 def test_b2_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

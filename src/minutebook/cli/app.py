@@ -38,6 +38,7 @@ from minutebook.cli.view import LOG, RETAINED, SENT, entry_lines, log_row, look,
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.keys import check_id
 from minutebook.stores.streams import stream_listings
+from minutebook.stores.urls import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,7 +189,7 @@ def delete(
 
     async def work(opened: JournalStore) -> None:
         erased = await opened.delete(opened.key(id))
-        told = "erased" if erased else "deleted; a reader still keeps a copy in the log, which goes with the next write"
+        told = "erased" if erased else f"deleted; {scheme_of(store).remains}"
         report(json, {"id": id, "deleted": True, "erased": erased}, f"{shown(id)}: {told}")
 
     with_store(store, namespace, work, as_json=json)

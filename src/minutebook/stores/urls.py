@@ -30,6 +30,8 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     """Whether another process finds what one stored."""
     driver: str = ""
     """The package that the store imports when it is opened."""
+    remains: str = "the server may keep copies in its log, on replicas and in backups"
+    """Where copies are of what was deleted and not erased."""
 
     __repr__ = type_alone
 
@@ -153,7 +155,12 @@ _REDIS: Final = Scheme(form="redis://<host>:<port>/<number>", open=_open_redis, 
 _CLUSTER: Final = Scheme(form="redis+cluster://<host>:<port>,<host>:<port>", open=_open_redis, driver="redis")
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
-    "sqlite": Scheme(form="sqlite:///<file>", open=_open_sqlite, file=_sqlite_file),
+    "sqlite": Scheme(
+        form="sqlite:///<file>",
+        open=_open_sqlite,
+        file=_sqlite_file,
+        remains="a reader still keeps a copy in the log, which goes with the next write",
+    ),
     **dict.fromkeys(("postgresql", "postgres"), _POSTGRES),
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
     **dict.fromkeys(("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"), _CLUSTER),
