@@ -90,6 +90,15 @@ class JournalStore(AsyncClosing):
             )
         return self._namespace
 
+    @property
+    def durable(self) -> bool:
+        """
+        Whether a commit that returned survives a power cut, as far as this is known.
+
+        A store on a server knows it once it has asked that for something.
+        """
+        return bool(getattr(self.journal, "durable", False))
+
     def within(self, namespace: str) -> Self:
         """
         Return this store for `namespace`.

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidId
+from minutebook.model.entries import Entry, damaged, unpack_entries
 from minutebook.model.keys import check_id
 from minutebook.model.record import Attempt, Header, Receipt, State
 from minutebook.model.shown import type_alone
@@ -85,6 +86,19 @@ def unpack_id(name: bytes) -> str:
         return check_id(name.decode(), "an id")
     except (UnicodeDecodeError, InvalidId):
         raise DecisionHistoryCorrupt("the database is damaged: an id in it is none; restore a backup") from None
+
+
+def unpack_entry(packed: bytes, seq: int) -> Entry:
+    """
+    Return the one entry that is kept under its number.
+
+    Raises:
+        DecisionHistoryCorrupt: it does not decode, or is not what stands there.
+    """
+    entries = unpack_entries(packed, seq)
+    if len(entries) != 1:
+        raise damaged(seq, "does not decode")
+    return entries[0]
 
 
 def look_of(now: int, packed: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:

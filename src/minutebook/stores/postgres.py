@@ -25,7 +25,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock
-from minutebook.model.entries import pack_entries, unpack_entries
+from minutebook.model.entries import pack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
@@ -35,10 +35,12 @@ from minutebook.stores.packed import (
     pack_receipt,
     read_header,
     stamp_of,
+    unpack_entry,
     unpack_id,
     unpack_receipt,
 )
 from minutebook.stores.postgres_lines import (
+    READ_ONLY,
     Address,
     AsynchronousLines,
     BlockingLines,
@@ -73,7 +75,8 @@ OLDEST_SERVER: Final = 120_000
 
 _TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
-_BROKEN = ("08", "57P")
+_UNKNOWN = ("08", "57P", "40003")
+"""The beginnings of the codes after which an outcome is unknown: connections, shutdowns, and the one that says so."""
 _VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
@@ -224,20 +227,21 @@ class PostgresRemote:
             try:
                 return await self._lines.lend(work)
             except psycopg.Error as error:
-                if error.sqlstate not in _REPEATED:
-                    raise _translated(error) from None
+                refused = None if error.sqlstate in _REPEATED else _translated(error)
             except ForeignReply:
-                raise DecisionHistoryStorageFailed(
+                refused = DecisionHistoryStorageFailed(
                     "the connection gave a reply that belongs to another call, and was closed; nothing of it was used. "
                     "Whether a write is there is unknown: ask for its receipt",
                     problem="foreign_reply",
-                ) from None
+                )
             except Unreplicated:
-                raise DecisionHistoryStorageFailed(
+                refused = DecisionHistoryStorageFailed(
                     "the write is on the server, which was told not to wait for its synchronous standby; whether it "
                     "outlives a failover is unknown: ask for its receipt once there is a standby",
                     problem="replication",
-                ) from None
+                )
+            if refused is not None:
+                raise refused  # out here: a driver's error knows the connection, and so the password
         raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
 
     async def _greet(self, line: Line) -> None:
@@ -292,7 +296,7 @@ def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
-    return tuple([unpack_entries(packed, seq)[0] for seq, packed in _rows((seqs, packs))])
+    return tuple([unpack_entry(packed, seq) for seq, packed in _rows((seqs, packs))])
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -356,7 +360,7 @@ def _no_rights(what: str) -> StorageError:
 def _translated(error: psycopg.Error) -> StorageError:
     """Return our error for one of the driver's, by its code alone."""
     state = error.sqlstate
-    if state is None or state.startswith(_BROKEN):
+    if state is None or state.startswith(_UNKNOWN):
         return DecisionHistoryStorageFailed(
             f"the connection to the server failed ({state or type(error).__name__}); whether a write that was under "
             "way is there is unknown: ask for its receipt",
@@ -375,7 +379,7 @@ def _translated(error: psycopg.Error) -> StorageError:
         return DecisionHistorySchemaUnsupported(
             f"the schema holds something else than this library made ({state}); nothing was changed", sqlstate=state
         )
-    if state == "25006":
+    if state == READ_ONLY:
         return DecisionHistoryStorageUnsafe(
             "the server has begun to only read: another one is the primary now; try again", problem="read_only"
         )

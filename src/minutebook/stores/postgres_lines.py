@@ -15,7 +15,8 @@ loop alone, and keep threads or tasks of their own.
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import queue
 import secrets
 import select
 import threading
@@ -33,7 +34,6 @@ from minutebook.errors import (
     DecisionHistoryStorageLocked,
     InvalidOption,
     StorageError,
-    StoreClosed,
 )
 from minutebook.stores import postgres_statements as sql
 
@@ -66,7 +66,7 @@ class Line(Protocol):
 
 
 class Lines(Protocol):
-    """The connections of one store."""
+    """The connections of one store, which nobody uses after a fork: the journal sees to that."""
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """
@@ -93,13 +93,13 @@ class Address:
         Raises:
             InvalidOption: it is neither.
         """
-        try:
+        given = None
+        with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
             given = conninfo.conninfo_to_dict(text)
-        except (psycopg.Error, AttributeError, TypeError, ValueError):
-            # Its words may quote a piece of the text, and so of the password.
+        if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
-            ) from None
+            )
         if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
             raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
         options: dict[str, Any] = {
@@ -111,7 +111,8 @@ class Address:
         }
         if "," in str(given.get("host", "")):
             options["target_session_attrs"] = "read-write"
-        self.options = {**options, **given}
+        # Whatever a URL says of encodings: ids and records are bytes, and settings are told in ASCII.
+        self.options = {**options, **given, "client_encoding": "UTF8"}
         self.seconds = seconds
         self._each = _seconds_of(given.get("connect_timeout"))
 
@@ -226,11 +227,15 @@ def _is_sound(connection: _Blocking | _Asynchronous) -> bool:
     return not poll.poll(0)
 
 
+READ_ONLY: Final = "25006"
+"""The code of a server that has begun to only read."""
+
+
 def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bool:
     """Return whether a connection can be used again after an error: one that the server told, whole."""
     return (
         isinstance(error, psycopg.Error)
-        and error.sqlstate is not None
+        and error.sqlstate not in (None, READ_ONLY)
         and connection.pgconn.status == ConnStatus.OK
         and connection.pgconn.transaction_status == TransactionStatus.IDLE
     )
@@ -274,6 +279,51 @@ def _late_to_connect() -> StorageError:
     return _unconnected(_LATE)
 
 
+def _is_demoted(error: BaseException) -> bool:
+    return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
+
+
+class _Place:
+    """A right to one connection, for as long as somebody has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Places:
+    """
+    How many blocking calls may be under way.
+
+    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
+    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._lent: list[weakref.ref[_Place]] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, until: float) -> _Place | None:
+        """Return a place, or `None` if none was free until then, by the monotonic clock."""
+        place = _Place()
+        while True:
+            with self._lock:
+                self._lent = [each for each in self._lent if each() is not None]
+                if len(self._lent) < self._size:
+                    self._lent.append(weakref.ref(place))
+                    return place
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=min(left, _INTERVAL))
+
+    def ring(self) -> None:
+        """Tell whoever waits that a place is free; one who misses it looks again soon."""
+        if self._bell.empty():
+            self._bell.put(None)
+
+
 class _Idle:
     """The idle connections of one event loop, or of all threads, and how many more may be lent."""
 
@@ -299,7 +349,6 @@ class _Lines:
         self._address = address
         self._size = size
         self._greet = greet
-        self._process = os.getpid()
         self._closed = False
 
     async def _connect(self, until: float) -> Any:
@@ -339,12 +388,6 @@ class _Lines:
         else:
             idle.connections.append(connection)
 
-    def _check_open(self) -> None:
-        if os.getpid() != self._process:
-            raise StoreClosed("the store was opened before a fork; open one in this process")
-        if self._closed:
-            raise StoreClosed("the store is closed")
-
     def _late_for_a_place(self) -> StorageError:
         seconds = self._address.seconds
         return DecisionHistoryStorageLocked(
@@ -364,13 +407,13 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = _Idle(threading.BoundedSemaphore(size))
+        self._idle = _Idle(_Places(size))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         until = time.monotonic() + self._address.seconds
-        if not self._idle.places.acquire(timeout=self._address.seconds):
+        place = self._idle.places.take(until)
+        if place is None:
             raise self._late_for_a_place()
         try:
             connection = self._idle.take() or await self._connect(until)
@@ -382,13 +425,16 @@ class BlockingLines(_Lines):
                     self._give_back(self._idle, connection)
                     raise
                 connection.pgconn.finish()
+                if _is_demoted(error):
+                    _finish_all(self._idle)  # its name may lead to another server by now
                 if not isinstance(error, psycopg.Error) or time.monotonic() < until:
                     raise
             else:
                 self._give_back(self._idle, connection)
                 return result
         finally:
-            self._idle.places.release()
+            del place
+            self._idle.places.ring()
         raise self._late_to_answer()
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
@@ -435,7 +481,6 @@ class AsynchronousLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         idle = self._of_this_loop()
         until = time.monotonic() + self._address.seconds
         late = self._late_for_a_place
@@ -451,6 +496,8 @@ class AsynchronousLines(_Lines):
                         self._give_back(idle, connection)
                     else:
                         connection.pgconn.finish()
+                    if _is_demoted(error):
+                        _finish_all(idle)  # its name may lead to another server by now
                     raise
                 self._give_back(idle, connection)
                 return result

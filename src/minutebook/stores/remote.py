@@ -91,8 +91,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """By how many bytes the namespace grows; negative where it shrinks."""
     damaged: bool = False
     """Whether what is removed could not be read, so that only the server can tell what it counted of it."""
-    durable: bool = True
-    """Whether it must survive a power cut when it returns; a bare reservation or release need not."""
 
     def __repr__(self) -> str:
         return f"Change({len(self.entries)} entries)"
@@ -136,7 +134,7 @@ class Remote(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether a durable change that was written survives a power cut of the server."""
+        """Whether a change that was written survives a power cut of the server."""
         ...
 
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:

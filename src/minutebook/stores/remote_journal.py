@@ -154,7 +154,7 @@ class RemoteJournal:
 
         async def decide(look: Look) -> _Step | None:
             held = take(_sound(look).header or new_header(key, format, look.now), token, format, look.now)
-            step = await self._grow(key, look, held, opening, release=release, durable=opening is not None)
+            step = await self._grow(key, look, held, opening, release=release)
             if step is None or step.header is None or step.header.version == known or tail is None or tail.rows <= 0:
                 return step
             return msgspec.structs.replace(step, tail=tail)
@@ -175,11 +175,10 @@ class RemoteJournal:
     ) -> Committed:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
-        durable = bool(delta.drafts or delta.abandons or delta.cut)
 
         async def decide(look: Look) -> _Step | None:
             held = check_owner(_sound(look).header, token, epoch)
-            return await self._grow(key, look, held, delta, release=release, durable=durable)
+            return await self._grow(key, look, held, delta, release=release)
 
         step, _ = await self._change(key, decide, delta.idempotency, fresh=_is_large(delta))
         assert step.header is not None
@@ -337,7 +336,7 @@ class RemoteJournal:
         )
 
     async def _grow(
-        self, key: ConversationKey, look: Look, held: Header, delta: Delta | None, *, release: bool, durable: bool
+        self, key: ConversationKey, look: Look, held: Header, delta: Delta | None, *, release: bool
     ) -> _Step | None:
         """Decide what the reservation and `delta` make of the conversation; `None` where that went on meanwhile."""
         receipt = replayed(look.receipt, delta) if delta is not None and look.receipt is not None else None
@@ -353,7 +352,7 @@ class RemoteJournal:
         if look.header is not None and release and is_blank(header):
             change: Change | None = _removal(look)
         else:
-            change = _change_to(look, header, grown, durable=durable) if header != look.header else None
+            change = _change_to(look, header, grown) if header != look.header else None
         return _Step(change=change, header=header, extension=grown, receipt=receipt)
 
     async def _leaving(self, key: ConversationKey, look: Look, seqs: range) -> Sequence[Entry] | None:
@@ -557,7 +556,7 @@ def _regressed(now: Header, before: Header) -> DecisionHistoryRegressed:
     )
 
 
-def _change_to(look: Look, header: Header, grown: Extension | None = None, *, durable: bool = True) -> Change:
+def _change_to(look: Look, header: Header, grown: Extension | None = None) -> Change:
     """Return the change from what was seen to `header`, with what a delta adds."""
     before = look.header
     cut = header.cut.seq
@@ -571,7 +570,6 @@ def _change_to(look: Look, header: Header, grown: Extension | None = None, *, du
         earlier=grown.receipts[:-1] if grown else (),
         cut=cut if before is not None and cut > before.cut.seq else 0,
         grown=header.bytes - (before.bytes if before is not None else 0),
-        durable=durable,
     )
 
 

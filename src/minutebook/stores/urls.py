@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -87,11 +88,39 @@ def _open_sqlite(stores: Any, url: str, namespace: str | None) -> Any:
 
 
 def _open_postgres(stores: Any, url: str, namespace: str | None) -> Any:
-    return stores.PostgresStore(url, namespace=namespace)
+    rest, options = _options_of(url, {"schema": str, "timeout": float})
+    return stores.PostgresStore(rest, namespace=namespace, **options)
 
 
 def _open_redis(stores: Any, url: str, namespace: str | None) -> Any:
-    return stores.RedisStore(url, namespace=namespace)
+    rest, options = _options_of(url, {"timeout": float})
+    return stores.RedisStore(rest, namespace=namespace, **options)
+
+
+def _options_of(url: str, kinds: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
+    """
+    Return a URL without the query's options that are the store's own and not its driver's, and these.
+
+    Raises:
+        InvalidOption: one is there twice, or is no number where it has to be one.
+    """
+    address, _, query = url.partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    options: dict[str, Any] = {}
+    for name, _, value in pairs:
+        if name in kinds:
+            if name in options:
+                raise InvalidOption(f"the URL gives {name} twice", option=name)
+            options[name] = _read(name, unquote(value), kinds[name])
+    rest = "&".join("".join(pair) for pair in pairs if pair[0] not in kinds)
+    return f"{address}?{rest}" if rest else address, options
+
+
+def _read(name: str, value: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidOption(f"the URL's {name} is no number", option=name) from None
 
 
 def _sqlite_file(url: str) -> str:

@@ -57,6 +57,11 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
         """The namespace that every conversation of this store is in."""
         return self._core.namespace
 
+    @property
+    def durable(self) -> bool:
+        """Whether a commit that returned survives a power cut, as far as this is known."""
+        return self._core.durable
+
     key = plain(asynchronous.JournalStore.key)
     fresh_id = plain(asynchronous.JournalStore.fresh_id)
     read = blocking(asynchronous.JournalStore.read)
@@ -158,7 +163,7 @@ class RedisStore(JournalStore):
         *,
         namespace: str | None = None,
         cluster: bool | None = None,
-        timeout: float | None = None,
+        timeout: float = 5.0,
         max_connections: int = 16,
         client_options: Mapping[str, Any] | None = None,
         max_sessions: int | None = None,
