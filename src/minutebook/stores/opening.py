@@ -127,11 +127,11 @@ class RedisStore(JournalStore):
     Args:
         url: `redis://user:password@host:6379/0`, `rediss://` with TLS, `unix:///path`, or with `+cluster` one or more
             of a cluster's nodes: `redis+cluster://host1:7000,host2:7000`. `valkey` may stand for `redis`. Behind `?`
-            may stand what `client_options` takes, and `timeout`: `redis://host/0?timeout=30`.
+            may stand what `client_options` takes.
         namespace: the tenant or application, from trusted configuration; here or in the history's options.
         cluster: whether it is a cluster, where the URL does not say so.
-        timeout: how many seconds a call may take, its connection included; 5 where the URL says nothing else. A write
-            of many entries goes in slices, and each has as long.
+        timeout: how many seconds a call may take, its connection included. A write of many entries goes in slices,
+            and each has as long.
         max_connections: how many at once, of one event loop or, without one, of all threads.
         client_options: what redis-py's connections take beside: `password`, `username`, `credential_provider`,
             `ssl_ca_certs` and so on.
@@ -157,7 +157,7 @@ class RedisStore(JournalStore):
         *,
         namespace: str | None = None,
         cluster: bool | None = None,
-        timeout: float | None = None,
+        timeout: float = 5.0,
         max_connections: int = 16,
         client_options: Mapping[str, Any] | None = None,
         max_sessions: int | None = None,
@@ -310,7 +310,7 @@ class RedisOptions(msgspec.Struct, frozen=True):
     """How a `RedisStore` reaches its server; see there."""
 
     cluster: bool | None
-    timeout: float | None
+    timeout: float
     max_connections: int
     client_options: Mapping[str, Any] | None
 

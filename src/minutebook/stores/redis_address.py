@@ -36,9 +36,6 @@ _FIXED: Final = ("protocol", "retry", "decode_responses", "encoding", "parser_cl
 _TIMES: Final = ("socket_timeout", "socket_connect_timeout", "timeout", "max_connections")
 """What redis-py would take and is not told: the URL says it, it has to be as it is, or `RedisStore` takes it."""
 
-TIMEOUT_SECONDS: Final = 5.0
-"""How long a call may take where neither the URL nor `RedisStore` says it."""
-
 SCHEMES: Final = "redis://, rediss://, valkey://, valkeys://, unix:// and, with +cluster, redis+cluster:// and so on"
 
 
@@ -73,15 +70,12 @@ class Address:
         """Read a URL; see `RedisStore` for what each option means."""
         from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 
-        plain, hosts, self.cluster, in_url = _read(url)
+        plain, hosts, self.cluster = _read(url)
         if cluster is not None and cluster is not self.cluster:
             if cluster is False:
                 raise InvalidOption("the URL names a cluster and `cluster` is False", option="cluster")
             self.cluster = True
-        if timeout is not None and in_url is not None:
-            raise InvalidOption("timeout is given twice, in the URL and beside it", option="timeout")
-        seconds = in_url if timeout is None else timeout
-        self.timeout = _seconds(TIMEOUT_SECONDS if seconds is None else seconds)
+        self.timeout = _seconds(timeout)
         self.max_connections = check_count(max_connections, "max_connections")
         try:
             said: dict[str, Any] | None = parse_url(plain)  # type: ignore[no-untyped-call]
@@ -123,9 +117,9 @@ class Address:
         }
 
 
-def _read(url: object) -> tuple[str, list[tuple[str, int]], bool, float | None]:
+def _read(url: object) -> tuple[str, list[tuple[str, int]], bool]:
     """
-    Return a URL as redis-py reads it, the further hosts of a cluster, whether it names one, and what time it gives.
+    Return a URL as redis-py reads it, the further hosts of a cluster, and whether it names one.
 
     What redis-py passes over in silence is refused: a path that is no number, a name that is given twice or empty. A
     slip would lead to another database than was meant.
@@ -144,18 +138,18 @@ def _read(url: object) -> tuple[str, list[tuple[str, int]], bool, float | None]:
         raise InvalidOption("unix: wants three slashes before the socket's path from the root", option="url")
     if plain != "unix" and not re.fullmatch(r"[0-9]{0,9}", path):
         raise InvalidOption("behind the host stands the number of a database and nothing else: /0", option="url")
-    given, seconds = _query(query)
+    given = _query(query)
     if "db" in given and plain != "unix" and path:
         raise InvalidOption("the database is given twice, as the path and as db", option="url")
     if not re.fullmatch(r"[0-9]{1,9}", given.get("db", "0")):
         raise InvalidOption("db is the number of a database", option="url")
     first, *others = hosts.split(",")
     tail = "?" + urllib.parse.urlencode(given) if given else ""
-    return f"{plain}://{who}{at}{first}{slash}{path}{tail}", [_host(host) for host in others], cluster, seconds
+    return f"{plain}://{who}{at}{first}{slash}{path}{tail}", [_host(host) for host in others], cluster
 
 
-def _query(query: str) -> tuple[dict[str, str], float | None]:
-    """Return what stands behind the question mark, each once, and apart from it the time for a call."""
+def _query(query: str) -> dict[str, str]:
+    """Return what stands behind the question mark, each once."""
     try:
         pairs = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
@@ -165,10 +159,7 @@ def _query(query: str) -> tuple[dict[str, str], float | None]:
         raise InvalidOption("behind ? stand name=value, joined by &, each name once", option="url")
     if any(name in _OURS for name in given):
         raise InvalidOption("where the server is stands before the ? of a URL", option="url")
-    seconds = given.pop("timeout", None)
-    if seconds is not None and not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", seconds):
-        raise InvalidOption("timeout is a number of seconds", option="timeout")
-    return given, None if seconds is None else float(seconds)
+    return given
 
 
 def _host(text: str) -> tuple[str, int]:

@@ -92,7 +92,8 @@ def _open_postgres(stores: Any, url: str, namespace: str | None) -> Any:
 
 
 def _open_redis(stores: Any, url: str, namespace: str | None) -> Any:
-    return stores.RedisStore(url, namespace=namespace)
+    rest, options = _options_of(url, {"timeout": float})
+    return stores.RedisStore(rest, namespace=namespace, **options)
 
 
 def _options_of(url: str, kinds: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:

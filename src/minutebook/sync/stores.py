@@ -163,7 +163,7 @@ class RedisStore(JournalStore):
         *,
         namespace: str | None = None,
         cluster: bool | None = None,
-        timeout: float | None = None,
+        timeout: float = 5.0,
         max_connections: int = 16,
         client_options: Mapping[str, Any] | None = None,
         max_sessions: int | None = None,
