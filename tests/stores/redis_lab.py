@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.servers.redis import shared
+from servers.redis import shared
 
 from minutebook.model.bounds import StoreBounds
 from minutebook.stores.redis import RedisRemote

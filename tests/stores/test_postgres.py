@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import postgres
+from servers.proxy import proxy
 from tests.budgets import budget
-from tests.servers import postgres
-from tests.servers.proxy import proxy
 from tests.stores import postgres_lab
 from tests.stores.labs import chat, in_threads, said
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers.proxy import Proxy, proxy
+from servers.redis import Server, binaries, cluster, shared, single, until
 from tests.budgets import PROVE, budget
-from tests.servers.proxy import Proxy, proxy
-from tests.servers.redis import Server, binaries, cluster, shared, single, until
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address
 from tests.stores.test_exclusion import Held, Refused, violations
