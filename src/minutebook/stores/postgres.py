@@ -120,9 +120,9 @@ class PostgresRemote:
             receipt.idempotency.encode() if receipt is not None else b"",
             receipt.version if receipt is not None else 0,
             pack_receipt(receipt) if receipt is not None else None,
-            [each.idempotency.encode() for each in change.earlier],
-            [each.version for each in change.earlier],
-            [pack_receipt(each) for each in change.earlier],
+            [each.idempotency.encode() for each in change.earlier] or None,
+            [each.version for each in change.earlier] or None,
+            [pack_receipt(each) for each in change.earlier] or None,
             change.cut,
             bounds.max_sessions,
             bounds.max_bytes,
@@ -205,10 +205,12 @@ class PostgresRemote:
 
     async def _greet(self, line: Line) -> None:
         """See that a new connection leads to a server that keeps what it acknowledges, with our tables in it."""
-        _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
+        *told, process = await line.ask(sql.GREET, self._schema, (nonce(),))
+        _check_server(told)
         if not self._ready:
             await self._find_tables(line)
             self._ready = True
+        line.keep_prepared(process)
 
     async def _find_tables(self, line: Line) -> None:
         version = await self._version(line)
@@ -269,8 +271,8 @@ def _name(name: bytes) -> str:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def _check_server(row: Row) -> None:
-    _, encoding, synchronous, fsync, pages, standby, read_only, version = row
+def _check_server(told: Sequence[Any]) -> None:
+    _, encoding, synchronous, fsync, pages, standby, read_only, version = told
     if version < OLDEST_SERVER:
         raise DecisionHistoryStorageUnsafe(
             f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",

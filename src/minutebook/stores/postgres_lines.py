@@ -6,6 +6,11 @@ it: its reply would be the next caller's (advisory A14). So is one that the serv
 it.
 Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against.
 
+A statement is kept prepared on a connection whose other end is the very process that it was made to: to parse a call
+with thirty values costs the server as much as to run it. Behind a pooler, which gives each client a number of its own
+making, nothing is; and should a statement be missing nevertheless, or one of its name be there, the server has run
+nothing yet, and the call goes on without.
+
 This is no pool of the driver's: those hide why a connection was refused until their own time is over, serve one event
 loop alone, and keep threads or tasks of their own.
 """
@@ -23,7 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
 from psycopg import conninfo, waiting
+from psycopg.adapt import AdaptersMap
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.types.numeric import Int8BinaryDumper
 
 from minutebook.errors import (
     DecisionHistoryStorageFailed,
@@ -58,6 +66,10 @@ class Line(Protocol):
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """Run a statement that answers with nothing."""
+        ...
+
+    def keep_prepared(self, process: int) -> None:
+        """Keep statements prepared from now on, if it is to the server's `process` that this connection was made."""
         ...
 
 
@@ -112,6 +124,14 @@ class Address:
         self.seconds = seconds
 
 
+_TYPES: Final = AdaptersMap(psycopg.adapters)
+"""Every whole number is a `bigint`: by default its size would decide, and each mix be a statement of its own."""
+_TYPES.register_dumper(int, Int8BinaryDumper)
+
+_UNPREPARED: Final = (InvalidSqlStatementName, DuplicatePreparedStatement)
+_OPTIONS: Final[dict[str, Any]] = {"autocommit": True, "prepare_threshold": None, "context": _TYPES}
+
+
 class _Blocking(psycopg.Connection[Any]):
     """A connection that waits until its deadline, and is closed by whoever interrupts it, not cancelled."""
 
@@ -124,12 +144,21 @@ class _Blocking(psycopg.Connection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
+        text = sql.within(statement, schema)
+        try:
+            cursor = self.execute(text, values or None, binary=True)
+        except _UNPREPARED:
+            self.prepare_threshold = None
+            cursor = self.execute(text, values or None, binary=True)
         return _one_row(cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """See `Line.tell`."""
         self.execute(sql.within(statement, schema), values or None)
+
+    def keep_prepared(self, process: int) -> None:
+        """See `Line.keep_prepared`."""
+        _keep_prepared(self, process)
 
 
 class _Asynchronous(psycopg.AsyncConnection[Any]):
@@ -140,12 +169,26 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
+        text = sql.within(statement, schema)
+        try:
+            cursor = await self.execute(text, values or None, binary=True)
+        except _UNPREPARED:
+            self.prepare_threshold = None
+            cursor = await self.execute(text, values or None, binary=True)
         return _one_row(await cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """See `Line.tell`."""
         await self.execute(sql.within(statement, schema), values or None)
+
+    def keep_prepared(self, process: int) -> None:
+        """See `Line.keep_prepared`."""
+        _keep_prepared(self, process)
+
+
+def _keep_prepared(connection: _Blocking | _Asynchronous, process: int) -> None:
+    if connection.info.backend_pid == process:
+        connection.prepare_threshold = 0
 
 
 class ForeignReply(Exception):
@@ -297,7 +340,7 @@ class BlockingLines(_Lines):
 
     async def _connect(self, until: float) -> _Blocking:
         try:
-            connection = _Blocking.connect(self._address.text, autocommit=True, prepare_threshold=None)
+            connection = _Blocking.connect(self._address.text, **_OPTIONS)
         except psycopg.Error as error:
             raise _unconnected(error) from None
         try:
@@ -360,7 +403,7 @@ class AsynchronousLines(_Lines):
 
     async def _connect(self) -> _Asynchronous:
         try:
-            connection = await _Asynchronous.connect(self._address.text, autocommit=True, prepare_threshold=None)
+            connection = await _Asynchronous.connect(self._address.text, **_OPTIONS)
         except psycopg.Error as error:
             raise _unconnected(error) from None
         try:
