@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from importlib.metadata import version
 
-from bench import appends, chats, costs, crowds, peers, reads, remotes, steps
+from bench import appends, chats, costs, crowds, holdings, peers, reads, remotes, steps
 from bench.hosts import Hosts
 from bench.lab import Lab
 from bench.measure import sync_seconds
@@ -36,6 +36,7 @@ FIGURES = {
     "13": reads.whole,
     "15": steps.added,
     "16": chats.added,
+    "17": holdings.held,
 }
 
 
