@@ -157,16 +157,26 @@ redis.call('HSET', KEYS[2], id, value)
 if not head then redis.call('ZADD', KEYS[3], 0, id) end
 if idle == '' then redis.call('ZREM', KEYS[4], id) else redis.call('ZADD', KEYS[4], idle, id) end
 local beyond = tonumber(ARGV[15])
-redis.call('HSET', KEYS[5], 'id', id, 'stamp', string.sub(value, 9, 24), 'newest', ARGV[20], 'cut', ARGV[15])
 for seq = cut + 1, math.min(beyond, newest) do redis.call('HDEL', KEYS[5], string.format('e%.0f', seq)) end
-if name ~= '' then redis.call('HSET', KEYS[5], 'v' .. version, ARGV[13], 'r' .. name, version) end
+-- One command for all that is new: each is written to the append-only file, and sent to replicas, with its key.
+local fields = {'id', id, 'stamp', string.sub(value, 9, 24), 'newest', ARGV[20], 'cut', ARGV[15]}
+local function put(field, what)
+  if #fields >= 2000 then
+    redis.call('HSET', KEYS[5], unpack(fields))
+    fields = {}
+  end
+  fields[#fields + 1] = field
+  fields[#fields + 1] = what
+end
+local function put_receipt(of, at, what)
+  put('v' .. at, what)
+  put('r' .. of, at)
+end
+if name ~= '' then put_receipt(name, version, ARGV[13]) end
 local entries = 21 + 3 * tonumber(ARGV[21])
-for place = 22, entries, 3 do
-  redis.call('HSET', KEYS[5], 'v' .. ARGV[place + 1], ARGV[place + 2], 'r' .. ARGV[place], ARGV[place + 1])
-end
-for place = entries + 1, #ARGV do
-  redis.call('HSET', KEYS[5], string.format('e%.0f', after + place - entries), ARGV[place])
-end
+for place = 22, entries, 3 do put_receipt(ARGV[place], ARGV[place + 1], ARGV[place + 2]) end
+for place = entries + 1, #ARGV do put(string.format('e%.0f', after + place - entries), ARGV[place]) end
+redis.call('HSET', KEYS[5], unpack(fields))
 return answer
 """.replace("SCHEMA", f"'{SCHEMA}'")
 
