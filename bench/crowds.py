@@ -53,7 +53,7 @@ class Subjects:
     """Writes one payload, where a loop that writes one by one is measured too."""
 
 
-async def _crowd(works: list[Callable[[], Awaitable[object]]], each: int) -> tuple[float, list[float]]:
+async def crowd(works: list[Callable[[], Awaitable[object]]], each: int) -> tuple[float, list[float]]:
     """Let each work run `each` times in a task of its own; return seconds per exchange and the waits."""
     waits: list[float] = []
 
@@ -111,7 +111,7 @@ def crowd_times(lab: Lab, tasks: int, subjects: Subjects) -> tuple[Times, dict[s
             found["alone"] = alone_round(subjects.alone)
         for name, works in crowds.items():
             count = each if name in OURS else max(1, each // 4)
-            found[name], waited = lab.run(_crowd(works, count))
+            found[name], waited = lab.run(crowd(works, count))
             waits.setdefault(name, []).append(_spread(waited))
         for name, seconds in found.items() if nth >= 0 else ():
             times.add(name, [seconds])

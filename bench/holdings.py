@@ -12,6 +12,7 @@ import unittest
 from typing import TYPE_CHECKING, Any
 
 from bench import ours
+from bench.crowds import crowd
 from bench.hosts import ALWAYS, POSTGRES, store_on
 from bench.measure import drive, tree_seconds
 from bench.table import Row
@@ -47,6 +48,7 @@ def held(lab: Lab) -> list[Row]:
             lines += _spent(lab, kind, server, store)
             lines += _kept(lab, kind, server, store, kept)
             lines += _swept(lab, kind, server)
+            lines += _begun(lab, kind, server)
             drive(store.close())
     lines += _pooled(lab)
     return lines
@@ -156,6 +158,30 @@ def _least(work: Callable[[], object], count: int = 20) -> float:
         work()
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
+
+
+# --- new conversations -----------------------------------------------------------------------------------------------
+
+
+def _begun(lab: Lab, kind: str, server: Any) -> list[Row]:
+    """Time how fast 16 tasks begin conversations: all in one namespace, whose count they share, and each in its own."""
+    store = store_on(kind, server, blocking=False, namespace="begun")
+    payload = compact(exchange(1))
+
+    def begin(place: JournalStore) -> Callable[[], Any]:
+        return lambda: ours.reserve_entry(place, place.key(f"{lab.number()}"), payload)
+
+    places = {"one namespace": [store] * 16, "16 namespaces": [store.within(f"begun-{n}") for n in range(16)]}
+    least = dict.fromkeys(places, 1.0)
+    for _ in range(lab.rounds):
+        for name, chosen in places.items():
+            seconds, _ = lab.run(crowd([begin(place) for place in chosen], 12))
+            least[name] = min(least[name], seconds)
+    lab.run(store.close())
+    peer = f"in 16 namespaces {1 / least['16 namespaces']:,.0f}"
+    return [
+        _row(f"conversations begun a second by 16 tasks in one namespace, {kind}", 1 / least["one namespace"], peer)
+    ]
 
 
 # --- a pooler --------------------------------------------------------------------------------------------------------
