@@ -171,7 +171,8 @@ def _begun(lab: Lab, kind: str, server: Any) -> list[Row]:
     def begin(place: JournalStore) -> Callable[[], Any]:
         return lambda: ours.reserve_entry(place, place.key(f"{lab.number()}"), payload)
 
-    places = {"one namespace": [store] * 16, "16 namespaces": [store.within(f"begun-{n}") for n in range(16)]}
+    apart = [JournalStore(store.journal, namespace=f"begun-{n}") for n in range(16)]
+    places = {"one namespace": [store] * 16, "16 namespaces": apart}
     least = dict.fromkeys(places, 1.0)
     for _ in range(lab.rounds):
         for name, chosen in places.items():
