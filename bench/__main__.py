@@ -85,10 +85,9 @@ def main() -> None:
         lab.loop.close()
         versions = _versions() | hosts.versions()
     print(", ".join(f"{name} {number}" for name, number in versions.items()) + f"; {os.cpu_count()} cores")
-    print(
-        f"fdatasync of a 3 KB append: {_spread([row.sync_seconds for row in rows])} ms (medians around each figure)\n"
-    )
-    print(rendered(rows))
+    if rows:
+        syncs = _spread([row.sync_seconds for row in rows])
+        print(f"fdatasync of a 3 KB append: {syncs} ms (medians around each figure)\n\n{rendered(rows)}")
     for kind, reason in hosts.missing.items():
         print(f"\nNOT MEASURED: {kind}: {reason}")
     if given.json:

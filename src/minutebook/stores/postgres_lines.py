@@ -144,12 +144,11 @@ class _Blocking(psycopg.Connection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        text = sql.within(statement, schema)
         try:
-            cursor = self.execute(text, values or None, binary=True)
+            cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
         except _UNPREPARED:
             self.prepare_threshold = None
-            cursor = self.execute(text, values or None, binary=True)
+            cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
         return _one_row(cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
@@ -169,12 +168,11 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        text = sql.within(statement, schema)
         try:
-            cursor = await self.execute(text, values or None, binary=True)
+            cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
         except _UNPREPARED:
             self.prepare_threshold = None
-            cursor = await self.execute(text, values or None, binary=True)
+            cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
         return _one_row(await cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
