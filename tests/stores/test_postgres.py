@@ -376,6 +376,34 @@ def test_i30_a_write_that_waited_too_long_is_made_for_the_present(name: str, mon
     drive(journal.close())
 
 
+def test_b2_a_write_that_lost_its_grant_holds_nothing_while_it_waits_to_count(name: str) -> None:
+    """Locks are taken in one order, also where a grant is taken back from a write that waits for its row (B2)."""
+    import psycopg
+
+    server, journal = postgres.shared(), postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "first", say("first")))
+    schema = postgres_lab.schema_of(name)
+    waiting = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}%write%'"
+    counting = "SELECT 1 FROM pg_locks WHERE relation = %s::regclass AND mode = 'RowShareLock' AND pid <> ALL(%s)"
+    take_back = f"UPDATE {schema}.conversation SET granted = bytes"
+    with psycopg.connect(server.url()) as taker, psycopg.connect(server.url()) as other:
+        taker.execute(take_back)
+        writer = threading.Thread(target=lambda: drive(append(journal, KEY, "second", say("second"))))
+        writer.start()
+        postgres.until(lambda: server.ask(waiting), "the writer waits for the conversation")
+        other.execute(f"SELECT 1 FROM {schema}.namespace FOR UPDATE")
+        taker.commit()
+        ours = [taker.info.backend_pid, other.info.backend_pid]
+        place = (f"{schema}.namespace", ours)
+        postgres.until(lambda: server.ask(counting, place) and server.ask(waiting), "the writer waits to count")
+        other.execute("SET LOCAL lock_timeout = '500ms'")
+        other.execute(take_back)
+        other.commit()
+    writer.join(30)
+    assert [entry.seq for entry in drive(entries(journal, KEY))] == [1, 2]
+    drive(journal.close())
+
+
 def prepared_on(journal: Any) -> int:
     """Return how many statements are prepared on the connection that a blocking journal used last, or in its server."""
     connection = journal._remote._lines._idle.connections[-1]

@@ -199,6 +199,11 @@ BEGIN
                 SELECT 1 FROM {schema}.namespace AS n WHERE n.namespace = p_space AND n.granted > p_max_bytes
             );
         END IF;
+        IF l_counts AND txid_current_if_assigned() IS NOT NULL THEN
+            -- A number is assigned by the first row that is changed or locked. So the statement above waited for the
+            -- conversation, whose grant was taken back, and holds its row; the namespace's has to come first.
+            RAISE EXCEPTION 'its grant was taken back' USING ERRCODE = '40001';
+        END IF;
         IF l_counts THEN
             LOOP
                 SELECT n.conversations, n.granted, n.ahead INTO l_space
@@ -320,7 +325,8 @@ $$
 One conditional write. Volatile, so that each of its statements sees what was committed before it.
 
 A row that was waited for is read as it stands by then; a receipt beside it may be older, and the next call sees it. Who
-waited too long for the first statement is broken off, for the client to send the call again: by then it is stale.
+waited too long for the first statement, or lost its grant while it waited, is broken off, and the client sends the call
+again.
 """
 
 CREATE_PAGE: Final = Statement("""
