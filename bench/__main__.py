@@ -42,7 +42,7 @@ FIGURES = {
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the figures of docs/performance.md.")
-    parser.add_argument("--quick", action="store_true", help="shorter conversations and fewer rounds; about a minute")
+    parser.add_argument("--quick", action="store_true", help="shorter conversations and fewer rounds; some minutes")
     parser.add_argument("--only", default="", help="figures to measure, such as 1,4")
     parser.add_argument("--json", help="write the table to this file too")
     parser.add_argument("--directory", help="where the databases are made; it decides which disk is measured")
