@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -13,7 +14,8 @@ import time
 from dataclasses import replace
 from importlib.metadata import version
 
-from bench import appends, chats, costs, crowds, peers, reads, steps
+from bench import appends, chats, costs, crowds, holdings, peers, reads, remotes, steps
+from bench.hosts import Hosts
 from bench.lab import Lab
 from bench.measure import sync_seconds
 from bench.table import Row, rendered
@@ -30,15 +32,17 @@ FIGURES = {
     "9": reads.bound,
     "10": costs.memory,
     "11": costs.imports,
+    "12": remotes.servers,
     "13": reads.whole,
     "15": steps.added,
     "16": chats.added,
+    "17": holdings.held,
 }
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the figures of docs/performance.md.")
-    parser.add_argument("--quick", action="store_true", help="shorter conversations and fewer rounds; about a minute")
+    parser.add_argument("--quick", action="store_true", help="shorter conversations and fewer rounds; some minutes")
     parser.add_argument("--only", default="", help="figures to measure, such as 1,4")
     parser.add_argument("--json", help="write the table to this file too")
     parser.add_argument("--directory", help="where the databases are made; it decides which disk is measured")
@@ -64,9 +68,12 @@ def main() -> None:
     given = _arguments()
     chosen = [figure for figure in given.only.split(",") if figure] or list(FIGURES)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="minutebook-bench-", dir=given.directory) as directory:
+    with contextlib.ExitStack() as ending:
+        directory = ending.enter_context(tempfile.TemporaryDirectory(prefix="minutebook-bench-", dir=given.directory))
         os.chmod(directory, 0o700)
-        lab = Lab(directory, given.quick)
+        hosts = Hosts(given.directory)
+        ending.callback(hosts.close)
+        lab = Lab(directory, given.quick, hosts)
         before = sync_seconds(directory)
         for figure in chosen:
             begin = time.perf_counter()
@@ -76,12 +83,13 @@ def main() -> None:
             before = after
             print(f"figure {figure}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
         lab.loop.close()
-    versions = _versions()
+        versions = _versions() | hosts.versions()
     print(", ".join(f"{name} {number}" for name, number in versions.items()) + f"; {os.cpu_count()} cores")
-    print(
-        f"fdatasync of a 3 KB append: {_spread([row.sync_seconds for row in rows])} ms (medians around each figure)\n"
-    )
-    print(rendered(rows))
+    if rows:
+        syncs = _spread([row.sync_seconds for row in rows])
+        print(f"fdatasync of a 3 KB append: {syncs} ms (medians around each figure)\n\n{rendered(rows)}")
+    for kind, reason in hosts.missing.items():
+        print(f"\nNOT MEASURED: {kind}: {reason}")
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"versions": versions, "rows": [row.as_json() for row in rows]}, file, indent=1)

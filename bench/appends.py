@@ -11,9 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench import ours
+from bench.hosts import ALWAYS, POSTGRES, store_on
 from bench.measure import Times, drive, exponent, interleave
 from bench.table import Row
 from bench.workload import body, compact, exchange, rows, text
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
 
 if TYPE_CHECKING:
     from bench.lab import Lab
@@ -45,9 +48,8 @@ def _shown_peers(times: Times, limit: str, names: list[str]) -> str:
     return ", ".join(f"{name} {times.ratios(name, limit)[0]:.1f}" for name in names)
 
 
-def _append_steps(lab: Lab, length: int, *, blocking: bool) -> tuple[dict[str, Step], Any]:
-    """Return ours; each is a plain function for the blocking colour and a coroutine function for the other."""
-    store = ours.store_at(lab.entries_at(length), blocking=blocking)
+def append_steps(lab: Lab, store: JournalStore, *, blocking: bool) -> tuple[dict[str, Step], Step]:
+    """Return our ways to append, coroutine functions unless `blocking`, and what ends them."""
     talk, entries, held = ours.conversation(store, "talk"), store.key("entries"), store.key("held")
     drafted = [compact(exchange(n)) for n in range(500)]
     epoch = lab.run(ours.hold(store, held))
@@ -78,7 +80,8 @@ def _append_figure(lab: Lab, figure: str, length: int, *, blocking: bool, slow: 
     raw, split = lab.raw_at(length), lab.raw_at(length, split=True)
     whole = [compact(exchange(n)) for n in range(500)]
     parts = [rows(n) for n in range(500)]
-    mine, end = _append_steps(lab, length, blocking=blocking)
+    store = ours.store_at(lab.entries_at(length), blocking=blocking)
+    mine, end = append_steps(lab, store, blocking=blocking)
     sessions = lab.peers_at(length)
     steps: dict[str, Step] = {
         "raw": lambda: raw.append(whole[lab.number() % 500]),
@@ -125,14 +128,27 @@ def async_append(lab: Lab) -> list[Row]:
 
 
 def growth(lab: Lab) -> list[Row]:
-    """Figure 3."""
+    """Figure 3, on each store; a server's conversations are filled by bulk appends too, in one namespace."""
     lengths = [100, 1000, 3000] if lab.quick else [100, 1000, 10_000, 100_000]
-    steps: dict[str, Step] = {}
-    stores = []
+    lines = _growth("SQLite", lab, {length: ours.store_at(lab.ours_at(length), blocking=True) for length in lengths})
+    lines += _growth("RAM", lab, _filled(JournalStore(MemoryJournal(), namespace="bench"), lengths))
+    for kind in (POSTGRES, ALWAYS):
+        server = lab.hosts.server(kind)
+        if server is not None:
+            lines += _growth(kind, lab, _filled(store_on(kind, server, blocking=True, namespace="growth"), lengths))
+    return lines
+
+
+def _filled(store: JournalStore, lengths: list[int]) -> dict[int, JournalStore]:
     for length in lengths:
-        store = ours.store_at(lab.ours_at(length), blocking=True)
-        stores.append(store)
-        talk = ours.conversation(store, "talk")
+        ours.fill(store, f"talk-{length}", length)
+    return dict.fromkeys(lengths, store)
+
+
+def _growth(kind: str, lab: Lab, stores: dict[int, JournalStore]) -> list[Row]:
+    steps: dict[str, Step] = {}
+    for length, store in stores.items():
+        talk = ours.conversation(store, "talk" if kind == "SQLite" else f"talk-{length}")
 
         def append(talk: Any = talk) -> None:
             drive(talk.append(exchange(lab.number())))
@@ -146,13 +162,13 @@ def growth(lab: Lab) -> list[Row]:
 
         steps |= {f"append {length}": append, f"window {length}": window, f"step {length}": step}
     times = interleave(lab.loop, steps, rounds=lab.rounds, each=12)
-    for store in stores:
+    for store in set(stores.values()):
         drive(store.close())
     lines = []
     for what in ("append", "window", "step"):
-        least = exponent({length: times.least(f"{what} {length}") for length in lengths})
-        median = exponent({length: times.middle(f"{what} {length}") for length in lengths})
-        shown = f"growth of {what}, {lengths[0]} to {lengths[-1]:,} exchanges"
+        least = exponent({length: times.least(f"{what} {length}") for length in stores})
+        median = exponent({length: times.middle(f"{what} {length}") for length in stores})
+        shown = f"growth of {what}, {kind}, {min(stores)} to {max(stores):,} exchanges"
         lines.append(Row(figure="3", what=shown, median=median, least=least, fast=0.05, note=NOTE_3))
     return lines
 

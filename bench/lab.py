@@ -1,4 +1,4 @@
-"""Where a run takes place: a directory, an event loop, how often, and files filled once and shared by the figures."""
+"""Where a run takes place: a directory, servers, an event loop, how often, and files that are filled once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import ours, peers
+from bench.hosts import Hosts
 from bench.limits import Raw
 from bench.workload import compact, exchange, rows
 
@@ -19,6 +20,7 @@ class Lab:
 
     directory: str
     quick: bool
+    hosts: Hosts
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _files: dict[tuple[str, int], str] = field(default_factory=dict)
     _numbers: Any = field(default_factory=lambda: itertools.count(10**7))
@@ -50,7 +52,9 @@ class Lab:
         """Return a file of ours with `length` exchanges in the conversation `talk`."""
         if ("ours", length) not in self._files:
             path = self._files["ours", length] = self.path("ours")
-            ours.fill(path, "talk", length)
+            store = ours.store_at(path, blocking=True)
+            ours.fill(store, "talk", length)
+            self.run(store.close())
         return self._files["ours", length]
 
     def entries_at(self, length: int) -> str:

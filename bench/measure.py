@@ -8,6 +8,7 @@ median over rounds of (median of the subject's round / median of the limit's rou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
@@ -141,3 +142,22 @@ def written_bytes() -> int:
     """Return how many bytes this process has caused to be sent to storage."""
     with open("/proc/self/io") as counters:
         return next(int(line.split()[1]) for line in counters if line.startswith("write_bytes"))
+
+
+def tree_seconds(pid: int) -> float:
+    """Return the processor time that a process and those below it, which still run, have used so far."""
+    below: dict[int, list[tuple[int, float]]] = {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+            spent = (int(fields[11]) + int(fields[12])) / ticks
+            below.setdefault(int(fields[1]), []).append((int(name), spent))
+            if int(name) == pid:
+                below[-1] = [(pid, spent)]
+    total, found = 0.0, below[-1]
+    while found:
+        child, spent = found.pop()
+        total += spent
+        found += below.get(child, [])
+    return total

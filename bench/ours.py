@@ -1,4 +1,4 @@
-"""minutebook as it is measured: a store on SQLite in one of two colours, and conversations filled by bulk appends."""
+"""minutebook as it is measured: a store in one of two colours, and conversations filled by bulk appends."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ def conversation(store: JournalStore, name: str) -> Conversation:
     return Conversation(store, name, format="openai-chat", limits=LIMITS)
 
 
-def fill(path: str, name: str, exchanges: int) -> None:
-    """Write exchanges by bulk appends, and close the store."""
-    store = store_at(path, blocking=True)
+def fill(store: JournalStore, name: str, exchanges: int) -> None:
+    """Write exchanges by bulk appends into a blocking store."""
     target = conversation(store, name)
     for first in range(0, exchanges, _BULK):
         numbers = range(first, min(first + _BULK, exchanges))
         drive(target.append([message for number in numbers for message in exchange(number)]))
-    drive(store.close())
 
 
 def fill_entries(path: str, names: Sequence[str], payloads: Sequence[bytes]) -> None:

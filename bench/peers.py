@@ -26,6 +26,15 @@ def session(name: str, path: str, conversation: str = "bench") -> Any:
     return AsyncSQLiteSession(conversation, path)
 
 
+def on_redis(url: str, conversation: str = "bench") -> Any:
+    """Return a session on a Redis server, with a client of its own; `None` where the peer is not installed."""
+    if not INSTALLED:
+        return None
+    from agents.extensions.memory import RedisSession
+
+    return RedisSession.from_url(conversation, url=url)
+
+
 async def close(peer: Any) -> None:
     """Close a session of either colour."""
     closing = peer.close()

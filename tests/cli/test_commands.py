@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import postgres, redis
 from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, documents, environment, hold, run
-from tests.servers import postgres, redis
 
 import minutebook
 import minutebook.sync

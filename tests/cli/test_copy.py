@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import postgres
+from servers import redis as servers
 from tests.budgets import PROVE, budget
 from tests.cli.commands import COMMAND, NAMESPACE, converse, documents, environment, hold, run
 from tests.faults.kill import SYNCS, database_files, fault_points, kill_at
 from tests.faults.trace import strace_problem
-from tests.servers import postgres
-from tests.servers import redis as servers
 
 from minutebook.errors import DecisionHistoryError
 from minutebook.sync import Conversation, SQLiteStore, open_store

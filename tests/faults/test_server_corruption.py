@@ -19,9 +19,9 @@ import psycopg
 import pytest
 from psycopg.errors import UniqueViolation
 from redis import Redis
+from servers import postgres
+from servers.redis import single
 from tests.budgets import PROVE, budget
-from tests.servers import postgres
-from tests.servers.redis import single
 from tests.stores import postgres_lab
 from tests.stores.labs import chat, said
 from tests.stores.redis_lab import address

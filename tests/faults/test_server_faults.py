@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import postgres
+from servers.postgres import Server as PostgresServer
+from servers.postgres import descendants
+from servers.redis import Server as RedisServer
+from servers.redis import binary, free_ports, shared, single, until
 from tests.budgets import PROVE, budget
 from tests.faults.kill import fault_points, inject_error
 from tests.faults.test_io_errors import descriptors, fill, small_disk
 from tests.faults.trace import ACK_VARIABLE, strace_problem
-from tests.servers import postgres
-from tests.servers.postgres import Server as PostgresServer
-from tests.servers.postgres import descendants
-from tests.servers.redis import Server as RedisServer
-from tests.servers.redis import binary, free_ports, shared, single, until
 
 import minutebook
 from minutebook import sync

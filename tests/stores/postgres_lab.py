@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.servers import postgres
+from servers import postgres
 
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey

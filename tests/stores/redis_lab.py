@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from tests.servers.redis import Cluster, shared
+from servers.redis import Cluster, shared
 
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey

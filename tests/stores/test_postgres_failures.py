@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers import postgres
+from servers.postgres import Server, until
+from servers.proxy import Proxy, proxy
 from tests.budgets import PROVE, budget
-from tests.servers import postgres
-from tests.servers.postgres import Server, until
-from tests.servers.proxy import Proxy, proxy
 from tests.stores import postgres_lab
 from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said

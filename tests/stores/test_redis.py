@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers.proxy import Proxy, proxy
+from servers.redis import Cluster, Server, binaries, cluster, shared, single, until
 from tests.budgets import PROVE, budget
-from tests.servers.proxy import Proxy, proxy
-from tests.servers.redis import Cluster, Server, binaries, cluster, shared, single, until
 from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.servers.proxy import proxy
-from tests.servers.redis import Server, binaries, single, until
+from servers.proxy import proxy
+from servers.redis import Server, binaries, single, until
 from tests.stores.test_redis import KEY, content, journal
 
 from minutebook.errors import (

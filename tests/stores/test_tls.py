@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.servers import postgres
-from tests.servers.certificates import Authority
-from tests.servers.redis import free_ports, single
+from servers import postgres
+from servers.certificates import Authority
+from servers.redis import free_ports, single
 
 import minutebook
 from minutebook import sync

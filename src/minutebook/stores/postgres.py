@@ -142,9 +142,9 @@ class PostgresRemote:
             receipt.idempotency.encode() if receipt is not None else b"",
             receipt.version if receipt is not None else 0,
             pack_receipt(receipt) if receipt is not None else None,
-            [each.idempotency.encode() for each in change.earlier],
-            [each.version for each in change.earlier],
-            [pack_receipt(each) for each in change.earlier],
+            [each.idempotency.encode() for each in change.earlier] or None,
+            [each.version for each in change.earlier] or None,
+            [pack_receipt(each) for each in change.earlier] or None,
             change.cut,
             bounds.max_sessions,
             bounds.max_bytes,
@@ -246,10 +246,12 @@ class PostgresRemote:
 
     async def _greet(self, line: Line) -> None:
         """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""
-        _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
+        *told, process = await line.ask(sql.GREET, self._schema, (nonce(),))
+        _check_server(told)
         version = await self._version(line)
         _check_version(version, gone=self._found)
         self._found = version == SCHEMA_VERSION
+        line.keep_prepared(process)
 
     async def _find(self, line: Line, statement: Statement) -> bool:
         """Return whether there are tables for a statement; what writes makes them."""
@@ -302,8 +304,8 @@ def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def _check_server(row: Row) -> None:
-    _, encoding, synchronous, standbys, fsync, pages, standby, read_only, version = row
+def _check_server(told: Sequence[Any]) -> None:
+    _, encoding, synchronous, standbys, fsync, pages, standby, read_only, version = told
     if version < OLDEST_SERVER:
         raise DecisionHistoryStorageUnsafe(
             f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",

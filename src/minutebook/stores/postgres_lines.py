@@ -8,6 +8,11 @@ Nothing here waits without end: a call has a deadline, which its connection and 
 several hosts, or addresses of one, each is given an equal share of what is left, so that none that says nothing keeps
 the next one from being asked.
 
+A statement is kept prepared on a connection whose other end is the very process that it was made to: to parse a call
+with thirty values costs the server as much as to run it. Behind a pooler, which gives each client a number of its own
+making, nothing is; and should a statement be missing nevertheless, or one of its name be there, the server has run
+nothing yet, and the call goes on without.
+
 This is no pool of the driver's: those hide why a connection was refused until their own time is over, serve one event
 loop alone, and keep threads or tasks of their own.
 """
@@ -27,7 +32,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
 from psycopg import conninfo, generators, waiting
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.types.numeric import Int8BinaryDumper
 
 from minutebook.errors import (
     DecisionHistoryStorageFailed,
@@ -62,6 +69,10 @@ class Line(Protocol):
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """Run a statement that answers with nothing."""
+        ...
+
+    def keep_prepared(self, process: int) -> None:
+        """Keep statements prepared from now on, if it is to the server's `process` that this connection was made."""
         ...
 
 
@@ -151,6 +162,9 @@ class _Notices:
             raise Unreplicated
 
 
+_UNPREPARED: Final = (InvalidSqlStatementName, DuplicatePreparedStatement)
+
+
 class _Blocking(psycopg.Connection[Any]):
     """A connection that waits until its deadline, and is closed by whoever interrupts it, not cancelled."""
 
@@ -168,13 +182,21 @@ class _Blocking(psycopg.Connection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
+        try:
+            cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
+        except _UNPREPARED:
+            self.prepare_threshold = None
+            cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
         self.notices.check()
         return _one_row(cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """See `Line.tell`."""
         self.execute(sql.within(statement, schema), values or None)
+
+    def keep_prepared(self, process: int) -> None:
+        """See `Line.keep_prepared`."""
+        _keep_prepared(self, process)
 
 
 class _Asynchronous(psycopg.AsyncConnection[Any]):
@@ -190,13 +212,28 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
-        cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
+        try:
+            cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
+        except _UNPREPARED:
+            self.prepare_threshold = None
+            cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
         self.notices.check()
         return _one_row(await cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
         """See `Line.tell`."""
         await self.execute(sql.within(statement, schema), values or None)
+
+    def keep_prepared(self, process: int) -> None:
+        """See `Line.keep_prepared`."""
+        _keep_prepared(self, process)
+
+
+def _keep_prepared(connection: _Blocking | _Asynchronous, process: int) -> None:
+    # By default the size of a whole number would decide on its type, and each mix of them be a statement of its own.
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+    if connection.info.backend_pid == process:
+        connection.prepare_threshold = 0
 
 
 class ForeignReply(Exception):

@@ -2,9 +2,9 @@
 The tables and functions of a store on PostgreSQL, as numbered migrations.
 
 Each method of a store is one function in the server: one statement, one round trip, one transaction, whose plans the
-server keeps for each of its own connections. So nothing is prepared by name and nothing is left in a session, and a
-pooler may give every call another connection. Functions look names up in `pg_catalog` alone, whatever the caller's
-`search_path` says.
+server keeps for each of its own connections. So nothing has to be left in a session, and a pooler may give every call
+another connection; the call itself is kept prepared where no pooler is between (`postgres_lines`). Functions look names
+up in `pg_catalog` alone, whatever the caller's `search_path` says.
 
 Ids are bytes: UTF-8 compares by bytes as by code points, and no collation, encoding or NUL can come between. Every key
 begins with the namespace and the conversation, so that tables can be partitioned by the hash of both.
@@ -162,6 +162,8 @@ CREATE FUNCTION {schema}.write(
     OUT o_receipt bytea, OUT o_seqs bigint[], OUT o_tail bytea[], OUT o_conversations bigint, OUT o_bytes bigint
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    l_plain boolean;
+    l_done boolean := false;
     l_there boolean;
     l_granted bigint;
     l_bytes bigint;
@@ -176,80 +178,115 @@ BEGIN
         RETURN;
     END IF;
     o_refused := 'stale';
-    -- A look without a lock: most refusals end here.
-    SELECT c.header, c.stamp, c.granted, c.bytes,
-           (SELECT r.packed FROM {schema}.receipt AS r
-            WHERE r.namespace = p_space AND r.conversation = p_name AND r.idempotency = p_idempotency)
-    INTO o_header, o_stamp, l_granted, l_bytes, o_receipt
-    FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name;
-    l_there := FOUND;
     o_now := {schema}.present(p_clock);
-    IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift THEN
-        RETURN;
-    END IF;
-    l_counts := NOT l_there OR p_header IS NULL OR p_grown < 0 OR p_bytes > l_granted;
-    IF NOT l_counts AND p_grown > 0 AND p_max_bytes IS NOT NULL THEN
+    -- Most writes go on with a conversation as their worker thinks it is, within its grant: one statement compares and
+    -- writes the header. Whatever stands in its way is found out, and named, below.
+    l_plain := p_header IS NOT NULL AND p_expected <> '' AND p_grown >= 0 AND abs(o_now - p_wall) <= p_drift;
+    IF l_plain AND p_grown > 0 AND p_max_bytes IS NOT NULL THEN
         -- A store with wider bounds may have granted more than this one may use.
-        l_counts := EXISTS (
+        l_plain := NOT EXISTS (
             SELECT 1 FROM {schema}.namespace AS n WHERE n.namespace = p_space AND n.granted > p_max_bytes
         );
     END IF;
-    IF l_counts THEN
-        LOOP
-            SELECT n.conversations, n.granted, n.ahead INTO l_space
-            FROM {schema}.namespace AS n WHERE n.namespace = p_space FOR UPDATE;
-            EXIT WHEN FOUND OR l_there;
-            INSERT INTO {schema}.namespace VALUES (p_space, 0, 0, false) ON CONFLICT DO NOTHING;
-        END LOOP;
-    END IF;
-    SELECT c.header, c.stamp, c.granted, c.bytes,
-           (SELECT r.packed FROM {schema}.receipt AS r
-            WHERE r.namespace = p_space AND r.conversation = p_name AND r.idempotency = p_idempotency)
-    INTO o_header, o_stamp, l_granted, l_bytes, o_receipt
-    FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name FOR UPDATE;
-    l_there := FOUND;
-    o_now := {schema}.present(p_clock);
-    IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift
-        -- Its grant was taken back meanwhile: the next call counts.
-        OR (NOT l_counts AND p_bytes > l_granted)
-    THEN
-        RETURN;
-    END IF;
-    IF l_counts AND p_header IS NOT NULL THEN
-        LOOP
-            l_need := p_bytes - coalesce(l_granted, 0);
-            EXIT WHEN NOT (
-                (NOT l_there AND l_space.conversations + 1 > p_max_sessions) IS TRUE
-                OR (p_grown > 0 AND l_space.granted + greatest(l_need, 0) > p_max_bytes) IS TRUE
+    IF l_plain THEN
+        -- No condition here that a constant could take away: the server would plan it anew each time, to do so.
+        UPDATE {schema}.conversation AS c
+        SET minute = p_touched >> 16, touched = p_touched, reserved = p_reserved, bytes = p_bytes, stamp = p_stamp,
+            header = p_header
+        WHERE c.namespace = p_space AND c.conversation = p_name AND c.stamp = p_expected AND c.granted >= p_bytes
+            AND NOT EXISTS (
+                SELECT 1 FROM {schema}.receipt AS r
+                WHERE r.namespace = p_space AND r.conversation = p_name AND r.idempotency = p_idempotency
             );
-            IF NOT l_space.ahead THEN
-                o_refused := 'full';
-                o_conversations := l_space.conversations + CASE WHEN l_there THEN 0 ELSE 1 END;
-                o_bytes := l_space.granted + l_need;
-                RETURN;
-            END IF;
-            UPDATE {schema}.conversation AS c SET granted = c.bytes
-            WHERE c.namespace = p_space AND c.granted > c.bytes;
-            UPDATE {schema}.namespace AS n
-            SET ahead = false,
-                granted = (SELECT coalesce(sum(c.bytes), 0) FROM {schema}.conversation AS c WHERE c.namespace = p_space)
-            WHERE n.namespace = p_space
-            RETURNING n.conversations, n.granted, n.ahead INTO l_space;
-            l_granted := l_bytes;
-        END LOOP;
-        IF p_grown < 0 THEN
-            l_more := l_need;
-        ELSIF l_need > 0 THEN
-            l_more := l_need;
-            IF p_max_bytes IS NULL OR l_space.granted + l_need + p_ahead <= p_max_bytes - p_max_bytes / 8 THEN
-                l_more := l_need + p_ahead;
-            END IF;
+        l_done := FOUND;
+        o_now := {schema}.present(p_clock);
+        IF l_done AND abs(o_now - p_wall) > p_drift THEN
+            RAISE EXCEPTION 'it waited too long for another writer' USING ERRCODE = '40001';
         END IF;
-        UPDATE {schema}.namespace AS n
-        SET conversations = n.conversations + CASE WHEN l_there THEN 0 ELSE 1 END,
-            granted = n.granted + l_more,
-            ahead = n.ahead OR l_more > l_need
-        WHERE n.namespace = p_space;
+    END IF;
+    IF NOT l_done THEN
+        -- A look without a lock: most refusals end here.
+        SELECT c.header, c.stamp, c.granted, c.bytes,
+               (SELECT r.packed FROM {schema}.receipt AS r
+                WHERE r.namespace = p_space AND r.conversation = p_name AND r.idempotency = p_idempotency)
+        INTO o_header, o_stamp, l_granted, l_bytes, o_receipt
+        FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name;
+        l_there := FOUND;
+        o_now := {schema}.present(p_clock);
+        IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift THEN
+            RETURN;
+        END IF;
+        l_counts := NOT l_there OR p_header IS NULL OR p_grown < 0 OR p_bytes > l_granted;
+        IF NOT l_counts AND p_grown > 0 AND p_max_bytes IS NOT NULL THEN
+            -- A store with wider bounds may have granted more than this one may use.
+            l_counts := EXISTS (
+                SELECT 1 FROM {schema}.namespace AS n WHERE n.namespace = p_space AND n.granted > p_max_bytes
+            );
+        END IF;
+        IF l_counts AND txid_current_if_assigned() IS NOT NULL THEN
+            -- A number is assigned by the first row that is changed or locked. So the statement above waited for the
+            -- conversation, whose grant was taken back, and holds its row; the namespace's has to come first.
+            RAISE EXCEPTION 'its grant was taken back' USING ERRCODE = '40001';
+        END IF;
+        IF l_counts THEN
+            LOOP
+                SELECT n.conversations, n.granted, n.ahead INTO l_space
+                FROM {schema}.namespace AS n WHERE n.namespace = p_space FOR UPDATE;
+                EXIT WHEN FOUND OR l_there;
+                INSERT INTO {schema}.namespace VALUES (p_space, 0, 0, false) ON CONFLICT DO NOTHING;
+            END LOOP;
+        END IF;
+        SELECT c.header, c.stamp, c.granted, c.bytes,
+               (SELECT r.packed FROM {schema}.receipt AS r
+                WHERE r.namespace = p_space AND r.conversation = p_name AND r.idempotency = p_idempotency)
+        INTO o_header, o_stamp, l_granted, l_bytes, o_receipt
+        FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name FOR UPDATE;
+        l_there := FOUND;
+        o_now := {schema}.present(p_clock);
+        IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift
+            -- Its grant was taken back meanwhile: the next call counts.
+            OR (NOT l_counts AND p_bytes > l_granted)
+        THEN
+            RETURN;
+        END IF;
+        IF l_counts AND p_header IS NOT NULL THEN
+            LOOP
+                l_need := p_bytes - coalesce(l_granted, 0);
+                EXIT WHEN NOT (
+                    (NOT l_there AND l_space.conversations + 1 > p_max_sessions) IS TRUE
+                    OR (p_grown > 0 AND l_space.granted + greatest(l_need, 0) > p_max_bytes) IS TRUE
+                );
+                IF NOT l_space.ahead THEN
+                    o_refused := 'full';
+                    o_conversations := l_space.conversations + CASE WHEN l_there THEN 0 ELSE 1 END;
+                    o_bytes := l_space.granted + l_need;
+                    RETURN;
+                END IF;
+                UPDATE {schema}.conversation AS c SET granted = c.bytes
+                WHERE c.namespace = p_space AND c.granted > c.bytes;
+                UPDATE {schema}.namespace AS n
+                SET ahead = false,
+                    granted = (
+                        SELECT coalesce(sum(c.bytes), 0) FROM {schema}.conversation AS c WHERE c.namespace = p_space
+                    )
+                WHERE n.namespace = p_space
+                RETURNING n.conversations, n.granted, n.ahead INTO l_space;
+                l_granted := l_bytes;
+            END LOOP;
+            IF p_grown < 0 THEN
+                l_more := l_need;
+            ELSIF l_need > 0 THEN
+                l_more := l_need;
+                IF p_max_bytes IS NULL OR l_space.granted + l_need + p_ahead <= p_max_bytes - p_max_bytes / 8 THEN
+                    l_more := l_need + p_ahead;
+                END IF;
+            END IF;
+            UPDATE {schema}.namespace AS n
+            SET conversations = n.conversations + CASE WHEN l_there THEN 0 ELSE 1 END,
+                granted = n.granted + l_more,
+                ahead = n.ahead OR l_more > l_need
+            WHERE n.namespace = p_space;
+        END IF;
     END IF;
     o_refused := '';
     IF p_tail_rows IS NOT NULL THEN
@@ -289,7 +326,9 @@ BEGIN
             SELECT p_space, p_name, u.idempotency, u.version, u.packed
             FROM unnest(p_earlier_ids, p_earlier_versions, p_earlier) AS u (idempotency, version, packed);
         END IF;
-        IF l_there THEN
+        IF l_done THEN
+            NULL;
+        ELSIF l_there THEN
             UPDATE {schema}.conversation AS c
             SET minute = p_touched >> 16, touched = p_touched, reserved = p_reserved, bytes = p_bytes,
                 granted = c.granted + l_more, stamp = p_stamp, header = p_header
@@ -309,7 +348,9 @@ $$
 """
 One conditional write. Volatile, so that each of its statements sees what was committed before it.
 
-A row that was waited for is read as it stands by then; a receipt beside it may be older, and the next call sees it.
+A row that was waited for is read as it stands by then; a receipt beside it may be older, and the next call sees it. Who
+waited too long for the first statement, or lost its grant while it waited, is broken off, and the client sends the call
+again.
 """
 
 CREATE_PAGE: Final = Statement("""

@@ -59,9 +59,9 @@ SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_set
        pg_catalog.current_setting('synchronous_standby_names'),
        pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'),
        pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'),
-       CAST(pg_catalog.current_setting('server_version_num') AS pg_catalog.int4)
+       CAST(pg_catalog.current_setting('server_version_num') AS pg_catalog.int4), pg_catalog.pg_backend_pid()
 """)
-"""What a server is and how it keeps what it acknowledges; asked on each new connection."""
+"""What a server is, how it keeps what it acknowledges, and which process answers; asked on each new connection."""
 
 FIND_SCHEMA: Final = Statement("""
 SELECT %b, EXISTS (

@@ -203,14 +203,23 @@ end
 """
 
 _PUT = """
-local function put()
+-- As few commands as may be: each is written to the append-only file, and sent to replicas, with its key.
+local function put(fields)
+  local function add(field, what)
+    if #fields >= 2000 then
+      redis.call('HSET', KEYS[5], unpack(fields))
+      fields = {}
+    end
+    fields[#fields + 1] = field
+    fields[#fields + 1] = what
+  end
   local entries = REST + 3 * tonumber(receipts)
   for place = REST, entries - 1, 3 do
-    redis.call('HSET', KEYS[5], 'v' .. ARGV[place + 1], ARGV[place + 2], 'r' .. ARGV[place], ARGV[place + 1])
+    add('v' .. ARGV[place + 1], ARGV[place + 2])
+    add('r' .. ARGV[place], ARGV[place + 1])
   end
-  for place = entries, #ARGV do
-    redis.call('HSET', KEYS[5], string.format('e%.0f', after + 1 + place - entries), ARGV[place])
-  end
+  for place = entries, #ARGV do add(string.format('e%.0f', after + 1 + place - entries), ARGV[place]) end
+  redis.call('HSET', KEYS[5], unpack(fields))
   return after + 1 + #ARGV - entries
 end
 """
@@ -218,8 +227,7 @@ end
 _STAGE = """
 if stager ~= '' and log[5] ~= stager then return {nonce, 'taken', now} end
 if stager == '' and not head then redis.call('UNLINK', KEYS[5]) end
-redis.call('HSET', KEYS[5], 'id', id, 'staging', becomes)
-local last = math.max(put(), head and tonumber(log[6] or 0) or 0)
+local last = math.max(put({'id', id, 'staging', becomes}), head and tonumber(log[6] or 0) or 0)
 redis.call('HSET', KEYS[5], 'staged', string.format('%.0f', last))
 if not head then redis.call('PEXPIRE', KEYS[5], LIFE) end
 return {nonce, 'ok', now}
@@ -253,10 +261,9 @@ if log[5] then
   redis.call('PERSIST', KEYS[5])
   redis.call('HDEL', KEYS[5], 'staging')
 end
-redis.call('HSET', KEYS[5], 'id', id, 'stamp', string.sub(value, 9, 24), 'newest', entries, 'cut', gone)
 for seq = cut + 1, math.min(tonumber(gone), newest) do redis.call('HDEL', KEYS[5], string.format('e%.0f', seq)) end
-if name ~= '' then redis.call('HSET', KEYS[5], 'v' .. version, packed, 'r' .. name, version) end
-put()
+local receipt = name ~= '' and {'v' .. version, packed, 'r' .. name, version} or {}
+put({'id', id, 'stamp', string.sub(value, 9, 24), 'newest', entries, 'cut', gone, unpack(receipt)})
 if log[6] and head or stager ~= '' then
   local staged = tonumber(log[6]) or 0
   local sound = math.max(tonumber(entries), staged - SWEPT)

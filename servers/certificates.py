@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
+from unittest import SkipTest
 
 NAME = "localhost"
 """Whom a server's certificate is for: not for the same machine by its number."""
@@ -46,6 +45,6 @@ def openssl(*arguments: object) -> None:
     """Run the program; the test skips where it is not installed."""
     path = shutil.which("openssl")
     if path is None:
-        pytest.skip("openssl is not installed: nothing about TLS was tested")
+        raise SkipTest("openssl is not installed: nothing about TLS was tested")
     done = subprocess.run([path, *map(str, arguments)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")

