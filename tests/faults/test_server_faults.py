@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -70,50 +71,42 @@ PAIR = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 # --- I-5 -------------------------------------------------------------------------------------------------------------
 
 
-async def written(store: Any, number: int) -> None:
-    """Write one conversation's one commit, and tell the parent that it was acknowledged."""
-    await minutebook.Conversation(store, f"{number}", format="openai-chat").append(PAIR, id=f"id-{number}")
+def acknowledge(number: int) -> None:
     with open(os.environ[ACK_VARIABLE], "ab", buffering=0) as acknowledged:
         acknowledged.write(f"ack {number}\n".encode())
 
 
-async def working(url: str, namespace: str) -> None:
-    """Write with the errors told on standard error; each call that failed is made once more."""
-    from minutebook.stores.opening import PostgresStore, RedisStore
+def tell(stage: str, error: MinutebookError) -> None:
+    print(stage, error.code, error.facts.get("problem", ""), file=sys.stderr)
 
-    kind = PostgresStore if url.startswith("postgresql") else RedisStore
-    async with kind(url, namespace=namespace, timeout=3) as store:
-        for number in range(WORK):
-            for stage in ("work", "again"):
-                try:
-                    await written(store, number)
-                except MinutebookError as error:
-                    print(stage, error.code, error.facts.get("problem", ""), file=sys.stderr)
-                else:
-                    break
+
+async def asynchronous_work(url: str, namespace: str) -> None:
+    """Write, tell the parent what was acknowledged and what was refused; each call is made twice, by its id."""
+    async with opened(url, namespace, blocking=False) as store:
+        for number, stage in itertools.product(range(WORK), ("work", "again")):
+            try:
+                await minutebook.Conversation(store, f"{number}", format="openai-chat").append(PAIR, id=f"id-{number}")
+                acknowledge(number)
+            except MinutebookError as error:
+                tell(stage, error)
 
 
 def blocking_work(url: str, namespace: str) -> None:
     """The same without an event loop."""
     with opened(url, namespace) as store:
-        for number in range(WORK):
-            for stage in ("work", "again"):
-                try:
-                    talk = sync.Conversation(store, f"{number}", format="openai-chat")
-                    talk.append(PAIR, id=f"id-{number}")
-                except MinutebookError as error:
-                    print(stage, error.code, error.facts.get("problem", ""), file=sys.stderr)
-                else:
-                    with open(os.environ[ACK_VARIABLE], "ab", buffering=0) as acknowledged:
-                        acknowledged.write(f"ack {number}\n".encode())
-                    break
+        for number, stage in itertools.product(range(WORK), ("work", "again")):
+            try:
+                sync.Conversation(store, f"{number}", format="openai-chat").append(PAIR, id=f"id-{number}")
+                acknowledge(number)
+            except MinutebookError as error:
+                tell(stage, error)
 
 
 def main(colour: str, url: str, namespace: str) -> None:
     if colour == "blocking":
         blocking_work(url, namespace)
     else:
-        asyncio.run(working(url, namespace))
+        asyncio.run(asynchronous_work(url, namespace))
 
 
 def command(colour: str, url: str, namespace: str) -> list[str]:
