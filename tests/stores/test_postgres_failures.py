@@ -500,7 +500,7 @@ def test_i10_one_live_decision_over_processes_behind_a_slow_network(name: str, f
     """16 workers in 4 processes, replies late: no two holds overlap, every Busy has a holder (I-10)."""
     attempts = budget(40, 2_000)
     schema = postgres_lab.schema_of(name)
-    drive(postgres_lab.journal(name, blocking=True).header(KEY))
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
     with proxy(postgres.shared().port) as wire:
         wire.delay = (0, 0.002)
         url = postgres.shared().url(port=wire.port)
@@ -611,7 +611,7 @@ async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]
 def test_i19_no_reply_reaches_another_caller(name: str, figure: Callable[[str], None]) -> None:
     """200 tenants over 40 connections, replies up to 50 ms late, a fifth cancelled: 0 foreign bytes (I-19)."""
     with proxy(postgres.shared().port) as wire:
-        drive(postgres_lab.journal(name, blocking=True).header(KEY))
+        drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
         wire.delay = (0, budget(0.01, 0.05))
         done, cut, foreign = asyncio.run(mixed(name, wire, OPERATIONS))
     assert done > OPERATIONS // 2
