@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
@@ -104,6 +103,8 @@ def _options_of(url: str, kinds: Mapping[str, Callable[[str], Any]]) -> tuple[st
     Raises:
         InvalidOption: one is there twice, or is no number where it has to be one.
     """
+    from urllib.parse import unquote  # loaded by those whose store is on a server
+
     address, _, query = url.partition("?")
     pairs = [pair.partition("=") for pair in query.split("&") if pair]
     options: dict[str, Any] = {}
