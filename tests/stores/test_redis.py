@@ -1003,6 +1003,7 @@ def test_b2_socket_in_the_file_system() -> None:
         ("url", {"url": "redis://a/1?db=1"}),
         ("url", {"url": "unix://run/redis.sock"}),
         ("db", {"client_options": {"db": "x"}}),
+        ("db", {"url": "redis+cluster://a", "client_options": {"db": 1}}),
         ("db", {"url": "redis://a/1", "client_options": {"db": 2}}),
         ("client_options", {"client_options": {"nonsense": 1}}),
         ("client_options", {"url": "redis://a?nonsense=1"}),

@@ -304,7 +304,7 @@ def test_bad_input_95_nothing_sent_is_said_within_the_time(blocking: bool, kind:
                     await call()
                 assert "may have been made" not in str(refused.value)
                 assert refused.value.problem == "connection"
-                assert 0.5 < time.monotonic() - begun < 1.8
+                assert 0.5 < time.monotonic() - begun < 3
             await store.close()
 
         run(story(), blocking=blocking)

@@ -96,6 +96,8 @@ class Address:
         self.database = self.connect.get("db", 0)
         if type(self.database) is not int or self.database < 0:
             raise InvalidOption("db is the number of a database", option="db")
+        if self.cluster and self.database:
+            raise InvalidOption("a cluster has database 0 alone", option="db")
 
     def _options(self, said: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what every connection is made with."""

@@ -224,6 +224,16 @@ local function put(fields)
 end
 """
 
+_SWEEP = """
+local function sweep(from, to)
+  for first = from, to, 1000 do
+    local names = {}
+    for seq = first, math.min(first + 999, to) do names[#names + 1] = string.format('e%.0f', seq) end
+    redis.call('HDEL', KEYS[5], unpack(names))
+  end
+end
+"""
+
 _STAGE = """
 if stager ~= '' and log[5] ~= stager then return {nonce, 'taken', now} end
 if stager == '' and not head then redis.call('UNLINK', KEYS[5]) end
@@ -261,13 +271,13 @@ if log[5] then
   redis.call('PERSIST', KEYS[5])
   redis.call('HDEL', KEYS[5], 'staging')
 end
-for seq = cut + 1, math.min(tonumber(gone), newest) do redis.call('HDEL', KEYS[5], string.format('e%.0f', seq)) end
+sweep(cut + 1, math.min(tonumber(gone), newest))
 local receipt = name ~= '' and {'v' .. version, packed, 'r' .. name, version} or {}
 put({'id', id, 'stamp', string.sub(value, 9, 24), 'newest', entries, 'cut', gone, unpack(receipt)})
 if log[6] and head or stager ~= '' then
   local staged = tonumber(log[6]) or 0
   local sound = math.max(tonumber(entries), staged - SWEPT)
-  for seq = sound + 1, staged do redis.call('HDEL', KEYS[5], string.format('e%.0f', seq)) end
+  sweep(sound + 1, staged)
   if sound == tonumber(entries) then
     redis.call('HDEL', KEYS[5], 'staged')
   else
@@ -375,9 +385,11 @@ PAGE: Final = script(
     holds="id",
 )
 RECEIPTS: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _RECEIPTS, takes="after rows", holds="id")
-WRITE: Final = script("", 5, *_CHANGES, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True)
+WRITE: Final = script("", 5, *_CHANGES, _SWEEP, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True)
 """A change that needs room."""
-WRITE_WITHIN: Final = script(_EMPTIES, 5, *_CHANGES, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True)
+WRITE_WITHIN: Final = script(
+    _EMPTIES, 5, *_CHANGES, _SWEEP, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True
+)
 """A change that grows nothing: a full server takes it."""
 STAGE: Final = script("", 5, *_CHANGES, _STAGE, takes=f"{_JUDGED} becomes", holds="id name")
 """A slice of what a change will bring."""

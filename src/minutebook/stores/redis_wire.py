@@ -47,7 +47,6 @@ from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageUnsafe,
-    StoreClosed,
 )
 from minutebook.stores.redis_address import Node
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
@@ -90,18 +89,20 @@ class _Unsent(Exception):
 
 
 class Wire:
-    """Scripts and their answers, over a single server or a cluster, in one colour."""
+    """
+    Scripts and their answers, over a single server or a cluster, in one colour.
+
+    After a fork or a close nobody asks it anything: the journal sees to that.
+    """
 
     def __init__(self, address: Address, *, blocking: bool) -> None:
         """Connect nothing yet."""
         self._address = address
         self._links: Links = BlockingLinks(address) if blocking else AsyncLinks(address)
         self._slots: dict[int, Node] = {}
-        self._process = os.getpid()
         self._instance = os.urandom(12)
         self._requests = itertools.count()
         self._durable: dict[Node, bool] = {}
-        self._closed = False
 
     @property
     def cluster(self) -> bool:
@@ -118,16 +119,11 @@ class Wire:
         Run a script and return its answer behind the nonce.
 
         Raises:
-            StoreClosed: the store was closed, or opened before a fork.
             DecisionHistoryStorageFailed: the server or the connection failed; a write may have been made, unless
                 `problem` says `out_of_memory`.
             DecisionHistoryStorageUnsafe: a setting, a role or a right is missing; nothing was written.
             DecisionHistorySchemaUnsupported: another application's key, or a server too old; nothing was written.
         """
-        if os.getpid() != self._process:
-            raise StoreClosed("the store was opened before a fork; open one in this process")
-        if self._closed:
-            raise StoreClosed("the store is closed")
         nonce = self._instance + next(self._requests).to_bytes(8, "big")
         behind = (len(keys), *keys, nonce, *arguments)
         until = time.monotonic() + self._address.timeout
@@ -150,9 +146,7 @@ class Wire:
 
     async def close(self) -> None:
         """Close every connection, those in use as their calls end; a second call does nothing."""
-        if not self._closed and os.getpid() == self._process:
-            self._closed = True
-            await self._links.close()
+        await self._links.close()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
