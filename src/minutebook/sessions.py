@@ -19,7 +19,6 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import ABANDONED, INPUT
 from minutebook.model.keys import check_id
-from minutebook.model.pause import pause
 from minutebook.model.turns import (
     FORMAT,
     HistoryEntry,
@@ -266,7 +265,5 @@ class HistoryManager(Generic[Meta]):
         """Return what a scan of the record that `header` describes finds."""
         reader = RecordReader(cast("Journal", OneRecord(self._journal, header)), key)
         page = msgspec.structs.replace(STREAM_PAGE, rows=self._retention.rows(STREAM_PAGE.rows))
-        while not scan.done:
-            await reader.read_on(header, scan, page)
-            await pause()
+        await reader.read_until(lambda: scan.done, header, scan, page)
         return scan.retained()
