@@ -95,7 +95,7 @@ def test_e6_i08_a_repetition_of_what_has_left_is_refused_alike(store: JournalSto
     for number, call in enumerate((engine.turn, engine.inject)):
         drive(call("s", "one", id=f"{number}"))
         drive(engine.inject("s", "next"))
-        with pytest.raises(DecisionHistoryAbsent):
+        with pytest.raises(DecisionHistoryAbsent, match="take a new id"):
             drive(call("s", "one", id=f"{number}"))
         with pytest.raises(DecisionHistoryConflict):
             drive(call("s", "other", id=f"{number}"))
