@@ -27,8 +27,11 @@ import httpx2
 import openai
 import pytest
 
+import minutebook
 from minutebook import Conversation, MemoryStore, Outcome, WindowLimits, errors
 from minutebook.cli.app import app
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.urls import SCHEMES
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +50,10 @@ def blocks(pattern: re.Pattern[str]) -> list[object]:
         for path in DOCUMENTS
         for position, match in enumerate(pattern.finditer(path.read_text()))
     ]
+
+
+def is_store(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, JournalStore) and value is not JournalStore
 
 
 def said(code: str, folder: Path, python: str | Path = sys.executable) -> str:
@@ -97,6 +104,20 @@ def test_b11_documented_code_and_examples_satisfy_a_type_checker(tmp_path: Path)
     errors = [line.strip() for line in told.splitlines() if " - error: " in line]
     assert len(errors) == 1, told
     assert errors[0].startswith(f"{tmp_path / 'planted.py'}:3:")
+
+
+STORES = sorted(name for name in minutebook.__all__ if is_store(getattr(minutebook, name)))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_b02_whoever_lists_the_stores_lists_all_of_them(path: Path) -> None:
+    """B2: a row or a paragraph with the first and the last has those between; and no store that there is is denied."""
+    text = path.read_text()
+    for part in re.split(r"\n\n|\n(?=[|-])", BLOCK.sub("", text)):
+        if "`MemoryStore`" in part and "`HostStore`" in part:
+            assert [name for name in STORES if f"`{name}`" not in part] == [], part
+    denied = " ".join(re.findall(r"no stores? (?:for|in|on)[^.;]*", " ".join(text.split()))).lower()
+    assert not [scheme for scheme in (*SCHEMES, "postgres") if re.search(rf"\b{re.escape(scheme)}\b", denied)], denied
 
 
 PEERS = ROOT / ".venv-peers" / "bin" / "python"

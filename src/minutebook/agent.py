@@ -22,11 +22,13 @@ from minutebook.chat.options import (
     given_tools,
     kept_count,
 )
+from minutebook.errors import InvalidOption
 from minutebook.model import codec
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
+from minutebook.model.keys import check_id
 from minutebook.policy.shortening import KEEP_RECENT
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
@@ -137,7 +139,7 @@ class Agent(AsyncClosing):
         self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
         self._handlers = Handlers(blocking=self._blocking, cancelled=_task_cancelled)
 
-    async def chat(self, text: str, context: str | None = None, *, name: str | None = None) -> str:
+    async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002
         """
         Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
 
@@ -148,6 +150,9 @@ class Agent(AsyncClosing):
             text: what the user says.
             context: what the model is told for this message alone; it does not enter the history (SPEC A2).
             name: who says it, where several do.
+            id: names the message, so that a caller who never heard how a chat ended may ask again: once it is answered
+                its recorded answer comes back, and nothing is asked, called or told. Without one the same words, once
+                they are answered, are another message.
 
         Raises:
             InvalidMessage: no text, a blank one, or a name that the API does not take; `field` says which.
@@ -158,13 +163,21 @@ class Agent(AsyncClosing):
             AgentDecisionProviderSchemaViolation: what it gave is none.
             AgentBudgetExhausted: the tools' loop came to no answer within its budgets.
             DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
+            DecisionHistoryConflict: the `id` stands for another message.
         """
         self._post.connect()
-        answer, events = await self._chat.say(*asked(text, context, name))
+        answer, events = await self._chat.say(*asked(text, context, name), id=self._message_id(id))
         await self._handlers.tell(events)
         return answer
 
-    def stream(self, text: str, context: str | None = None, *, name: str | None = None) -> AsyncGenerator[str, None]:
+    def stream(
+        self,
+        text: str,
+        context: str | None = None,
+        *,
+        name: str | None = None,
+        id: str = "",  # noqa: A002
+    ) -> AsyncGenerator[str, None]:
         """
         Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
 
@@ -173,12 +186,19 @@ class Agent(AsyncClosing):
         `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
         """
         self._post.connect()
-        message = asked(text, context, name)
+        message, id_ = asked(text, context, name), self._message_id(id)
 
         async def saying() -> None:
-            await self._handlers.tell((await self._chat.say(*message, streamed=True))[1])
+            await self._handlers.tell((await self._chat.say(*message, id=id_, streamed=True))[1])
 
         return emitted(saying)
+
+    def _message_id(self, id: str) -> str:  # noqa: A002
+        if id != "" and not self._chat.settings.auto_manage_history:
+            raise InvalidOption(
+                "nothing is recorded with auto_manage_history=False, so no id can be known", option="id"
+            )
+        return check_id(id, "message id") if id != "" else ""
 
     async def get_history(self) -> list[ConversationMessage]:
         """Return a copy of the history: messages of role, content and maybe name, oldest first (SPEC A3)."""
@@ -188,14 +208,16 @@ class Agent(AsyncClosing):
         """Return how many messages the history has."""
         return len((await self._chat.view()).said)
 
-    async def add_to_history(self, message: ConversationMessage) -> None:
+    async def add_to_history(self, message: ConversationMessage, *, id: str = "") -> None:  # noqa: A002
         """
-        Add a message behind the others; the oldest leave if there are too many (SPEC A5).
+        Add a message behind the others, once under an `id`; the oldest leave if there are too many (SPEC A5).
 
         Raises:
             InvalidMessage: it is none; `field` names what is wrong (SPEC A4).
+            DecisionHistoryConflict: the `id` stands for another message.
         """
-        await self._handlers.tell(await self._chat.add(checked_message(message)))
+        added = checked_message(message)
+        await self._handlers.tell(await self._chat.add(added, check_id(id, "message id") if id != "" else ""))
 
     async def clear_history(self) -> None:
         """Begin a new history, its summary included; what was said before stays retained (SPEC A3)."""

@@ -104,7 +104,8 @@ class Conversation(Reading):
         """
         Return a turn, to be entered with `async with`; the conversation is reserved while it is open (SPEC C1).
 
-        `message` is a text, a wire message or a list of them; without one the turn goes on from what is recorded.
+        `message` is a text, a wire message or a list of them; without one the turn goes on from what is recorded and
+        has no answer yet.
         A turn that failed and comes again with the same message goes on from the recorded input: it is there once. An
         `id` makes that explicit: the same id with another message is a conflict.
         """
@@ -144,7 +145,7 @@ class Conversation(Reading):
             async for entry in self.entries():
                 continuation.take(entry)
             drafts = continuation.left()
-            committed = await hold.commit(drafts, release=True, idempotency=idempotency if drafts else "")
+            committed = await hold.conclude(drafts, idempotency=idempotency if drafts else "")
         return committed.receipt if drafts else None
 
     async def open_calls(self) -> tuple[ToolCall, ...]:

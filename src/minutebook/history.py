@@ -13,6 +13,7 @@ starts no task and takes no lock; it runs the same under any event loop and unde
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,20 +23,23 @@ from minutebook.errors import (
     DecisionHistoryConflict,
     DecisionHistoryError,
     InvalidOption,
+    PairingViolation,
     ProviderContextWindowExceeded,
+    StorageError,
 )
 from minutebook.model.entries import RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta, new_header
+from minutebook.model.shown import type_alone
 from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
 from minutebook.model.telling import tell
 from minutebook.policy.binding import prelude_mark
-from minutebook.ports import Committed
+from minutebook.ports import Committed, Page
 from minutebook.record_reader import RecordReader
-from minutebook.reserving import Reservation
+from minutebook.reserving import Reservation, may_be_written
 from minutebook.windows import Window, WindowReader, bounded, page_of
 
 if TYPE_CHECKING:
@@ -104,6 +108,25 @@ class History:
         opened = await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)
         if opened and hold.header.attempt is None:
             await hold.begin_again(opened.receipt)
+        return hold
+
+    async def go_on(self, *, idempotency: str = "") -> Hold:
+        """
+        Reserve the conversation and begin an attempt at what is recorded and has no answer.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+            PairingViolation: it holds nothing, or an answer stands last; whoever asked again would be answered twice.
+        """
+        header = await self.header()
+        if header is None or not header.state.turn:
+            raise PairingViolation("a turn without a message, and the conversation holds none to answer; give one")
+        async with await self.open(attempt=False) as hold:
+            if not hold.header.awaits_answer:
+                raise PairingViolation("a turn without a message, and the newest one is answered; give one")
+            opened = await hold.commit((), opens=True, idempotency=idempotency)
+            if hold.header.attempt is None:
+                await hold.begin_again(opened.receipt)
         return hold
 
     async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
@@ -178,6 +201,19 @@ class History:
             tell(self._observer, event)
 
 
+class _Doubt(msgspec.Struct, frozen=True):
+    """A commit of which nobody heard how it ended: it was cancelled under way, or its reply was lost."""
+
+    idempotency: str
+    drafts: tuple[Draft, ...]
+    summary: Draft | None
+    """The summary that went with it."""
+    release: bool
+    """Whether it was to give the reservation back."""
+
+    __repr__ = type_alone
+
+
 class Hold:
     """
     A reservation in use: the header and the tail as this worker knows them, until it settles or abandons.
@@ -204,8 +240,7 @@ class Hold:
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
-        self._doubtful: tuple[str, Draft | None] = ("", None)
-        """The commit that failed last, and the summary that was in it."""
+        self._doubt: _Doubt | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -395,9 +430,10 @@ class Hold:
         )
         try:
             committed = await self._reservation.commit(delta, release=release)
-        except BaseException:
+        except BaseException as error:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
-            self._doubtful = (delta.idempotency, pending)
+            if may_be_written(error):
+                self._doubt = _Doubt(delta.idempotency, tuple(drafts), pending, release)
             raise
         self._take(committed)
         if sent is not None:
@@ -418,20 +454,61 @@ class Hold:
         """
         Return the receipt of a commit of which nobody heard how it ended, if it was written, and go on from there.
 
-        What it held is not committed again: its summary and the request that it answered are recorded.
+        What it held is not committed again: its summary and the request that it answers are recorded.
         """
-        history = self.history
+        history, doubt = self.history, self._doubt
         receipt = await history.journal.receipt(history.key, idempotency)
+        doubt = doubt if doubt and doubt.idempotency == idempotency else None
+        self._doubt = None
         if receipt is None:
             return None
+        if doubt and doubt.release:
+            self._reservation.end()
+            history.tails.drop(history.key)
+            return receipt
         await self._reservation.look_again()
         self.tail, self._unproved = Tail(), 0
-        doubtful, pending = self._doubtful
-        if doubtful == idempotency and self._summary is pending:
+        if doubt and self._summary is doubt.summary:
             self._summary = None
         if receipt.sent:
             self._plan = self._sent = None
         return receipt
+
+    async def conclude(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        settles: bool = False,
+        cut: int = 0,
+        idempotency: str = "",
+        given: bytes = b"",
+    ) -> Committed:
+        """
+        Record a last commit and give the reservation back with it; where only the reply was lost, that is as good.
+
+        Raises:
+            StorageError: it was not written, or nobody can tell now.
+        """
+        try:
+            return await self.commit(
+                drafts, settles=settles, release=True, cut=cut, idempotency=idempotency, given=given
+            )
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                if (found := await self._found()) is not None:
+                    return found
+            raise
+
+    async def _found(self) -> Committed | None:
+        """Return what the last commit came to of which nobody heard how it ended; `None` if nothing was written."""
+        history, doubt = self.history, self._doubt
+        receipt = await self.look_for(doubt.idempotency) if doubt else None
+        header = await history.journal.header(history.key) if receipt else None
+        if receipt is None or header is None:
+            return None
+        page = Page(rows=max(receipt.last - receipt.first + 1, 1), messages=2**62, size=2**62)
+        written = await history.journal.oldest(history.key, receipt.first - 1, page)
+        return Committed(header=header, written=tuple([e for e in written if e.seq <= receipt.last]), receipt=receipt)
 
     def _answered(self, drafts: Sequence[Draft]) -> Sent | None:
         """Return what the receipt of an answer says of its request, as the record stands by now."""
@@ -462,21 +539,36 @@ class Hold:
         """
         Give the reservation back and take this turn's entries out of every window; `error` goes on afterwards.
 
-        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it.
+        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it. A commit of
+        which nobody heard how it ended is looked for first: what it wrote is not written again, and where it ended the
+        turn, that stands, and a note on the error says so.
         """
         if not self.held:
             return
-        history, attempt = self.history, self.header.attempt
-        first = attempt.first if attempt else self.header.entries + 1
-        if not (self.generated or attempt):
-            reason, delta = "", history.delta(())
-        else:
-            # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
-            reason = _reason(error)
-            opens = bool(self.unrecorded) and attempt is None
-            delta = history.delta(self.unrecorded, opens=opens, abandons=reason)
+        history, marked = self.history, False
+
+        async def give_back() -> None:
+            nonlocal marked
+            unrecorded = self.unrecorded
+            if (doubt := self._doubt) is not None and await self.look_for(doubt.idempotency):
+                if doubt.release:
+                    error.add_note("the last commit was written all the same: what it holds stands in the record")
+                    return
+                unrecorded = tuple([draft for draft in unrecorded if all(draft is not each for each in doubt.drafts)])
+            attempt, reason = self.header.attempt, ""
+            if self.generated or attempt:
+                # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
+                reason = _reason(error)
+                opens = bool(unrecorded) and attempt is None
+                delta = history.delta(unrecorded, opens=opens, abandons=reason)
+            else:
+                delta = history.delta(())
+            await self._reservation.release(delta)
+            marked = bool(reason)
+
+        first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
         try:
-            given_back = await self._reservation.give_up(error, delta)
+            given_back = await self._reservation.give_up(error, give_back)
         finally:
             ended = self._reservation.ended
             if ended is None:  # nobody knows how it ended
@@ -484,10 +576,12 @@ class Hold:
             else:
                 self._take(ended)
                 self._remember()
-        if given_back and reason:
+        if given_back and marked:
             sent = self._sent or Sent()
             history.emit(
-                HistoryAbandoned(message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=reason)
+                HistoryAbandoned(
+                    message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=_reason(error)
+                )
             )
 
 

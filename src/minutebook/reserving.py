@@ -103,11 +103,11 @@ class Reservation:
         return True
 
     async def _look(self, error: BaseException) -> None:
-        """See whether a cancelled call reserved it all the same. A refused one took nothing."""
+        """See whether a call that was cut, or whose reply was lost, reserved it all the same; a refusal took none."""
         try:
             if isinstance(error, GeneratorExit):
                 self._tokens.aside(self.free(), error)
-            elif not isinstance(error, Exception):
+            elif may_be_written(error):
                 await _once_more(self._find_out)
         except MinutebookError as second:
             _tell(error, second)
@@ -148,9 +148,10 @@ class Reservation:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
         """
-        await _once_more(lambda: self._release(delta))
+        await _once_more(lambda: self.release(delta))
 
-    async def _release(self, delta: Delta) -> None:
+    async def release(self, delta: Delta) -> None:
+        """As `give_back`, for whoever sees to what strikes meanwhile."""
         try:
             await self.commit(delta, release=True)
         except _FULL:
@@ -158,9 +159,9 @@ class Reservation:
                 await self.commit(msgspec.structs.replace(delta, drafts=(), opens=False), release=True)
             raise
 
-    async def give_up(self, error: BaseException, delta: Delta) -> bool:
+    async def give_up(self, error: BaseException, step: Callable[[], Awaitable[None]]) -> bool:
         """
-        Give the reservation back with `delta` after an `error` that goes on; return whether it did.
+        Give the reservation back by `step` after an `error` that goes on; return whether it did.
 
         What fails here is only added to the error. A coroutine that is being closed cannot wait any more: under an
         event loop it is given back a little later, and counts as not given back here.
@@ -169,8 +170,8 @@ class Reservation:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return self._tokens.aside(self.give_back(delta), error)
-            await self.give_back(delta)
+                return self._tokens.aside(_once_more(step), error)
+            await _once_more(step)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:

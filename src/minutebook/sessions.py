@@ -213,16 +213,16 @@ class HistoryManager(Generic[Meta]):
         """Record an entry, and have what the bounds drop leave in the same commit."""
         draft = self._written.draft(entry)
         if self._retention == Retention():
-            await hold.commit((draft,), release=True, idempotency=idempotency, given=given)
+            await hold.conclude((draft,), idempotency=idempotency, given=given)
             return
         key, chars = hold.history.key, self._cost(entry)
         known = await self._retained(key, hold.header)
         self._known.put(key, known)  # whatever comes of the commit, no entry is costed again
         dropped = known.excess(self._retention, chars)
         cut = 0 if self.config.keep_truncated else known.cut(dropped, hold.header)
-        committed = await hold.commit((draft,), cut=cut, release=True, idempotency=idempotency, given=given)
+        committed = await hold.conclude((draft,), cut=cut, idempotency=idempotency, given=given)
         if committed.written:
-            self._known.put(key, known.grown(committed.header.entries, committed.header.digest, chars, dropped))
+            self._known.put(key, known.grown(committed.receipt.last, committed.receipt.digest, chars, dropped))
 
     def _is_marked(self, hold: Hold) -> bool:
         """

@@ -144,7 +144,10 @@ class Steps:
         ids = [request.run_id, request.invocation_id, request.agent_ref]
         for name, value in zip(("run_id", "invocation_id", "agent_ref"), ids, strict=True):
             if type(value) is not str or not value.strip():
-                raise InvalidOption(f"a history needs a {name}; without history=False the host gives it", option=name)
+                raise InvalidOption(
+                    f"a history needs {name}, a text that is not blank; without history=False the host gives it",
+                    option=name,
+                )
         mode = [] if request.project is None else ["opaque_refs"]
         return self.store.key(codec.encode([*ids, self.api.name, self.model, self.interface.name, *mode]).decode())
 
@@ -177,12 +180,12 @@ class Steps:
                     hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
                 raise
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
-            committed = await hold.commit((*staged, draft), settles=True, release=True)
+            committed = await hold.conclude((*staged, draft), settles=True)
         blocks = withheld(self.api, payload)
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, committed.header.state.exchange, counted)
+        decision = _referenced(decision, committed.written[-1].seq, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _closed(self, history: History, header: Header | None, request: DecisionRequest) -> Header | None:

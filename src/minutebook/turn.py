@@ -98,15 +98,14 @@ class Turn:
         Raises:
             DecisionHistoryBusy: another worker holds the conversation.
             PairingViolation: an exchange before it waits for results that are not parked; or there is no message, and
-                none is recorded that an answer could be for.
+                none is recorded that has no answer yet.
         """
         if self._hold is not None:
             raise InvalidOption("a turn is entered once; make a new one", option="turn")
-        if not self._drafts:
-            header = await self._history.journal.header(self._history.key)
-            if header is None or not header.state.turn:
-                raise PairingViolation("a turn without a message, and the conversation holds none to answer; give one")
-        self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        if self._drafts:
+            self._hold = await self._history.open(self._drafts, idempotency=self._idempotency)
+        else:
+            self._hold = await self._history.go_on(idempotency=self._idempotency)
         return self
 
     async def __aexit__(
@@ -128,7 +127,7 @@ class Turn:
             )
         await self._resolve(hold)
         _check_answered(hold.header, "the turn ends")
-        self.receipt = (await hold.commit((*self._answer, *self._said), settles=True, release=True)).receipt
+        self.receipt = (await hold.conclude((*self._answer, *self._said), settles=True)).receipt
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """

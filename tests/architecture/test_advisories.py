@@ -70,7 +70,8 @@ def built_statements(source: str, name: str = "") -> list[str]:
                 if not named or not text.attr.isupper():
                     found.append(ast.unparse(node))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "Statement":
-            constant = [isinstance(each, ast.Constant) for each in node.args] == [True] and not node.keywords
+            rest = all(each.arg != "text" and isinstance(each.value, ast.Constant) for each in node.keywords)
+            constant = [isinstance(each, ast.Constant) for each in node.args] == [True] and rest
             if not constant or name not in STATEMENT_FILES:
                 found.append(ast.unparse(node))
     return found
@@ -94,6 +95,8 @@ def test_v05_no_statement_is_built_at_run_time(path: Path) -> None:
         'line.ask(sql.Statement("SELECT " + name), schema)',
         'line.ask(Statement(f"SELECT {name}"), schema)',
         'line.ask(Statement("SELECT 1"), schema)',
+        'Statement(text="SELECT " + name)',
+        'Statement("SELECT 1", columns=count)',
         "connection.execute(sql.within(text, schema))",
     ],
 )

@@ -1,11 +1,25 @@
-"""Field cases O-01 to O-09, trimming and pairing: each with its input, through `Conversation`, on RAM and SQLite."""
+"""Field cases O-01 to O-09, trimming and pairing: each with its input, through `Conversation`, on every store."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tests.faces.places import PLACES, Place, calling, chat, dump, lasting, output, reply, said, seen, short, user
+from tests.faces.places import (
+    PLACES,
+    SHARED,
+    Place,
+    calling,
+    chat,
+    dump,
+    lasting,
+    output,
+    reply,
+    said,
+    seen,
+    short,
+    user,
+)
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryLimitExceeded, PairingViolation
@@ -122,7 +136,7 @@ async def test_o06_items_are_kept_whole_or_leave_whole(place):
 def test_o07_parallel_results_are_shown_in_call_order_in_both_runs(tmp_path):
     """The record keeps the arrival; windows of both runs are byte-identical."""
     windows = []
-    for kind in PLACES:
+    for kind in (*PLACES, *SHARED):
         for order in ((0, 1), (1, 0)):
             directory = tmp_path / f"{kind}{order[0]}"
             directory.mkdir(mode=0o700)

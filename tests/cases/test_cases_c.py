@@ -1,4 +1,4 @@
-"""Field cases O-13, O-15, O-17, O-18, the shape of messages: each through `Conversation`, on RAM and SQLite."""
+"""Field cases O-13, O-15, O-17, O-18, the shape of messages: each through `Conversation`, on every store."""
 
 # ruff: noqa: PT012 - what fails here is a turn, which is a block
 

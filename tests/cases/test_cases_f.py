@@ -1,4 +1,4 @@
-"""Field cases O-28 to O-30, text and values: through `Conversation`, the same on RAM and SQLite."""
+"""Field cases O-28 to O-30, text and values: through `Conversation`, the same on every store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_o28_half_a_character_is_refused_where_it_comes_in(place):
 
 @lasting
 async def test_o29_nul_is_kept_in_text_and_refused_in_ids(place):
-    """Input, result, arguments, metadata: equal after reopening, on both stores."""
+    """Input, result, arguments, metadata: equal after reopening, on every store."""
     conversation = chat(place.open())
     text = "what is the \x00 weather"
     message = {"role": "user", "content": text, "metadata": {"a\x00b": "\x00"}}

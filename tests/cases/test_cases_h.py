@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.faces.places import PLACES, Place, chat, lasting, reply, said, seen, tell
+from tests.faces.places import chat, lasting, reply, said, seen, tell
 
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryBusy, InvalidId, InvalidOption
 from minutebook.model.bounds import StoreBounds, WindowLimits
-from minutebook.stores.journal import JournalStore
-from minutebook.stores.memory import MemoryJournal
-from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.testing.clock import FrozenClock
 
 
@@ -62,18 +59,13 @@ async def test_o43_a_listing_stays_in_its_namespace_and_knows_no_patterns(place)
         chat(place.open("a"), "x").store._own(place.open("b").key("%"))
 
 
-@pytest.mark.parametrize("kind", PLACES)
-def test_o45_a_conversation_expires_as_one_and_never_while_it_is_held(kind, tmp_path):
+def test_o45_a_conversation_expires_as_one_and_never_while_it_is_held(place):
     """Reading does not prolong, writing does; afterwards it is absent and its place is free."""
     clock = FrozenClock()
-    bounds = StoreBounds(ttl_ms=2_000, max_sessions=1)
-    journal = (
-        MemoryJournal(bounds, clock=clock) if kind == "ram" else SQLiteJournal(tmp_path / "x", bounds, clock=clock)
-    )
 
     @lasting
     async def body(place):
-        store = JournalStore(journal, namespace="tests")
+        store = place.open(bounds=StoreBounds(ttl_ms=2_000, max_sessions=1), clock=clock)
         conversation = chat(store)
         for number in range(3):
             await tell(conversation, f"q{number}")
@@ -92,9 +84,8 @@ def test_o45_a_conversation_expires_as_one_and_never_while_it_is_held(kind, tmp_
         assert await conversation.last(None) == []
         await tell(chat(store, "new"), "x")
         assert (await store.totals()).conversations == 1
-        await store.close()
 
-    body(Place("ram", tmp_path))
+    body(place)
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "anthropic"])

@@ -21,10 +21,10 @@ def environment(**changes: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changes
 
 
-def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, command: tuple[str, ...] = COMMAND, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command with no terminal and nothing on its standard input."""
     options = {"env": environment(), "stdin": subprocess.DEVNULL, "timeout": 120} | options
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, **options)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, **options)
 
 
 def documents(output: str) -> list[Any]:

@@ -299,18 +299,21 @@ def test_ctrl_c_at_the_prompt_ends_the_chat(chats: Chats) -> None:
     assert chat.ended() == 0
 
 
-def test_a_pipe_whose_line_has_no_answer_ends_with_the_providers_exit_code(tmp_path: Path) -> None:
-    """No terminal, so nobody asks again: exit code 4, the error on standard error, and the message is kept."""
+def test_a_pipe_whose_newest_line_has_no_answer_ends_with_the_providers_exit_code(tmp_path: Path) -> None:
+    """No terminal, so a script looks at the exit code: 4; each line is tried and told on standard error, and kept."""
     tmp_path.chmod(0o700)
     database = tmp_path / "chat.sqlite"
     command = ("chat", "--store", f"sqlite:///{database}", "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
     told = run(*command, input=f"{TELL}\nAnd more.\n", stdin=None)
     assert told.returncode == 4
-    assert told.stderr.startswith("AgentDecisionProviderUnavailable: ")
+    lines = told.stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["AgentDecisionProviderUnavailable"] * 2
+    assert all(line.endswith("the next line takes its place") for line in lines)
     assert "agent>" not in told.stdout
     with SQLiteStore(database, namespace="chat") as store:
         (listing,) = store.list()
-        assert (listing.header.state.turns, listing.header.state.exchanges) == (1, 0)
+        inputs = [entry for entry in store.entries(listing.key) if entry.kind is Kind.INPUT]
+        assert [TELL.encode() in entry.payload for entry in inputs] == [True, False]
         assert listing.header.state.unanswered
         assert not listing.header.token
 
@@ -357,16 +360,18 @@ def test_at_a_terminal_a_new_line_takes_the_place_of_a_question_that_the_model_f
 
 
 def test_from_a_pipe_a_new_line_is_asked_though_the_old_one_fails_again(tmp_path: Path) -> None:
-    """It exited with 4 on every start; now so only where the newest line has no answer."""
+    """It exited with 4 on every start; now so only where the newest line has no answer. Prose is no answer either."""
     tmp_path.chmod(0o700)
     database = tmp_path / "chat.sqlite"
-    script = [Failure(status=400), Failure(status=400), finishing("Fine."), finishing("Also.")]
+    prose = Answer(text="Hello, how can I help?")
+    script = [Failure(status=400), prose, prose, finishing("Fine."), finishing("Also.")]
     with ProviderFake("openai-chat", script) as fake:
         assert through_a_pipe(database, fake, "hello\n").returncode == 4
-        told = through_a_pipe(database, fake, "and this?\nand that?\n")
+        told = through_a_pipe(database, fake, "and this?\nand what?\nand that?\n")
         assert told.returncode == 0, told.stderr
         assert re.findall("agent> (.*)", told.stdout) == ["Fine.", "Also."]
-        assert asked_in(fake) == ["and this?", "and that?"]
+        assert told.stderr.count("AgentDecisionProviderSchemaViolation") == 2, "the old question, and the first line"
+        assert asked_in(fake) == ["and what?", "and that?"]
 
 
 def test_from_a_pipe_without_a_line_the_old_question_tells_the_exit_code(tmp_path: Path) -> None:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pty
 import re
 import sqlite3
 import subprocess
+import uuid
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands import COMMAND, NAMESPACE, chat_response, converse, documents, environment, hold, run
+from tests.servers import postgres, redis
 
 import minutebook
 import minutebook.sync
 from minutebook.cli import terminal
 from minutebook.cli.view import look
 from minutebook.model.bounds import WindowLimits
+from minutebook.model.decisions import Decision, DecisionRequest, Finish
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.private_refusals import unsafe
-from minutebook.sync import Conversation, SQLiteStore
+from minutebook.sync import Conversation, SQLiteStore, open_store
 
 PACKAGES = ("anthropic", "httpx2", "msgspec", "openai", "rich", "typer")
 
@@ -138,6 +142,88 @@ def test_b10_show_has_what_is_retained_beside_what_was_sent(database: Path) -> N
     assert [row["messages"] for row in shown["sent"]] == [3, 5]
 
 
+class Finishing:
+    """A model that has one answer to everything."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return Decision(finish=Finish(output="Fine."))
+
+
+def test_b10_show_tells_what_a_record_without_exchanges_has(database: Path) -> None:
+    """B10: an engine's session, a checkpoint, a message without an answer: each entry, and its words."""
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        config = minutebook.sync.HistoryConfig(store=store, max_entries=3)
+        engine = minutebook.sync.Engine(history=config, respond=lambda turn: f"You said: {turn.user_intent}")
+        for words in ("hello", "again", HOSTILE, "thanks"):
+            engine.turn("engine", words)
+        runtime = minutebook.sync.Runtime(
+            minutebook.Program(name="clerk", instructions="Answer."), Finishing(), checkpoints=store
+        )
+        runtime.run("How are you?", run_id="run", invocation_id="chat")
+        conversation = Conversation(store, "asked", format="openai-chat")
+        with contextlib.suppress(KeyError), conversation.turn("Anyone there?") as turn:
+            turn.window()
+            raise KeyError
+        ids = [listing.key.id for listing in store.list()]
+        recorded = {id_: list(store.entries(store.key(id_))) for id_ in ids}
+    (checkpoint,) = (id_ for id_ in ids if id_.startswith('["checkpoint"'))
+    listed = {each["id"]: each["entries"] for each in documents(asked(database, "list", "--json").stdout)}
+    assert listed == {id_: len(entries) for id_, entries in recorded.items()}
+    for id_, words in (("engine", "thanks"), (checkpoint, "How are you?"), ("asked", "Anyone there?")):
+        told = asked(database, "show", id_)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert not re.search(f"nothing to show|{re.escape(words)}", told.stdout)
+        (found,) = documents(asked(database, "show", id_, "--json").stdout)
+        assert [(row["seq"], row["kind"], row["bytes"]) for row in found["log"]] == [
+            (entry.seq, entry.kind.name.lower(), len(entry.payload)) for entry in recorded[id_]
+        ]
+        assert (found["retained"], found["sent"]) == ([], [])
+        told = asked(database, "show", id_, "--messages")
+        assert (told.returncode, told.stderr) == (0, "")
+        assert words in told.stdout
+    assert len(recorded["engine"]) == 3
+    assert "\x1b" not in asked(database, "show", "engine", "--messages").stdout
+    (newest,) = documents(asked(database, "show", "engine", "--messages", "--last", "1", "--json").stdout)
+    assert [row["seq"] for row in newest["log"]] == [4]
+    assert newest["messages"] == [f"     4  input: {recorded['engine'][-1].payload.decode()}"]
+
+
+def test_c01_show_has_what_an_abandoned_attempt_left(database: Path) -> None:
+    """C1: visible to an operator: its message, its calls and their results, each under the mark that took them out."""
+    call = {"id": "c", "type": "function", "function": {"name": "refund", "arguments": '{"order":"ORD-1"}'}}
+    calling = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    converse(database, "one", turns=2)
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(store, "one", format="openai-chat")
+        with contextlib.suppress(KeyError), conversation.turn("Refund it") as turn:
+            turn.window()
+            turn.result(turn.respond(calling)[0], "refunded 12 EUR")
+            raise KeyError
+    (told,) = documents(asked(database, "show", "one", "--messages", "--last", "1", "--json").stdout)
+    assert [(row["seq"], row["kind"], row["abandoned_by"]) for row in told["log"]] == [
+        (5, "input", None),
+        (6, "response", 8),
+        (7, "result", 8),
+        (8, "abandoned", None),
+    ]
+    lines = asked(database, "show", "one", "--messages", "--last", "1").stdout.partition("\nmessages\n")[2].splitlines()
+    assert lines[0] == "     5  user: Refund it"
+    assert lines[1].startswith("     6  abandoned by 8, assistant: ")
+    assert "refund" in lines[1]
+    assert lines[2].startswith("     7  abandoned by 8, tool: ")
+    assert "refunded 12 EUR" in lines[2]
+    assert lines[3:] == ['     8  mark: entries 6 to 7 abandoned, {"reason":"failed"}']
+
+
+def test_i39_show_makes_nothing_of_an_altered_entry(database: Path) -> None:
+    """I-39: what `show` shows was proved; an altered entry is named, and none of it is told."""
+    converse(database, "one", turns=2)
+    damage(database)
+    told = asked(database, "show", "one", "--messages")
+    assert (told.returncode, told.stdout) == (3, "")
+    assert told.stderr.startswith("DecisionHistoryCorrupt: entry 2 ")
+
+
 def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> None:
     """A parked exchange is in no request until its result is there, wherever it stands in the range."""
 
@@ -195,8 +281,9 @@ def test_b01_show_costs_what_it_shows() -> None:
         header = await store.header(conversation.key)
         assert header is not None
         journal.read = 0
-        exchanges, sent = await look(store, "long", header, 3)
-        assert [row.seq for row in exchanges] == [1996, 1998, 2000] == [row.answered_by for row in sent]
+        found = await look(store, "long", header, 3)
+        assert [row.seq for row in found.retained] == [1996, 1998, 2000] == [row.answered_by for row in found.sent]
+        assert [entry.seq for entry in found.entries] == [*range(1995, 2001)]
         assert journal.read < 60
 
     asyncio.run(body())
@@ -244,6 +331,29 @@ def test_b10_delete_asks_a_person_and_refuses_to_guess_without_one(database: Pat
     (told,) = documents(asked(database, "delete", "one", "--yes", "--json").stdout)
     assert told == {"id": "one", "deleted": True, "erased": True}
     assert asked(database, "show", "one").returncode == 1
+
+
+def test_b10_delete_says_that_a_reader_keeps_a_copy(database: Path) -> None:
+    """B10: where a file's log cannot be emptied, nobody is told of erasing what is there."""
+    converse(database, "one")
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        told = asked(database, "delete", "one", "--yes")
+    assert told.returncode == 0
+    assert "one: deleted; a reader still keeps a copy in the log" in told.stdout
+
+
+@pytest.mark.parametrize("kind", ["Postgres", "Redis"])
+def test_b10_i37_delete_says_what_a_server_may_keep(kind: str) -> None:
+    """B10: of a server something true is said: not of readers, nor that what it keeps beside is erased."""
+    url = postgres.shared().url() if kind == "Postgres" else redis.shared("Redis").url
+    name = f"{uuid.uuid4()}"
+    with open_store(url, namespace=NAMESPACE) as store:
+        Conversation(store, name, format="openai-chat").append([{"role": "user", "content": "x"}])
+    told = run("delete", name, "--yes", "--store", url, "--namespace", NAMESPACE)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() == f"{name}: deleted; the server may keep copies in its log, on replicas and in backups"
 
 
 @pytest.mark.parametrize(
@@ -469,6 +579,14 @@ def test_b10_the_chat_says_where_its_record_is_kept(given: bool, tmp_path: Path)
     assert run("list", "--store", url, "--namespace", "chat").returncode == 0
 
 
+def test_b10_a_blank_session_is_refused_by_its_option() -> None:
+    """B10: before a model is started, and in the words of the command."""
+    for session in ("", " "):
+        told = run("chat", "--session", session, "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr.startswith("InvalidOption: --session is the name of a conversation")
+
+
 def test_b10_a_slip_in_a_name_makes_no_empty_database(database: Path) -> None:
     """B10: a command for operators never creates what it was to look at."""
     told = asked(database, "verify")
@@ -558,6 +676,23 @@ def test_b10_a_terminal_without_unicode_gets_escapes(database: Path) -> None:
     told = asked(database, "list", env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"))
     assert told.returncode == 0
     assert "gr\\xf6\\xdfe" in told.stdout
+
+
+def test_b10_a_files_url_is_read_as_a_url(tmp_path: Path) -> None:
+    """B10: a blank is %20; a parameter is refused in every command, before a file or a model is looked for."""
+    tmp_path.chmod(0o700)
+    converse(tmp_path / "my shop.sqlite", "one")
+    where = ("--namespace", NAMESPACE, "--store", f"sqlite:///{tmp_path}/my%20shop.sqlite")
+    for command in (["list"], ["show", "one"], ["doctor"]):
+        assert run(*command, *where).returncode == 0, command
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for command in (["list"], ["show", "one"], ["doctor"], ["import", "one", "x", "--create"]):
+        told = run(*command, *where[:3], f"{where[3]}?mode=ro")
+        assert (told.returncode, told.stdout) == (2, ""), command
+        assert "no parameters" in told.stderr
+    told = run("chat", "--store", f"{where[3]}?mode=ro", "--base-url", "http://127.0.0.1:1/v1", "--model", "m")
+    assert (told.returncode, "no parameters" in told.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_b10_the_environment_names_the_store(database: Path) -> None:

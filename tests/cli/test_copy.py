@@ -192,6 +192,36 @@ def test_b10_a_conversation_that_differs_there_is_refused_by_name_and_kept(folde
     assert (folder / "b").read_bytes() == before
 
 
+def _damage_sqlite(place: str) -> None:
+    with contextlib.closing(sqlite3.connect(place.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("UPDATE minutebook_conversation SET state = '{' WHERE name = ?", (b"c",))
+
+
+def _damage_postgres(place: str) -> None:
+    database = place.rpartition("/")[2]
+    postgres.shared().ask("UPDATE minutebook.conversation SET header = 'x' WHERE conversation = 'c'", database=database)
+
+
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [(lambda folder: url(folder / "a"), _damage_sqlite), (_database, _damage_postgres)],
+    ids=["sqlite", "postgresql"],
+)
+def test_o44_a_damaged_header_is_named_and_left_and_the_others_go_over(
+    place: Callable[[Path], str], damage: Callable[[str], None], folder: Path
+) -> None:
+    """O-44: the exit code is that of damage, and a second run does the same."""
+    source = place(folder)
+    converse(folder / "made", *"abcde")
+    assert run("copy", url(folder / "made"), source, "--create", "--namespace", NAMESPACE).returncode == 0
+    damage(source)
+    for outcome in ("copied", "equal"):
+        told = run("copy", source, url(folder / "b"), "--create", "--json", "--namespace", NAMESPACE)
+        assert told.returncode == 3, told.stderr
+        outcomes = {each["id"]: each["outcome"] for each in documents(told.stdout)}
+        assert outcomes == dict.fromkeys("abde", outcome) | {"c": "left"}
+
+
 def test_i37_an_id_in_a_line_cannot_move_the_cursor(folder: Path) -> None:
     """I-37: it is told escaped."""
     hold(folder / "a", HOSTILE)
@@ -203,7 +233,7 @@ def test_i37_an_id_in_a_line_cannot_move_the_cursor(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        ("sqlite:///a", "sqlite:///none", "there is no database of this name, or an empty file; see TO"),
+        ("sqlite:///a", "sqlite:///none", "or an empty file; see TO; --create makes one"),
         ("sqlite:///none", "sqlite:///a", "there is no database of this name, or an empty file; see FROM"),
         ("sqlite:///a", "memory:", "give TO sqlite:///"),
         ("memory:", "sqlite:///a", "give FROM sqlite:///"),
@@ -508,6 +538,47 @@ def test_b10_every_command_works_on_every_store_by_its_url(anywhere: Path) -> No
         assert "Traceback" not in told.stderr
     (folder / "target").write_text(url(folder / "back"))
     assert whole_copies(folder) == {"one"}
+
+
+READING = ("list", "show", "verify", "stats", "doctor", "export")
+
+
+def _read(command: str, place: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that only reads, of one conversation where it takes one."""
+    one = {"show": ("one",), "export": ("one", str(folder / f"{command}.jsonl"))}.get(command, ())
+    told = run(command, *one, "--store", place, "--namespace", NAMESPACE)
+    assert "Traceback" not in told.stderr
+    return told
+
+
+@pytest.mark.parametrize("command", READING)
+def test_i25_a_command_that_reads_makes_nothing_in_an_empty_database(command: str, folder: Path) -> None:
+    """I-25: no schema is there afterwards, whatever the command says of it."""
+    place = _database(folder)
+    _read(command, place, folder)
+    asked = "SELECT nspname FROM pg_namespace WHERE nspname = 'minutebook'"
+    assert postgres.shared().ask(asked, database=place.rpartition("/")[2]) == []
+
+
+def test_i25_a_role_that_may_only_read_has_every_command_that_reads(folder: Path) -> None:
+    """I-25: with USAGE and SELECT alone it lists, shows, verifies, exports and copies; to write it is refused."""
+    place, server = _database(folder), postgres.shared()
+    database = place.rpartition("/")[2]
+    role = database.replace("c", "r", 1)
+    converse(folder / "a", "one", "two")
+    assert run("copy", url(folder / "a"), place, "--namespace", NAMESPACE).returncode == 0
+    server.ask(f"CREATE ROLE {role} LOGIN PASSWORD '{postgres.PASSWORD}'")
+    for grant in ("USAGE ON SCHEMA minutebook", "SELECT ON ALL TABLES IN SCHEMA minutebook"):
+        server.ask(f"GRANT {grant} TO {role}", database=database)
+    reader = server.url(database, user=role)
+    for command in READING:
+        assert _read(command, reader, folder).returncode == 0, command
+    assert run("copy", reader, url(folder / "b"), "--create", "--namespace", NAMESPACE).returncode == 0
+    assert whole_copies(folder) == {"one", "two"}
+    told = run("delete", "one", "--yes", "--store", reader, "--namespace", NAMESPACE)
+    assert (told.returncode, "GRANT" in told.stderr) == (3, True), told.stderr
+    server.ask(f"DROP OWNED BY {role}", database=database)
+    server.ask(f"DROP ROLE {role}")
 
 
 def test_b10_every_command_refuses_a_scheme_of_no_store_alike() -> None:

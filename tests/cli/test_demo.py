@@ -27,6 +27,7 @@ from minutebook.local import find_model
 from minutebook.model.decisions import CallReference, Observation
 from minutebook.model.entries import Entry
 from minutebook.sync import SQLiteStore
+from minutebook.testing.fakes import Answer, ProviderFake
 
 
 def absent_packages() -> list[str]:
@@ -182,8 +183,21 @@ def test_a_model_that_is_not_there_is_exit_code_4() -> None:
     """A refused connection is told in one line, without a traceback."""
     done = run("demo", "--base-url", "http://127.0.0.1:1/v1", "--model", "none")
     assert done.returncode == 4
-    assert "connection_failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("AgentDecisionProviderUnavailable: the provider gave no response: connection_failed")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_d09_a_model_that_answers_prose_is_told_by_the_one_code_of_its_error(as_json: bool) -> None:
+    """D9: malformed output is no provider that is unavailable, also where another process met it."""
+    with ProviderFake("openai-chat", [Answer(text="Hello, how can I help?")]) as fake:
+        done = run("demo", "--base-url", fake.base_url, "--model", "m", *(["--json"] if as_json else []))
+    code, message = "AgentDecisionProviderSchemaViolation", "the response holds no valid typed decision: text_not_json"
+    assert done.returncode == 4
+    if as_json:
+        assert documents(done.stdout)[-1] == {"error": code, "message": message, "exit": 4}
+    else:
+        assert done.stderr == f"{code}: {message}\n"
 
 
 # --- controls ---

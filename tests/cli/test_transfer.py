@@ -39,12 +39,13 @@ def test_b10_an_export_comes_back_whole_in_another_database(folder: Path) -> Non
     absent = asked(folder, "import", "copy", "one.jsonl", database="new.sqlite")
     assert absent.returncode == 2
     assert "no database" in absent.stderr
+    assert "--create makes one" in absent.stderr
     assert not (folder / "new.sqlite").exists()
-    for _ in range(2):
+    for written in (True, False):
         made = asked(folder, "import", "copy", "one.jsonl", "--create", "--json", database="new.sqlite")
         assert made.returncode == 0
         (document,) = documents(made.stdout)
-        assert document == {"id": "copy", "file": "one.jsonl", "entries": 6, "left": 0, "line": 0}
+        assert document == {"id": "copy", "file": "one.jsonl", "entries": 6, "left": 0, "line": 0, "written": written}
     assert entries(folder, "copy", "new.sqlite") == entries(folder, "one")
     assert asked(folder, "verify", "copy", database="new.sqlite").returncode == 0
 
@@ -53,8 +54,8 @@ def test_b10_an_export_replaces_nothing_unasked(folder: Path) -> None:
     """B10, C4: a file that is there stays without `--force`, and the message names that flag."""
     (folder / "mine").write_text("mine")
     refused = asked(folder, "export", "one", "mine")
-    assert refused.returncode == 3
-    assert "say --force" in refused.stderr
+    assert refused.returncode == 2
+    assert "exists; name another file, or say --force to replace it" in refused.stderr
     assert (folder / "mine").read_text() == "mine"
     (document,) = documents(asked(folder, "export", "one", "mine", "--force", "--json").stdout)
     assert document == {"id": "one", "file": "mine", "entries": 6}
@@ -83,6 +84,30 @@ def test_o48_a_torn_file_is_refused_or_its_good_prefix_is_taken(folder: Path) ->
     (document,) = documents(hopeless.stdout)
     assert (document["error"], document["exit"], hopeless.returncode) == ("ImportRefused", 3, 3)
     assert "no exchange is complete before it" in document["message"]
+
+
+def test_c04_a_file_of_the_conversation_as_it_stands_is_recognised(folder: Path) -> None:
+    """C4: imported where it was exported nothing is written; once either has gone on it is a conflict, as before."""
+    asked(folder, "export", "one", "one.jsonl")
+    before = record(folder, "one")
+    told = asked(folder, "import", "one", "one.jsonl")
+    assert (told.returncode, told.stdout) == (0, "one is there already: 6 entries\n")
+    assert record(folder, "one") == before
+    converse(folder / "shop.sqlite", "other", turns=3)
+    assert asked(folder, "import", "other", "one.jsonl").returncode == 1, "as many entries, of another conversation"
+    converse(folder / "shop.sqlite", "one")
+    gone_on = record(folder, "one")
+    assert asked(folder, "import", "one", "one.jsonl").returncode == 1
+    assert record(folder, "one") == gone_on
+    asked(folder, "export", "one", "later.jsonl")
+    hold(folder / "shop.sqlite", "one")
+    assert "DecisionHistoryBusy" in asked(folder, "import", "one", "later.jsonl").stderr
+
+
+def record(folder: Path, name: str) -> tuple[Any, list[Any]]:
+    with SQLiteStore(folder / "shop.sqlite", namespace=NAMESPACE) as store:
+        key = store.key(name)
+        return store.header(key), list(store.receipts(key))
 
 
 @pytest.mark.parametrize(("file", "code"), [("absent.jsonl", 3), ("shop.sqlite", 3), (".", 3), ("one.jsonl", 1)])

@@ -1,4 +1,4 @@
-"""Where the tests of a conversation keep it: RAM and a SQLite file, opened, left and opened again."""
+"""Where the tests of a conversation keep it: RAM, a SQLite file or a server; opened, left and opened again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import functools
 import json
 
 from minutebook.conversation import Conversation
+from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
 
 PLACES = ("ram", "sqlite")
+SHARED = ("postgres", "redis", "redis cluster")
+"""Servers that many hosts share; what is asked of every store is asked of these as well."""
 
 
 class Place:
@@ -23,11 +26,22 @@ class Place:
         self._ram = MemoryJournal()
         self._opened = []
 
-    def open(self, namespace="tests"):
+    def open(self, namespace="tests", bounds=None, clock=None):
         """Return a store of its own over the same logs."""
-        store = JournalStore(self._ram if self.kind == "ram" else SQLiteJournal(self.path), namespace=namespace)
+        store = JournalStore(self._journal(bounds, clock), namespace=namespace)
         self._opened.append(store)
         return store
+
+    def _journal(self, bounds, clock):
+        if self.kind == "ram":
+            return MemoryJournal(bounds, clock=clock) if bounds else self._ram
+        if self.kind == "sqlite":
+            return SQLiteJournal(self.path, bounds, clock=clock or system_clock)
+        from tests.stores import postgres_lab, redis_lab
+
+        if self.kind == "postgres":
+            return postgres_lab.salted_journal(f"{self.path}", bounds, clock, blocking=False)
+        return redis_lab.salted_journal(self.kind.capitalize(), f"{self.path}", bounds, clock, blocking=False)
 
     async def close(self):
         for store in self._opened:

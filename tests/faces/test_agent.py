@@ -481,12 +481,33 @@ def test_a3_the_state_is_plain_json_and_restores_either_way(fake: ProviderFake) 
     told(story())
 
 
-def test_a3_any_mapping_is_a_state(fake: ProviderFake) -> None:
-    """A3: as the signature says; what is left out of it but the history is not missed."""
+STATE = {"history": [], "agent_id": str(uuid.UUID(int=7)), "agent_name": "A", "timestamp": 1, "summary": None}
+
+
+@pytest.mark.parametrize("field", STATE)
+def test_a3_a_state_without_one_of_its_fields_is_refused(fake: ProviderFake, field: str) -> None:
+    """A3: it is none that was exported here: the field is named, and so is what takes a history alone."""
 
     async def story() -> None:
         each = agent(fake)
-        await each.import_conversation_state(MappingProxyType({"history": [user("a")], "summary": None}))
+        await each.add_to_history(user("a"))
+        state = {name: value for name, value in STATE.items() if name != field}
+        with pytest.raises(InvalidOption, match="set_history") as caught:
+            await each.import_conversation_state(state)
+        assert caught.value.facts == {"option": field}
+        assert await each.get_history() == [user("a")]
+        await each.import_conversation_state(STATE)
+        assert await each.get_history() == []
+
+    told(story())
+
+
+def test_a3_any_mapping_is_a_state(fake: ProviderFake) -> None:
+    """A3: as the signature says."""
+
+    async def story() -> None:
+        each = agent(fake)
+        await each.import_conversation_state(MappingProxyType(STATE | {"history": [user("a")]}))
         assert await each.get_history() == [user("a")]
 
     told(story())
@@ -535,15 +556,15 @@ def test_a3_the_states_time_is_the_stores(fake: ProviderFake, tmp_path: Path) ->
     ("state", "field"),
     [
         ([], "state"),
-        ({}, "history"),
-        ({"history": "x"}, "history"),
-        ({"history": [], "agentId": "x"}, "agentId"),
-        ({"history": [], "what was said": 1}, "another"),
-        ({"history": [], 7: 1}, "another"),
-        ({"history": [], "agent_id": 7}, "agent_id"),
-        ({"history": [], "agent_name": None}, "agent_name"),
-        ({"history": [], "timestamp": True}, "timestamp"),
-        ({"history": [], "timestamp": "1"}, "timestamp"),
+        (STATE | {"history": "x"}, "history"),
+        (STATE | {"history": None}, "history"),
+        (STATE | {"agentId": "x"}, "agentId"),
+        (STATE | {"what was said": 1}, "another"),
+        (STATE | {7: 1}, "another"),
+        (STATE | {"agent_id": 7}, "agent_id"),
+        (STATE | {"agent_name": None}, "agent_name"),
+        (STATE | {"timestamp": True}, "timestamp"),
+        (STATE | {"timestamp": "1"}, "timestamp"),
     ],
 )
 def test_a3_what_is_no_state_is_refused(fake: ProviderFake, state: Any, field: str) -> None:
@@ -556,9 +577,9 @@ def test_a3_what_is_no_state_is_refused(fake: ProviderFake, state: Any, field: s
             await each.import_conversation_state(state)
         assert caught.value.option == field
         with pytest.raises(DecisionHistorySummaryInvalid):
-            await each.import_conversation_state({"history": [], "summary": 7})
+            await each.import_conversation_state(STATE | {"summary": 7})
         with pytest.raises(InvalidMessage) as refused:
-            await each.import_conversation_state({"history": [user("x"), {"role": "user"}]})
+            await each.import_conversation_state(STATE | {"history": [user("x"), {"role": "user"}]})
         assert refused.value.path == "$.history[1].content"
         assert await each.get_history() == [user("a")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -16,7 +17,13 @@ from tests.faces.test_agent import agent, asking, echo, look, messages, said, se
 from tests.http_clients import http_client
 
 from minutebook import Agent, SQLiteStore, sync
-from minutebook.errors import DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
+from minutebook.errors import (
+    DecisionHistoryBusy,
+    DecisionHistoryConflict,
+    DecisionHistoryStorageFailed,
+    InvalidOption,
+    MinutebookError,
+)
 from minutebook.history import Hold
 from minutebook.model.entries import Kind
 from minutebook.model.pause import drive
@@ -45,6 +52,15 @@ def script(request: Received) -> Line:
 
 async def chat(each: Agent) -> None:
     await each.chat("asks")
+
+
+async def chat_named(each: Agent) -> None:
+    await each.chat("asks", id="m")
+
+
+async def stream_named(each: Agent) -> None:
+    async for _ in each.stream("asks", id="m"):
+        pass
 
 
 async def stream(each: Agent) -> None:
@@ -91,6 +107,8 @@ METHODS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]], str | Non
         "m0; m1; m2; m3",
     ),
     "stream": (stream, {}, WHOLE, None),
+    "chat by id": (chat_named, {"tools": [look]}, WHOLE, None),
+    "stream by id": (stream_named, {}, WHOLE, None),
     "add": (add, {}, [*OLD, system("T")], None),
     "set": (set_history, {}, [user("new"), system("U")], None),
     "clear": (clear, {}, [], None),
@@ -132,15 +150,17 @@ async def struck(
     place = f"{method} {cut.value} at await {step}"
     if ended.struck:
         assert not isinstance(ended.error, (MinutebookError, AssertionError)), f"{place}: {ended.error!r}"
-    again = make(fake, store=store, conversation="c", tools=tools)
+    again = make(fake, store=JournalStore(journal, namespace="n"), conversation="c", tools=tools)
     history = await again.get_history()
     assert history in (OLD, after), f"{place}: neither old nor new"
     done = history == after and await again.get_conversation_summary() == summary
     assert done or await again.get_conversation_summary() is None
-    await again.chat("asks")
-    asked, answered = user("asks"), said("answer")
-    repeated = history[-2:] == [asked, answered]
-    assert await again.get_history() == [*history, asked, answered], place
+    asked, answered = [user("asks"), said("answer")]
+    named = method.endswith("by id")
+    assert await again.chat("asks", id="m" if named else "") == "answer"
+    repeated = history[-2:] == [asked, answered] and not named
+    whole = history if history == after and named else [*history, asked, answered]
+    assert await again.get_history() == whole, place
     assert sum(message == asked for message in await again.get_history()) == 1 + repeated
     inputs = [
         entry async for entry in plain.entries(again.key) if entry.kind is Kind.INPUT and b'"asks"' in entry.payload
@@ -180,7 +200,7 @@ def test_a9_i18_cut_at_any_await(method: str, cut: Cut) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.TIMEOUT], ids=lambda cut: cut.value)
-@pytest.mark.parametrize("method", ["chat", "chat with a tool", "chat with a summary", "stream"])
+@pytest.mark.parametrize("method", ["chat", "chat with a tool", "chat by id", "chat with a summary", "stream"])
 @pytest.mark.parametrize("kind", ["RAM", "SQLite"])
 def test_a9_o35_cut_at_any_await_under_asyncio(kind: str, method: str, cut: Cut, tmp_path: Path) -> None:
     """A9, O-35: the awaits of the real client among them, in RAM and in a file."""
@@ -235,6 +255,107 @@ def test_a6_o20_a_write_that_fails_leaves_all_or_nothing(method: str, after: boo
         while drive(story(number)):
             number += 1
         assert number > 2
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+@pytest.mark.parametrize("by_id", [False, True], ids=["by the words", "by id"])
+def test_a9_i08_i18_a_chat_whose_store_fails_once_is_said_again_from_another_process(by_id: bool, after: bool) -> None:
+    """
+    A9, I-8, I-18: whichever call to the store fails or loses its reply, nothing is held, said or done twice.
+
+    Where only the last reply was lost the chat is whole, and says so itself.
+    """
+    id_ = "m" if by_id else ""
+
+    def calling(request: Received) -> Line:
+        newest = request.json["messages"][-1]
+        stopped = newest["role"] == "tool" and "run_stopped" in newest["content"]
+        return asking("a") if stopped or newest["role"] == "user" else Answer(text="answer")
+
+    with ProviderFake("openai-chat", calling) as fake:
+
+        async def story(number: int) -> bool:
+            journal, called = MemoryJournal(), list[str]()
+            faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
+            options: dict[str, Any] = {"conversation": "c", "tools": [noting_look(called)]}
+            each = blocking(fake, store=JournalStore(faulty, namespace="n"), **options)  # type: ignore[arg-type]
+            heard = ""
+            with contextlib.suppress(DecisionHistoryStorageFailed):
+                heard = await each.chat("asks", id=id_)
+            again = blocking(fake, store=JournalStore(journal, namespace="n"), **options)
+            if by_id or not heard:
+                assert await again.chat("asks", id=id_) == "answer"
+            assert await again.get_history() == [user("asks"), said("answer")]
+            assert called == ["a"]
+            await JournalStore(journal, namespace="n").verify(again.key)
+            return not faulty.left
+
+        number = 1
+        while drive(story(number)):
+            number += 1
+        assert number > 5
+
+
+def test_a9_i44_a_call_that_never_began_is_told_as_that_and_the_one_under_way_as_unknown() -> None:
+    """A9, I-44: of two calls of one answer the first was struck; nobody knows what came of it."""
+    told: list[str] = []
+    called: list[str] = []
+
+    def calling(request: Received) -> Line:
+        results = [message["content"] for message in request.json["messages"] if message["role"] == "tool"]
+        told[:] = results
+        return Answer(text="answer") if results else asking("a", "b")
+
+    def look(path: str) -> str:
+        """Read a file."""
+        called.append(path)
+        raise KeyboardInterrupt
+
+    with ProviderFake("openai-chat", calling) as fake:
+        each = blocking(fake, tools=[look])
+        with pytest.raises(KeyboardInterrupt):
+            drive(each.chat("asks"))
+        assert drive(each.chat("asks")) == "answer"
+    assert told == ['{"error":{"interrupted":"outcome unknown"}}', '{"error":{"refused":"run_stopped"}}']
+    assert called == ["a"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+def test_a5_i08_a_message_that_is_added_again_by_id_is_there_once(after: bool) -> None:
+    """A5, I-8: whichever call to the store fails; another message under the id is refused, and none is lost."""
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story(number: int, message: Any) -> bool:
+            journal = MemoryJournal()
+            faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
+            each = blocking(fake, store=JournalStore(faulty, namespace="n"), conversation="c")  # type: ignore[arg-type]
+            with contextlib.suppress(DecisionHistoryStorageFailed):
+                await each.add_to_history(message, id="m")
+            again = blocking(fake, store=JournalStore(journal, namespace="n"), conversation="c")
+            await again.add_to_history(message, id="m")
+            assert await again.get_history() == [message]
+            with pytest.raises(DecisionHistoryConflict):
+                await again.add_to_history(said("other"), id="m")
+            with pytest.raises(DecisionHistoryConflict):
+                await again.chat("other", id="m")
+            assert await again.get_history() == [message]
+            return not faulty.left
+
+        for message in (said("hi"), system("S")):
+            number = 1
+            while drive(story(number, message)):
+                number += 1
+            assert number > 2
+
+
+def test_a1_i08_an_id_needs_a_record_that_could_know_it() -> None:
+    """A1: where nothing is recorded no repetition can be recognised, and nobody may believe so."""
+    with ProviderFake("openai-chat", script) as fake:
+        each = blocking(fake, auto_manage_history=False)
+        for method in (each.chat, each.stream):
+            with pytest.raises(InvalidOption, match="auto_manage_history"):
+                drive(method("asks", id="m"))  # type: ignore[arg-type]
+        assert not fake.requests
 
 
 CHILD = """
@@ -342,6 +463,46 @@ def test_a9_o33_i44_killed_in_a_tool_it_is_told_as_unknown_and_not_run_again(tmp
                 assert [message["role"] for message in fake.requests[-1].json["messages"][3:]] == [
                     *("user", "assistant", "tool")
                 ]
+                assert called == []
+                await store.verify(each.key)
+
+        asyncio.run(story())
+
+
+@pytest.mark.timeout(120)
+def test_a9_o33_i44_killed_behind_a_tool_its_result_is_told_and_it_is_not_run_again(tmp_path: Path) -> None:
+    """A9, O-33, I-44: what a tool came to is recorded before the request leaves that tells the model of it."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+    arrived = threading.Event()
+
+    def answering(request: Received) -> Line:
+        newest = request.json["messages"][-1]
+        if newest["role"] == "tool" and not arrived.is_set():
+            arrived.set()
+            return Silence()
+        return asking("a") if newest["content"] == "asks" else echo(request)
+
+    with ProviderFake("openai-chat", answering) as fake:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, path, fake.base_url, "tool"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdin is not None
+        child.stdin.close()  # the tool goes on
+        assert arrived.wait(30)
+        child.kill()
+        child.wait()
+        child.stdout.close()  # type: ignore[union-attr]
+        called: list[str] = []
+
+        async def story() -> None:
+            async with SQLiteStore(path, namespace="n") as store:
+                each = agent(fake, store=store, conversation="c", tools=[noting_look(called)])
+                await each.recover(worker_stopped=True)
+                assert await each.chat("asks") == "answer to a"
                 assert called == []
                 await store.verify(each.key)
 

@@ -332,11 +332,12 @@ def test_a4_half_a_character_is_refused_with_the_field_named(field: str) -> None
 
         async def story() -> None:
             each = agent(fake)
+            state = await each.export_conversation_state()
             wrong: Any = {**user("q"), field: "secret\ud800"}
             calls: list[tuple[str, Any]] = [
                 (f"$.{field}", lambda: each.add_to_history(wrong)),
                 (f"$[1].{field}", lambda: each.set_history([user("a"), wrong])),
-                (f"$.history[0].{field}", lambda: each.import_conversation_state({"history": [wrong]})),
+                (f"$.history[0].{field}", lambda: each.import_conversation_state({**state, "history": [wrong]})),
                 (f"$.{field}", lambda: each.chat(wrong["content"], name=wrong.get("name"))),
             ]
             for path, call in calls:

@@ -281,6 +281,38 @@ async def test_c1_o05_a_turn_without_a_message_is_refused_where_there_is_nothing
 
 
 @lasting
+@pytest.mark.parametrize("behind", ["an answer", "a failed attempt", "a transcript", "a late result"])
+async def test_c1_o05_a_turn_without_a_message_asks_nothing_again_that_is_answered(place, behind):
+    """A worker that comes after one which had finished must not run the tools once more, nor record a second answer."""
+    conversation = chat(place.open())
+    if behind == "a transcript":
+        await conversation.append([user("asks"), {"role": "assistant", "content": "ok"}])
+    elif behind == "a late result":
+        async with conversation.turn("asks") as turn:
+            (call,) = await turn.respond(reply(calling("slow")))
+            await turn.park(call)
+            await turn.respond(reply(said("wait")))
+        await conversation.complete(call, "late")
+        await tell(conversation, None)
+    else:
+        await tell(conversation, "asks")
+    if behind == "a failed attempt":
+        with pytest.raises(ZeroDivisionError):
+            async with conversation.turn("fails") as turn:
+                await turn.respond(reply(calling("f")))
+                raise ZeroDivisionError
+        await tell(conversation, None)  # the input that failed has no answer
+    before = await seen(conversation)
+    header = await place.open().header(conversation.key)
+    with pytest.raises(PairingViolation, match="the newest one is answered; give one"):
+        async with conversation.turn(None):
+            pass
+    assert await seen(conversation) == before
+    after = await place.open().header(conversation.key)
+    assert (after.entries, after.token) == (header.entries, "")
+
+
+@lasting
 async def test_i13_a_worker_that_lost_the_conversation_writes_nothing(place):
     """After a recovery the old turn is fenced, also when it leaves."""
     store, other = place.open(), place.open()

@@ -1026,9 +1026,13 @@ def struck_by_its_store(made: type[HistoryManager[Any]], policy: dict[str, Any],
 @pytest.mark.parametrize("policy", FAILING, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "reply lost"])
 def test_e8_i03_a_failing_store_surfaces_its_error_and_no_half_turn(policy: dict[str, Any], after: bool) -> None:
-    """Struck at each of its calls in turn: the error is the store's, and the turn is there whole or not at all."""
+    """
+    Struck at each of its calls in turn: the error is the store's, and the turn is there whole or not at all.
+
+    Where the last reply alone was lost there is no error: it is asked for, and the turn is there.
+    """
     struck, halves = struck_by_its_store(HistoryManager, policy, after=after)
-    assert struck >= 2
+    assert struck >= 2 - after
     assert halves == 0
 
 
@@ -1272,7 +1276,7 @@ def test_e8_i08_a_turn_whose_reply_was_lost_is_recorded_once_when_it_comes_again
         again = drive(config.store.verify(config.store.key("s")))
         assert (again.entries, again.version, again.token) == (settled.entries, settled.version, "")
         assert context(sound) == ["u before", "a answer 1", "u where", f"a answer {len(asked)}"]
-    assert struck >= 3
+    assert struck >= 3 - after
     assert (known > 0) is after
 
 

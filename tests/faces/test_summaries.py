@@ -30,6 +30,7 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Kind
 from minutebook.model.events import HistorySummary
+from minutebook.stores.opening import MemoryStore
 from minutebook.testing.drive import drive
 from minutebook.testing.faults import Fault, FaultyJournal
 
@@ -708,3 +709,37 @@ def test_b3_a_low_water_mark_outside_its_range_is_refused(low):
     with pytest.raises(InvalidOption) as caught:
         HistoryOptions(low_water=low)
     assert caught.value.option == "low_water"
+
+
+class Told:
+    """A callable that is no function."""
+
+    def __call__(self, previous_summary, turns, max_bytes):
+        return "told"
+
+
+def told_by_position(previous_summary, turns, max_bytes, /):
+    return "told"
+
+
+def told_more(*, previous_summary, turns, max_bytes, model):
+    return "told"
+
+
+@pytest.mark.parametrize("given", [lambda: "", lambda turns: "", lambda *turns: "", told_by_position, told_more, len])
+def test_d17_a_callback_that_the_first_summary_would_fail_at_is_refused_where_it_is_given(given):
+    """D17: by every face, with the three names; it came out when the window was full, as a summary that failed."""
+    for make in (lambda: talk(MemoryStore(), host=given), lambda: HistoryOptions(summarize=given)):
+        with pytest.raises(InvalidOption, match="previous_summary, turns and max_bytes") as refused:
+            make()
+        assert refused.value.facts == {"option": "summarize"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Told(), lambda **_: "", lambda *, previous_summary, turns, max_bytes, model="m": "", max],
+)
+def test_d17_a_callback_that_takes_the_three_keywords_or_may_do_so_is_let_through(given):
+    """D17: also one that has more with a default, and one that tells nothing of itself."""
+    talk(MemoryStore(), host=given)
+    HistoryOptions(summarize=given)

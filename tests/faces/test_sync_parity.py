@@ -59,6 +59,7 @@ DRIVEN = {
     "AsyncIterator": "Iterator",
     "Awaitable[tuple[Record | None, Result]]": "tuple[Record | None, Result]",
     "Awaitable[HistoryEntry[Meta]]": "HistoryEntry[Meta]",
+    "Report | None": "Callable[[Observation], None] | None",
 }
 """What the annotations of a driven method say instead."""
 

@@ -24,22 +24,30 @@ import pytest
 from tests.budgets import PROVE, budget
 from tests.faults import workload
 from tests.faults.workload import NAME, NAMESPACE, Dump, Found, Plan, Store, Story
+from tests.stores import postgres_lab, redis_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.labs import open_journal
+from tests.stores.postgres_lab import POSTGRES
+from tests.stores.redis_lab import REDIS
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
+    DecisionHistoryStoreFull,
     MinutebookError,
     StorageError,
 )
+from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
+from minutebook.ports import Totals
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.packed import stamp_of
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.stores.streams import stream_listings
-from minutebook.testing.drive import drive
+from minutebook.testing import FrozenClock, drive
 
 FLIPS = budget(500, 10_000)
 SEED = 20
@@ -238,6 +246,7 @@ async def more(store: Store, plan: Plan) -> None:
 # --- O-44: loading a conversation runs code ---------------------------------------------------------------------------
 
 MODULE = "planted_by_a_test_of_minutebook"
+LAB = "lab.db"
 
 WATCHED = ("import", "exec", "compile", "open", "socket.connect", "subprocess.Popen", "os.system", "pickle.find_class")
 _seen: list[str] | None = None
@@ -319,6 +328,73 @@ def test_o44_loading_a_conversation_runs_no_code(
     assert "DecisionHistoryCorrupt" in problems or column in PLAIN
 
 
+def plant_in_postgres(table: str, column: str) -> Callable[[str, str, ConversationKey, bytes], None]:
+    def plant(_: str, name: str, key: ConversationKey, planted: bytes) -> None:
+        stamp = ", stamp = %s" if table == "conversation" else ""
+        change = f"UPDATE {{schema}}.{table} SET {column} = %s{stamp} WHERE {{key}} RETURNING 1"
+        assert postgres_lab.ask_salted(name, key, change, planted, *([stamp_of(planted)] if stamp else []))
+
+    return plant
+
+
+def plant_in_redis(field: str) -> Callable[[str, str, ConversationKey, bytes], None]:
+    def plant(kind: str, name: str, key: ConversationKey, planted: bytes) -> None:
+        at = redis_lab.keys_of(kind, name, key)
+        if field == "header":
+            redis_lab.ask(kind, "HSET", at["h"], key.id, bytes(8) + stamp_of(planted) + planted)
+            redis_lab.ask(kind, "HSET", at["c"], "stamp", stamp_of(planted))
+        else:
+            assert redis_lab.ask(kind, "HEXISTS", at["c"], field)
+            redis_lab.ask(kind, "HSET", at["c"], field, planted if field == "v1" else bytes(16) + planted)
+
+    return plant
+
+
+PLANTS: dict[str, tuple[tuple[str, ...], Callable[[str, str, ConversationKey, bytes], None]]] = {
+    "Postgres header": (POSTGRES, plant_in_postgres("conversation", "header")),
+    "Postgres entry": (POSTGRES, plant_in_postgres("entry", "packed")),
+    "Postgres receipt": (POSTGRES, plant_in_postgres("receipt", "packed")),
+    "Redis header": (REDIS, plant_in_redis("header")),
+    "Redis entry": (REDIS, plant_in_redis("e1")),
+    "Redis receipt": (REDIS, plant_in_redis("v1")),
+}
+"""What is replaced, with every digest beside it that is not the chain's made right, so that it is really decoded."""
+
+
+@pytest.mark.parametrize("planted", [PICKLE, TAGGED, EXTENSION], ids=["pickle", "tagged object", "msgpack extension"])
+@pytest.mark.parametrize(
+    ("kind", "what"), [(kind, what) for what, (kinds, _) in PLANTS.items() for kind in kinds], ids=str
+)
+def test_o44_loading_from_a_server_runs_no_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    audited: Callable[[], contextlib.AbstractContextManager[list[str]]],
+    kind: str,
+    what: str,
+    planted: bytes,
+) -> None:
+    """The same of what a server keeps: nothing is imported or run, it is named as corrupt, and others are read."""
+    modules, mark = tmp_path / "modules", tmp_path / "mark"
+    modules.mkdir(0o700)
+    (modules / f"{MODULE}.py").write_text(f"open({str(mark)!r}, 'w')\ndef explode(*arguments): pass\n")
+    monkeypatch.syspath_prepend(modules)
+    store = Store(open_journal(kind, tmp_path))
+    for name in ("talk", "stays"):
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id="one"))
+    PLANTS[what][1](kind, f"{tmp_path}/{LAB}", store.key("talk"), planted)
+    store, other = Store(open_journal(kind, tmp_path)), store.key("stays")
+    expected = drive(entries_of(store, other))
+    drive(store.totals())  # each node of a cluster has its connection now
+    with audited() as noted:
+        problems = read_everything(store)
+        assert drive(entries_of(store, other)) == expected
+        drive(store.verify(other))
+    assert noted == []
+    assert not mark.exists()
+    assert MODULE not in sys.modules
+    assert problems == {"DecisionHistoryCorrupt"}
+
+
 async def entries_of(store: Store, key: ConversationKey) -> list[Any]:
     return [entry async for entry in store.entries(key)]
 
@@ -357,28 +433,80 @@ def test_o44_control_the_planted_module_would_leave_its_mark(tmp_path: Path, mon
     assert mark.exists()
 
 
-DAMAGES = [("state", b"{"), ("attempt", b"?"), ("epoch", b"x"), ("token", 7), ("format", b"\xff"), ("granted", b"x")]
+def column_of_sqlite(column: str, planted: object) -> Damage:
+    def damage(_: str, folder: Path, keys: list[ConversationKey]) -> None:
+        change = f"UPDATE minutebook_conversation SET {column} = ? WHERE name = ?"
+        with contextlib.closing(sqlite3.connect(folder / LAB, isolation_level=None)) as connection:
+            assert sum(connection.execute(change, (planted, key.id.encode())).rowcount for key in keys) == len(keys)
+
+    return damage
 
 
-@pytest.mark.parametrize(("column", "planted"), DAMAGES, ids=[column for column, _ in DAMAGES])
-def test_o44_a_damaged_header_stops_nobody_else(tmp_path: Path, column: str, planted: object) -> None:
+def column_of_postgres(column: str, planted: bytes) -> Damage:
+    def damage(_: str, folder: Path, keys: list[ConversationKey]) -> None:
+        for key in keys:
+            change = f"UPDATE {{schema}}.conversation SET {column} = %s WHERE {{key}} RETURNING 1"
+            assert postgres_lab.ask_salted(f"{folder}/{LAB}", key, change, planted) == [(1,)]
+
+    return damage
+
+
+def part_of_redis(letter: str, *command: Any) -> Damage:
+    """Return a command on one of a conversation's keys; `ID` in it stands for the id, `HEAD` for an altered header."""
+
+    def damage(kind: str, folder: Path, keys: list[ConversationKey]) -> None:
+        for key in keys:
+            at = redis_lab.keys_of(kind, f"{folder}/{LAB}", key)
+            head = redis_lab.ask(kind, "HGET", at["h"], key.id)
+            meant = {"ID": key.id, "HEAD": head[:-1] + bytes([head[-1] ^ 1])}
+            name, *arguments = [meant.get(part, part) if type(part) is str else part for part in command]
+            redis_lab.ask(kind, name, at[letter], *arguments)
+
+    return damage
+
+
+Damage = Callable[[str, Path, list[ConversationKey]], None]
+DAMAGES: dict[str, tuple[tuple[str, ...], Damage, bool]] = {
+    "SQLite state": (("SQLite",), column_of_sqlite("state", b"{"), True),
+    "SQLite attempt": (("SQLite",), column_of_sqlite("attempt", b"?"), True),
+    "SQLite epoch": (("SQLite",), column_of_sqlite("epoch", b"x"), True),
+    "SQLite token": (("SQLite",), column_of_sqlite("token", 7), True),
+    "SQLite format": (("SQLite",), column_of_sqlite("format", b"\xff"), True),
+    "SQLite granted": (("SQLite",), column_of_sqlite("granted", b"x"), False),
+    "Postgres header": (POSTGRES, column_of_postgres("header", b"\0"), True),
+    "Postgres empty header": (POSTGRES, column_of_postgres("header", b""), True),
+    "Postgres stamp": (POSTGRES, column_of_postgres("stamp", b"x" * 16), True),
+    "Postgres empty stamp": (POSTGRES, column_of_postgres("stamp", b""), True),
+    "Redis header": (REDIS, part_of_redis("h", "HSET", "ID", "HEAD"), True),
+    "Redis short header": (REDIS, part_of_redis("h", "HSET", "ID", b"x"), True),
+    "Redis empty header": (REDIS, part_of_redis("h", "HSET", "ID", b""), True),
+    "Redis size": (REDIS, part_of_redis("h", "HSET", "ID", b"\xff" * 40), True),
+    "Redis no header": (REDIS, part_of_redis("h", "HDEL", "ID"), True),
+    "Redis stamp of the log": (REDIS, part_of_redis("c", "HSET", "stamp", b"x" * 16), False),
+    "Redis id of the log": (REDIS, part_of_redis("c", "HSET", "id", b"another"), False),
+    "Redis no log": (REDIS, part_of_redis("c", "DEL"), False),
+}
+"""What is damaged, of which stores, how, and whether a listing looks at it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [(kind, what) for what, (kinds, _, _) in DAMAGES.items() for kind in kinds], ids=str
+)
+def test_o44_a_damaged_header_stops_nobody_else(tmp_path: Path, kind: str, what: str) -> None:
     """A listing refuses it by its id and goes on above it; whoever held it, it can be deleted, and leaves nothing."""
+    _, damage, told = DAMAGES[what]
     root = tmp_path / "case"
     root.mkdir(mode=0o700)
-    store = Store(SQLiteJournal(root / NAME, blocking=True))
+    store = JournalStore(open_journal(kind, root), namespace=NAMESPACE)
     names = ["a", "b", "c", "d"]
     for name in names:
         drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id=name))
+    sound = sum(header.bytes for name in "ad" if (header := drive(store.header(store.key(name)))))
     drive(Conversation(store, "c", format="openai-chat").turn("held").__aenter__())
-    drive(store.close())
-    with contextlib.closing(sqlite3.connect(root / NAME, isolation_level=None)) as connection:
-        change = f"UPDATE minutebook_conversation SET {column} = ? WHERE name IN (?, ?)"
-        assert connection.execute(change, (planted, b"b", b"c")).rowcount == 2
-    store = Store(SQLiteJournal(root / NAME, blocking=True))
-    if column == "granted":
-        assert [listing.key.id for listing in drive(store.list())] == names
-        drive(store.recover(store.key("c"), worker_stopped=True))
-    else:
+    drive(store.journal.close())
+    damage(kind, root, [store.key("b"), store.key("c")])
+    store = JournalStore(open_journal(kind, root), namespace=NAMESPACE)
+    if told:
         with pytest.raises(DecisionHistoryCorrupt) as caught:
             drive(store.list())
         assert (caught.value.id, caught.value.good_records) == ("b", 1)
@@ -386,14 +514,60 @@ def test_o44_a_damaged_header_stops_nobody_else(tmp_path: Path, column: str, pla
         assert [listing.key.id for listing in drive(store.list(limit=1))] == ["a"]
         assert [listing.key.id for listing in drive(store.list(after="c"))] == ["d"]
         assert drive(listed(store)) == ["a", ("b", "damaged"), ("c", "damaged"), "d"]
+    else:
+        assert [listing.key.id for listing in drive(store.list())] == names
+    if what == "SQLite granted":  # of which nothing else hangs
+        drive(store.recover(store.key("c"), worker_stopped=True))
+    else:
+        for call in (store.header(store.key("b")), store.recover(store.key("c"), worker_stopped=True)):
+            with pytest.raises(DecisionHistoryCorrupt):
+                drive(call)
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(Conversation(store, "b", format="openai-chat").append(workload.pair(1, "more"), id="more"))
     for name in ("b", "c"):
         drive(store.delete(store.key(name)))
         with pytest.raises(DecisionHistoryAbsent):
             drive(store.delete(store.key(name)))
+        assert drive(store.read(store.key(name))) is None
     assert drive(listed(store)) == ["a", "d"]
-    assert drive(store.totals()).conversations == 2
+    assert drive(store.totals()) == Totals(conversations=2, bytes=sound, reserved=0, expired=0)
+    assert drive(entries_of(store, store.key("d")))
     drive(Conversation(store, "b", format="openai-chat").append(workload.pair(1, "new"), id="new"))
     assert drive(store.verify(store.key("b"))).entries == 2
+    drive(store.close())
+
+
+EXPIRING = {"SQLite": "SQLite state", "Postgres": "Postgres header", "Redis": "Redis header"}
+
+
+@pytest.mark.parametrize("kind", EXPIRING)
+def test_o44_i31_a_damaged_header_expires_like_any_other(tmp_path: Path, kind: str) -> None:
+    """In a full store one that has expired makes room, and one that has not stays; nobody else's write fails for it."""
+    root = tmp_path / "case"
+    root.mkdir(mode=0o700)
+    bounds, clock = StoreBounds(max_sessions=3, ttl_ms=1_000), FrozenClock()
+
+    def opened() -> JournalStore:
+        return JournalStore(open_journal(kind, root, bounds, clock), namespace=NAMESPACE)
+
+    store = opened()
+    for name in "abc":
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id=name))
+        clock.advance(400)
+    drive(store.journal.close())
+    DAMAGES[EXPIRING[kind]][1](kind, root, [store.key(name) for name in "abc"])
+    clock.advance(600)
+    store = opened()
+    assert drive(store.totals()).expired == 2
+    for name in "de":
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id=name))
+    with pytest.raises(DecisionHistoryStoreFull):
+        drive(Conversation(store, "f", format="openai-chat").append(workload.pair(1, "f"), id="f"))
+    assert drive(listed(store)) == [("c", "damaged"), "d", "e"]
+    assert (drive(store.totals()).conversations, drive(store.totals()).expired) == (3, 0)
+    clock.set_back(100_000)
+    drive(Conversation(store, "d", format="openai-chat").append(workload.pair(1, "more"), id="more"))
+    assert drive(listed(store)) == [("c", "damaged"), "d", "e"]
     drive(store.close())
 
 

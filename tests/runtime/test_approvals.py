@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_d28_a_call_that_needs_approval_stops_the_run_and_is_not_executed() -> N
     assert (outcome.kind, outcome.output, PAID) == ("approval_required", None, [])
     assert [seen.capability for seen in outcome.observations] == ["look"]
     assert (waits.run_id, waits.invocation_id, waits.agent, waits.capability) == ("r", "i", "clerk", "pay")
-    assert (waits.position, waits.reference, waits.arguments) == (1, CallReference(2, 1), {"amount": 3})
+    assert (waits.position, waits.reference, waits.arguments) == (1, CallReference(2, 1), {"amount": 3, "to": "shop"})
     assert len(provider.requests) == 1
     assert "amount" not in repr((outcome, waits, waits.approve(by="ann")))
 
@@ -482,6 +483,120 @@ def test_i42_a_capability_that_was_changed_after_the_click_is_shown_anew() -> No
         made, _ = kept(declared, store, clock=FrozenClock(0))
         (shown,) = drive(made.resume("r", "i")).pending
         assert shown.capability_version != waits.capability_version
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True):
+    """An object whose fields have defaults."""
+
+    article: str
+    count: int = 1
+
+
+class Gift(msgspec.Struct, forbid_unknown_fields=True, tag="gift"):
+    to: str = "ann"
+
+
+class Loan(msgspec.Struct, forbid_unknown_fields=True, tag="loan"):
+    days: int
+    lines: tuple[Line, ...] = ()
+
+
+def paying(kind: Any, default: Any) -> Any:
+    """Return the capability `pay` whose second parameter, of this type, has this default."""
+
+    def pay(amount: int, to: Any = default) -> str:
+        """Pay."""
+        PAID.append((amount, to))
+        return "paid"
+
+    pay.__annotations__["to"] = kind
+    return capability(needs_approval=True)(pay)
+
+
+def shown_by(declared: Any, store: JournalStore, **arguments: Any) -> PendingApproval:
+    made, _ = kept(program(declared), store, calls(call("pay", **arguments), exchange=2), clock=FrozenClock(0))
+    (waits,) = drive(made.run("Pay it.", **IDS)).pending
+    return waits
+
+
+DEFAULTS: dict[str, tuple[Any, Any, Any, str]] = {
+    "text": (str, "shop", "mallory", '{"amount":3,"to":"shop"}'),
+    "none": (str | None, None, "mallory", '{"amount":3,"to":null}'),
+    "number": (float, 1.0, 2.0, '{"amount":3,"to":1.0}'),
+    "integer": (int, 1, 10**30, '{"amount":3,"to":1}'),
+    "integer and number": (float, 1, 1.0, '{"amount":3,"to":1}'),
+    "list": (list[str], ["shop"], ["mallory"], '{"amount":3,"to":["shop"]}'),
+    "tuple": (tuple[str, ...], ("shop",), ("mallory",), '{"amount":3,"to":["shop"]}'),
+    "set": (frozenset[str], frozenset({"b", "a"}), frozenset({"c"}), '{"amount":3,"to":["a","b"]}'),
+    "date": (date, date(2026, 1, 1), date(2027, 1, 1), '{"amount":3,"to":"2026-01-01"}'),
+    "object": (Line, Line("cup"), Line("cup", 9), '{"amount":3,"to":{"article":"cup","count":1}}'),
+}
+
+
+@pytest.mark.parametrize(("kind", "default", "later", "shown"), DEFAULTS.values(), ids=DEFAULTS)
+def test_i42_a_default_is_shown_and_bound_like_an_argument(kind: Any, default: Any, later: Any, shown: str) -> None:
+    """I-42: what the model leaves out is executed too; a changed default is a changed call, which is shown anew."""
+    store = MemoryStore()
+    waits = shown_by(paying(kind, default), store, amount=3)
+    assert waits.shown == shown
+    assert waits.arguments_digest == arguments_digest(json.loads(shown))
+    changed = paying(kind, later)
+    assert refusal(store, waits.approve(by="ann"), declared=program(changed)) == "changed"
+    (anew,) = drive(kept(program(changed), store)[0].resume("r", "i")).pending
+    assert (anew.shown != shown, PAID) == (True, [])
+    made, _ = kept(program(paying(kind, later)), store, finish())
+    outcome = drive(made.resume("r", "i", approvals=[anew.approve(by="ann")]))
+    assert (outcome.kind, PAID) == ("finished", [(3, later)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "shown"),
+    [
+        (Line, {"article": "cup"}, {"article": "cup", "count": 1}),
+        (
+            list[Line],
+            [{"article": "cup"}, {"article": "can", "count": 2}],
+            [{"article": "cup", "count": 1}, {"article": "can", "count": 2}],
+        ),
+        (tuple[str, Line], ["a", {"article": "cup"}], ["a", {"article": "cup", "count": 1}]),
+        (dict[str, Line], {"x": {"article": "cup"}}, {"x": {"article": "cup", "count": 1}}),
+        (Line | None, {"article": "cup"}, {"article": "cup", "count": 1}),
+        (Gift | Loan, {"type": "gift"}, {"type": "gift", "to": "ann"}),
+        (Gift | Loan, {"type": "loan", "days": 2}, {"type": "loan", "days": 2, "lines": []}),
+        (
+            Gift | Loan,
+            {"type": "loan", "days": 2, "lines": [{"article": "cup"}]},
+            {"type": "loan", "days": 2, "lines": [{"article": "cup", "count": 1}]},
+        ),
+    ],
+)
+def test_i42_a_default_inside_an_argument_is_shown_too(kind: Any, given: Any, shown: Any) -> None:
+    """I-42: an object is shown with all of its fields, in lists, maps and alternatives too."""
+    store = MemoryStore()
+    declared = paying(kind, "unused")
+    waits = shown_by(declared, store, amount=3, to=given)
+    assert waits.arguments == {"amount": 3, "to": shown}
+    assert declared.convert(waits.arguments) == declared.convert({"amount": 3, "to": given})
+
+
+def test_i42_a_default_that_the_function_changed_is_not_what_was_approved() -> None:
+    """I-42: of a list that is a default, what it holds now would be executed."""
+    names = ["shop"]
+    declared = paying(list[str], names)
+    store = MemoryStore()
+    waits = shown_by(declared, store, amount=3)
+    names.append("mallory")
+    assert refusal(store, waits.approve(by="ann"), declared=program(declared)) == "changed"
+
+
+@pytest.mark.parametrize("default", [object(), math.nan, -math.inf, b"\xff".decode("latin-1").join, "\ud800"])
+def test_i42_a_default_that_cannot_be_shown_is_refused_where_a_human_approves(default: Any) -> None:
+    """I-42: refused when it is declared, by its parameter's name; without an approval it is the function's own."""
+    with pytest.raises(InvalidOption, match="'to' needs approval and has a default that JSON cannot hold"):
+        paying(str, default)
+    free = capability(paying(str, "shop").function)
+    free.function.__defaults__ = (default,)
+    assert free.digest != paying(str, "shop").digest
 
 
 class Altered(MemoryJournal):

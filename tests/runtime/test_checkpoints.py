@@ -32,8 +32,8 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.decisions import CallReference, Observation
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.record import Record, new_header
-from minutebook.programs import Runtime
-from minutebook.runtime import Budgets, Program, capability, checkpoints, records
+from minutebook.programs import Runtime, storage_of
+from minutebook.runtime import Budgets, Program, capability, checkpoints, delegate, records
 from minutebook.steps import Steps
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -450,6 +450,109 @@ def test_d28_wall_time_runs_while_the_run_does_and_goes_on_when_it_is_resumed() 
     made, _ = kept(declared, store, calls(call("work"), exchange=4), monotonic_ns=lambda: now[0])
     outcome = drive(made.resume("r", "i", approvals=[waits.approve(by="ann")]))
     assert (outcome.kind, outcome.budget, DONE) == ("budget_exhausted", "wall", [1])
+
+
+NEARLY = 900_000_000
+"""Most of the second that `max_wall=1` allows, in nanoseconds."""
+
+
+class Watch:
+    """A clock that only steps move, and what of a run is slow on it and then fails."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.now, self.error, self.steps = 0, error, 0
+
+    def fails(self, *_: Any) -> Any:
+        self.now += NEARLY
+        self.steps += 1
+        raise self.error
+
+    def runs(self, store: JournalStore, where: str) -> Any:
+        """Return a runtime of which a decision, a capability or an agent's decision fails after most of the budget."""
+
+        @capability
+        def fail() -> None:
+            self.fails()
+
+        proposed = {"capability": calls(call("fail")), "agent": calls(call("helper", task="help"))}
+        answers = {"clerk": (lambda _: proposed[where]) if where in proposed else self.fails, "helper": self.fails}
+        providers = {name: ScriptedProvider.answering(answer) for name, answer in answers.items()}
+        declared = program(fail, delegate(HELPER), budgets=Budgets(max_wall=1))
+        return kept(declared, store, monotonic_ns=lambda: self.now, providers=providers)[0]
+
+
+HELPER: Program[Any] = Program(name="helper", instructions="Help.", capabilities=[])
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("decision", AgentDecisionProviderUnavailable("down")),
+        ("decision", KeyboardInterrupt()),
+        ("decision", asyncio.CancelledError()),
+        ("capability", KeyboardInterrupt()),
+        ("capability", asyncio.CancelledError()),
+        ("agent", AgentDecisionProviderUnavailable("down")),
+        ("agent", KeyboardInterrupt()),
+    ],
+)
+@pytest.mark.parametrize("again", ["run", "resume"])
+def test_d28_i43_a_step_that_fails_spends_its_wall_time(where: str, error: BaseException, again: str) -> None:
+    """I-43, D28: tried again under the same ids, the steps use the budget and at most one step more, all in all."""
+    store, watch = MemoryStore(), Watch(error)
+    kinds: list[str] = []
+    for at in range(12):
+        made = watch.runs(store, where)
+        with contextlib.suppress(type(error)):
+            outcome = drive(made.run("go", **IDS) if again == "run" or at == 0 else made.resume("r", "i"))
+            kinds.append(f"{outcome.kind} {outcome.budget}")
+    assert watch.steps == 2
+    assert kinds == ["budget_exhausted wall"] * 10
+
+
+def test_d28_i43_an_agent_that_waits_for_a_human_has_spent_its_callers_wall_time() -> None:
+    """I-43: what an agent used up to its stop counts for its caller, whose own log tells nothing of it otherwise."""
+    now = [0]
+
+    @capability
+    def work() -> None:
+        now[0] += NEARLY
+
+    helper = Program(name="helper", instructions="Help.", capabilities=[work, look])
+    declared = program(delegate(helper), budgets=Budgets(max_wall=1))
+    store = MemoryStore()
+    proposed = calls(call("helper", task="help"))
+
+    def made(*theirs: Any) -> Any:
+        providers = {"helper": ScriptedProvider(theirs)}
+        return kept(declared, store, proposed, monotonic_ns=lambda: now[0], providers=providers)[0]
+
+    (waits,) = drive(made(calls(call("work"), call("look", path="a"))).run("go", **IDS)).pending
+    now[0] = 10**18
+    outcome = drive(made(calls(call("work"))).resume("r", "i", approvals=[waits.approve(by="ann")]))
+    assert (outcome.kind, outcome.budget, now[0]) == ("budget_exhausted", "wall", 10**18 + NEARLY)
+
+
+def test_d28_i43_a_clock_that_fails_ends_the_run_and_gives_its_log_back() -> None:
+    """I-43: the time of the last record then stands; the run's own error is told, and the next worker goes on."""
+    store, times = MemoryStore(), iter([0, 0])
+    made, _ = kept(program(act, budgets=Budgets(max_wall=1)), store, finish(), monotonic_ns=lambda: next(times))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        drive(made.run("go", **IDS))
+    assert drive(kept(program(act), store, finish())[0].resume("r", "i")).kind == "finished"
+
+
+def test_d28_i43_a_run_without_a_budget_of_time_notes_none() -> None:
+    """A log holds no word of time that nobody bounds."""
+    store = MemoryStore()
+    watch = Watch(AgentDecisionProviderUnavailable("down"))
+    made, _ = kept(program(act), store, watch.error, monotonic_ns=lambda: watch.now)
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(made.run("go", **IDS))
+    key = storage_of(store).checkpoint("r", "i", "clerk")
+    record = drive(store.read(key))
+    assert record is not None
+    assert [b"elapsed" in each.payload for each in record.entries] == [False, False]
 
 
 def test_d25_a_task_that_is_unfinished_is_gone_on_with_first() -> None:

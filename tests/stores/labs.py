@@ -11,7 +11,7 @@ from tests.budgets import PROVE
 from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
 from tests.stores.postgres_lab import POSTGRES
-from tests.stores.redis_lab import REDIS, frozen_journal
+from tests.stores.redis_lab import REDIS, salted_journal
 
 from minutebook.conversation import Conversation
 from minutebook.model.bounds import StoreBounds
@@ -45,7 +45,7 @@ def open_journal(
     if kind in POSTGRES:
         return postgres_lab.salted_journal(f"{folder}/{name}", bounds, clock, blocking=blocking)
     if kind in REDIS:
-        return frozen_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
+        return salted_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
 

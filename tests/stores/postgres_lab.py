@@ -11,6 +11,7 @@ from typing import Any
 from tests.servers import postgres
 
 from minutebook.model.bounds import StoreBounds
+from minutebook.model.keys import ConversationKey
 from minutebook.testing import drive
 
 POSTGRES = ("Postgres",)
@@ -52,8 +53,12 @@ def _blocking_lines() -> Any:
     return made._lines
 
 
-def salted_journal(name: str, bounds: StoreBounds | None, clock: Callable[[], int], *, blocking: bool) -> Any:
-    """Return a journal in a schema that all labs share; labs of one name share their conversations, and no others."""
+def salted_journal(name: str, bounds: StoreBounds | None, clock: Callable[[], int] | None, *, blocking: bool) -> Any:
+    """
+    Return a journal in a schema that all labs share; labs of one name share their conversations, and no others.
+
+    With a clock, the server's time is what that says.
+    """
     from minutebook.stores.postgres import PostgresRemote
     from minutebook.stores.remote_journal import RemoteJournal
 
@@ -70,4 +75,19 @@ def salted_journal(name: str, bounds: StoreBounds | None, clock: Callable[[], in
     made = Salted(postgres.shared().url(), schema=schema_of("common"), clock=clock, blocking=blocking)
     if blocking:
         made._lines = _blocking_lines()
-    return RemoteJournal(made, bounds, ticks=clock)
+    return RemoteJournal(made, bounds, ticks=clock) if clock else RemoteJournal(made, bounds)
+
+
+def ask_salted(name: str, key: ConversationKey, statement: str, *values: object) -> Any:
+    """Ask the server about one conversation of a lab, in its own words: `WHERE {key}` is of that conversation."""
+    schema = schema_of("common")
+    place = (schema_of(name).encode() + key.namespace.encode(), key.id.encode())
+    where = "namespace = %s AND conversation = %s"
+    return postgres.shared().ask(statement.format(schema=schema, key=where), (*values, *place))
+
+
+def size_of(name: str, key: ConversationKey) -> int:
+    """Return how many bytes the rows of one conversation of a lab take."""
+    sums = "SELECT coalesce(sum(pg_column_size(t.*)), 0) FROM {{schema}}.{} AS t WHERE {{key}}"
+    tables = ("conversation", "entry", "receipt")
+    return sum(int(ask_salted(name, key, sums.format(table))[0][0]) for table in tables)

@@ -1,4 +1,4 @@
-"""Remotes over the tests' Redis and Valkey servers: each test's names are its own, and time stands still for it."""
+"""Remotes over the tests' Redis and Valkey servers: each test's names are its own, and time stands still if it asks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.servers.redis import shared
+import msgspec
+from tests.servers.redis import Cluster, shared
 
 from minutebook.model.bounds import StoreBounds
-from minutebook.stores.redis import RedisRemote
+from minutebook.model.keys import ConversationKey
+from minutebook.stores.redis import BUCKETS, RedisRemote, _bucket
 from minutebook.stores.redis_address import Address
 from minutebook.stores.redis_scripts import CLOCK, Script
 from minutebook.stores.remote_journal import RemoteJournal
@@ -29,29 +31,55 @@ def frozen(script: Script, now: int) -> Script:
     """Return a script for which it is `now`, whatever its server says."""
     text = script.text.replace(CLOCK, f"\nlocal now = {now}\n")
     assert text != script.text
-    return Script(text, hashlib.sha1(text.encode()).hexdigest(), script.keys)
+    return msgspec.structs.replace(script, text=text, sha=hashlib.sha1(text.encode()).hexdigest())
 
 
-class FrozenRedis(RedisRemote):
-    """A remote whose server has the clock of a test, and none but its own namespaces."""
+class SaltedRedis(RedisRemote):
+    """A remote with none but its own namespaces, and where a test has a clock, that of its server."""
 
-    clock: Callable[[], int]
+    clock: Callable[[], int] | None
     salt: str
 
     async def _run(self, script: Script, place: tuple[str, int, int], *arguments: Any, **named: Any) -> list[Any]:
         namespace, *bucket = place
-        return await super()._run(frozen(script, self.clock()), (self.salt + namespace, *bucket), *arguments, **named)
+        timed = frozen(script, self.clock()) if self.clock else script
+        return await super()._run(timed, (self.salt + namespace, *bucket), *arguments, **named)
 
 
-def frozen_journal(
-    kind: str, salt: str, bounds: StoreBounds | None, clock: Callable[[], int], *, blocking: bool
+def salted_journal(
+    kind: str, salt: str, bounds: StoreBounds | None, clock: Callable[[], int] | None, *, blocking: bool
 ) -> RemoteJournal:
-    """Return a journal over the shared server of this kind; those of one `salt` share their conversations."""
+    """
+    Return a journal over the shared server of this kind; those of one `salt` share their conversations.
+
+    With a clock, the server's time is what that says.
+    """
     bounds = bounds or StoreBounds()
-    remote = FrozenRedis(address(shared(kind).url), bounded=is_bounded(bounds), blocking=blocking)
+    remote = SaltedRedis(address(shared(kind).url), bounded=is_bounded(bounds), blocking=blocking)
     remote.clock, remote.salt = clock, salt
-    return RemoteJournal(remote, bounds, ticks=clock)
+    return RemoteJournal(remote, bounds, ticks=clock) if clock else RemoteJournal(remote, bounds)
+
+
+def keys_of(kind: str, salt: str, key: ConversationKey) -> dict[str, bytes]:
+    """Return the keys of a conversation by their letters, as a store without bounds lays it out."""
+    buckets = BUCKETS if kind == "Redis cluster" else 1
+    bucket = b"%d\n%s" % (_bucket(key.id, buckets), (salt + key.namespace).encode())
+    tag = b"minutebook:{%s}" % hashlib.sha256(bucket).hexdigest().encode()
+    log = tag + b"c" + hashlib.sha256(key.id.encode()).hexdigest().encode()
+    return {letter: tag + letter.encode() for letter in "mhif"} | {"c": log}
+
+
+def ask(kind: str, command: str, key: bytes, *arguments: object) -> Any:
+    """Return what the shared server that has a key answers to a command."""
+    there = shared(kind)
+    return (there.master_of(key) if isinstance(there, Cluster) else there).ask(command, key, *arguments)
 
 
 def is_bounded(bounds: StoreBounds) -> bool:
     return bounds.max_sessions is not None or bounds.max_bytes is not None
+
+
+def size_of(kind: str, salt: str, key: ConversationKey) -> int:
+    """Return how many bytes of memory the keys of one conversation take, where it is alone in its namespace."""
+    keys = keys_of(kind, salt, key).values()
+    return sum(int(ask(kind, "MEMORY USAGE", each, "SAMPLES", 0) or 0) for each in keys)

@@ -12,8 +12,8 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.record import Header, Receipt
 from minutebook.model.reservation import expired
 from minutebook.ports import Page, Totals
-from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
-from minutebook.stores.remote import DRIFT_MS, Change, Look, Written
+from minutebook.stores.packed import look_of, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.remote import Change, Look, Written
 
 
 class _Row:
@@ -51,7 +51,7 @@ class LabRemote:
         with self._trip():
             id_ = change.receipt.idempotency if change.receipt else ""
             look = self._look(key, id_)
-            if look.stamp != change.expected or look.receipt or abs(look.now - change.wall) > DRIFT_MS:
+            if look.stamp != change.expected or look.receipt or abs(look.now - change.wall) > change.drift:
                 return Written(refused="stale", look=look)
             count, size = self._size(key.namespace)
             count, size = count + (not change.expected), size + change.grown
@@ -125,13 +125,7 @@ class LabRemote:
         row = self.rows.get(key)
         if row is None:
             return Look(now=self.clock())
-        packed = row.receipts.get(receipt)
-        return Look(
-            now=self.clock(),
-            header=unpack_header(row.head),
-            stamp=stamp_of(row.head),
-            receipt=unpack_receipt(packed) if packed else None,
-        )
+        return look_of(self.clock(), row.head, stamp_of(row.head), row.receipts.get(receipt))
 
     def _entries(self, key: ConversationKey, first: int, last: int, *, newest_first: bool) -> list[Entry]:
         held = self.rows[key].entries if key in self.rows else {}

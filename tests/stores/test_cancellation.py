@@ -24,6 +24,7 @@ import pytest
 from tests.budgets import budget
 from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 
+import minutebook.stores.sqlite_pace as pace_module
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
 from minutebook.model.keys import ConversationKey
@@ -231,6 +232,11 @@ SWEPT = [
 @pytest.mark.parametrize(("kind", "method"), budget(SWEPT, EVERYWHERE))
 def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
     """Under asyncio: a cancelled task, an expired timeout, a closed and an interrupted coroutine (I-18)."""
+    sweep(kind, method, cut, tmp_path)
+
+
+def sweep(kind: str, method: Method, cut: Cut, tmp_path: Path) -> None:
+    """Cut the method at each of its awaits under asyncio, each time in a store of its own."""
 
     async def everywhere() -> int:
         def fresh(name: str) -> Any:
@@ -246,6 +252,17 @@ def test_i18_cut_at_any_await_under_asyncio(kind: str, method: Method, cut: Cut,
             step += 1
 
     assert asyncio.run(everywhere()) > 2
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.value)
+@pytest.mark.parametrize("method", budget((turn, transact), METHODS), ids=lambda method: method.__name__)
+def test_i18_o38_cut_at_any_await_of_a_slow_disk(
+    method: Method, cut: Cut, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-18 where each commit is made in the writer's thread: a cut one is withdrawn, or its end is waited for."""
+    monkeypatch.setattr(pace_module, "SLOW_SECONDS", -1.0)  # every commit is slow, so the first alone is on the loop
+    sweep("SQLite", method, cut, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from tests.stores import hosts, postgres_lab
-from tests.stores.redis_lab import frozen_journal
+from tests.stores.redis_lab import salted_journal
 from tests.stores.remote_lab import LabRemote
 
 from minutebook.errors import InvalidOption, PairingViolation
@@ -80,7 +80,7 @@ class TestRedis(JournalConformance):
     blocking = False
 
     async def fresh(self, bounds: StoreBounds, clock: FrozenClock) -> Journal:
-        return frozen_journal(self.kind, f"{uuid.uuid4()}", bounds, clock, blocking=self.blocking)
+        return salted_journal(self.kind, f"{uuid.uuid4()}", bounds, clock, blocking=self.blocking)
 
 
 class TestRedisBlocking(TestRedis):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dis
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,6 +26,7 @@ from tests.stores.labs import chat, in_threads, said
 import minutebook
 import minutebook.sync
 from minutebook.errors import (
+    DecisionHistoryAbsent,
     DecisionHistoryBusy,
     DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
@@ -31,15 +35,16 @@ from minutebook.errors import (
     DecisionHistoryStorageUnsafe,
     InvalidOption,
     MinutebookError,
+    StorageError,
     StoreClosed,
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
-from minutebook.ports import Journal
-from minutebook.stores.streams import stream_listings
+from minutebook.ports import Journal, Totals
+from minutebook.stores.journal import JournalStore
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
-from minutebook.testing.conformance.samples import KEY, append, entries, say
+from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 STARTS = budget(2, 20)
@@ -67,6 +72,20 @@ def as_role(name: str, role: str, **options: Any) -> Any:
     return postgres_lab.journal(name, url=postgres.shared().url(user=role), blocking=True, **options)
 
 
+def all_of(error: BaseException | None) -> str:
+    """Return all that an error and those behind it say, the connections that a driver's know included."""
+    told = ""
+    while error is not None:
+        told += f" {error!r} {vars(error)} {getattr(error, 'pgconn', None)!r}"
+        error = error.__cause__ or error.__context__
+    return told
+
+
+def run(blocking: bool, story: Any) -> Any:
+    """Run a story in a loop of its own, or where nothing suspends."""
+    return drive(story) if blocking else asyncio.run(story)
+
+
 # --- stores by name --------------------------------------------------------------------------------------------------
 
 
@@ -77,10 +96,11 @@ def test_b2_a_store_by_its_url_in_both_colours(name: str) -> None:
     with minutebook.sync.PostgresStore(url, **options) as store:
         talk = minutebook.sync.Conversation(store, "a", format="openai-chat")
         talk.append([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+        assert store.durable
 
     async def read() -> list[Any]:
         async with minutebook.PostgresStore(url, **options) as store:
-            assert store.journal.durable  # type: ignore[attr-defined]
+            assert store.durable
             talk = minutebook.Conversation(store, "a", format="openai-chat")
             await talk.append([{"role": "user", "content": "r"}])
             await store.verify(talk.key)
@@ -89,12 +109,38 @@ def test_b2_a_store_by_its_url_in_both_colours(name: str) -> None:
     assert asyncio.run(read()) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
+def test_b10_a_url_names_the_schema_and_the_timeout(faces: Any, name: str) -> None:
+    """What a store has of its own is in the URL as well, beside what the driver knows, so that commands reach it."""
+    schema, url = postgres_lab.schema_of(name), postgres.shared().url()
+    drive(append(postgres_lab.journal(name, blocking=True), ConversationKey("n", "a"), "one", say("q")))
+    for query in (f"schema={schema}", f"timeout=7.5&application_name=a%26b&schema={schema}"):
+        with minutebook.sync.open_store(f"{url}?{query}", namespace="n") as store:
+            assert [each.key.id for each in store.list()] == ["a"]
+    for query, option in (
+        ("timeout=long", "timeout"),
+        ("timeout=0", "timeout"),
+        ("timeout=nan", "timeout"),
+        ("schema=Upper", "schema"),
+        ("schema=a&schema=b", "schema"),
+        ("schemas=a", "url"),
+    ):
+        with pytest.raises(InvalidOption) as refused:
+            faces.open_store(f"{url}?{query}", namespace="n")
+        assert refused.value.option == option
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"url": "postgresql://user:canary@[bad"},
         {"url": "canary canary"},
+        {"url": "postgresql://u:canary%zz@h/d"},
+        {"url": "postgresql://u:can ary@h:port/d canary"},
+        {"url": "host=h password='canary"},
+        {"url": "postgresql://u:canary@h/d?unknown=canary"},
         {"url": 7},
+        {"url": "postgresql://localhost/x?connect_timeout=canary"},
         {"schema": "pg_mine"},
         {"schema": 'a"; DROP SCHEMA public'},
         {"schema": "Upper"},
@@ -110,7 +156,7 @@ def test_bad_input_51_options_are_refused_where_they_are_given(options: dict[str
     """By name, before anything is connected, and without a word of the URL (51, I-37)."""
     with pytest.raises(InvalidOption) as refused:
         minutebook.PostgresStore(**{"url": "postgresql://localhost/x", "namespace": "n", **options})
-    assert "canary" not in f"{refused.value} {refused.value.facts} {refused.value.__cause__}"
+    assert "canary" not in all_of(refused.value)
 
 
 def test_b2_without_its_driver_a_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,17 +220,65 @@ def test_bad_input_107_a_role_without_rights_is_told_what_it_needs(name: str, ro
     """Without the right to make a schema, or to use it or its tables, the refusal says which GRANT (107)."""
     server, schema = postgres.shared(), postgres_lab.schema_of(name)
     with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT CREATE ON DATABASE"):
-        drive(as_role(name, role).header(KEY))
+        drive(append(as_role(name, role), KEY, "one", say("q")))
     drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
     for grant in (f"USAGE ON SCHEMA {schema}", f"SELECT, INSERT ON ALL TABLES IN SCHEMA {schema}"):
         with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT USAGE ON SCHEMA") as refused:
             drive(as_role(name, role).header(KEY))
         assert refused.value.problem == "rights"
         server.ask(f"GRANT {grant} TO {role}")
+    with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT USAGE ON SCHEMA"):
+        drive(append(as_role(name, role), KEY, "two", say("r")))
     server.ask(f"GRANT UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
     journal = as_role(name, role)
     drive(append(journal, KEY, "two", say("r")))
     assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i25_what_only_reads_makes_nothing(blocking: bool, name: str) -> None:
+    """In an empty database every reading call finds nothing and leaves nothing; the first write makes the tables."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, StoreBounds(ttl_ms=60_000), blocking=blocking)
+        assert await journal.header(KEY) is None
+        assert await journal.newest(KEY, 9, EVERYTHING) == await journal.oldest(KEY, 0, EVERYTHING) == ()
+        assert await journal.receipts(KEY, 0, 9) == await journal.list("suite", "", 9) == ()
+        assert await journal.receipt(KEY, "one") is None
+        assert await journal.totals("suite") == Totals(conversations=0, bytes=0, reserved=0, expired=0)
+        assert server.ask("SELECT nspname FROM pg_namespace WHERE nspname = %s", (schema,)) == []
+        with pytest.raises(DecisionHistoryAbsent):
+            await journal.delete(KEY)
+        await append(journal, KEY, "one", say("q"))
+        assert len(await entries(journal, KEY)) == 1
+        await journal.close()
+
+    run(blocking, story())
+
+
+def test_i25_a_role_that_may_only_read_reads_everything(name: str, role: str) -> None:
+    """With USAGE and SELECT alone: a listing, pages, receipts, counts and proofs, also beside what has expired."""
+    server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
+    writer = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000), clock, blocking=True)
+    drive(append(writer, ConversationKey("suite", "old"), "one", say("q")))
+    clock.advance(1_001)
+    drive(append(writer, KEY, "one", say("q")))
+    drive(append(writer, ConversationKey("suite", "held"), "one", say("q")))
+    drive(writer.close())
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    journal = as_role(name, role, bounds=StoreBounds(ttl_ms=1_000), clock=clock)
+    store = JournalStore(journal, namespace="suite")
+    assert [each.key.id for each in drive(store.list())] == [KEY.id, "held"]
+    assert drive(journal.header(ConversationKey("suite", "old"))) is None
+    assert drive(store.verify(KEY, receipt=drive(journal.receipt(KEY, "one")))).version == 1
+    assert len(drive(entries(journal, KEY))) == 1
+    assert drive(store.totals()).conversations == 2
+    with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+        drive(append(journal, KEY, "two", say("r")))
+    assert refused.value.problem == "rights"
     drive(journal.close())
 
 
@@ -243,8 +337,90 @@ def test_i37_no_password_in_anything_that_is_said(name: str, caplog: pytest.LogC
         journal = postgres_lab.journal(name, url=url, blocking=True, timeout=5)
         with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as refused:
             drive(journal.header(KEY))
-        told = f"{refused.value!r} {refused.value.facts} {refused.value.__cause__} {journal!r} {vars(journal)} "
-        assert postgres.PASSWORD not in told + caplog.text
+        assert postgres.PASSWORD not in f"{all_of(refused.value)} {journal!r} {vars(journal)} {caplog.text}"
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i37_no_connection_behind_an_error_of_a_call(blocking: bool, name: str) -> None:
+    """Whatever ends a call that was sent, no error behind ours has the connection, which knows the password (I-37)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def refused(journal: Any) -> str:
+        with pytest.raises(StorageError) as error:
+            await append(journal, KEY, "two", say("r"))
+        return all_of(error.value)
+
+    async def story(wire: Any) -> None:
+        journal = postgres_lab.journal(name, url=server.url(port=wire.port), blocking=blocking, timeout=0.8)
+        await append(journal, KEY, "one", say("q"))
+        wire.silent = True
+        told = await refused(journal)
+        wire.silent = False
+        wire.left = 3
+        told += await refused(journal)
+        wire.left = None
+        server.ask(f"DROP FUNCTION {schema}.unsafe")
+        told += await refused(journal)
+        await journal.close()
+        assert "deadline" in told
+        assert "connection" in told
+        assert postgres.PASSWORD not in told
+
+    with proxy(server.port) as wire:
+        run(blocking, story(wire))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_bad_input_106_an_encoding_of_the_client_changes_nothing(encoding: str, name: str) -> None:
+    """Ids and records are bytes, and what the server is is told rightly (106)."""
+    url = postgres.shared().url() + f"?client_encoding={encoding}"
+    journal = postgres_lab.journal(name, url=url, blocking=True)
+    key = ConversationKey("\u00e9", "\u4e16")
+    drive(append(journal, key, "\u00fc", say("\u20ac")))
+    assert [each.key for each in drive(journal.list("\u00e9", "", 9))] == [key]
+    assert [entry.payload for entry in drive(entries(journal, key))] == [say("\u20ac").payload]
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_97_a_server_that_begins_to_only_read_is_left(blocking: bool, name: str, role: str) -> None:
+    """No connection to it is used again, since its name may lead to the new primary by now (97)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(
+            name, url=server.url(user=role) + f"?application_name={schema}", blocking=blocking
+        )
+        await append(journal, KEY, "one", say("q"))
+        sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        (before,) = server.ask(sessions, (schema,))
+        server.ask(
+            f"CREATE OR REPLACE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE SQLSTATE '25006'; END $$"
+        )
+        with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+            await append(journal, KEY, "two", say("r"))
+        assert refused.value.problem == "read_only"
+        postgres.until(lambda: before not in server.ask(sessions, (schema,)), "it is closed")
+        await journal.close()
+
+    server.ask(f"GRANT CREATE ON DATABASE postgres TO {role}")
+    run(blocking, story())
+
+
+@pytest.mark.parametrize(("state", "told"), [("40003", "unknown"), ("08007", "unknown"), ("58000", "nothing was")])
+def test_i08_an_outcome_that_the_server_does_not_know_is_told_as_unknown(state: str, told: str, name: str) -> None:
+    """By its code; of any other error that the server tells nothing is there (I-8)."""
+    schema = postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    postgres.shared().ask(
+        f"CREATE OR REPLACE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE SQLSTATE '{state}'; END $$"
+    )
+    with pytest.raises(DecisionHistoryStorageFailed, match=told):
+        drive(append(journal, KEY, "two", say("r")))
+    drive(journal.close())
 
 
 # --- first starts, versions ------------------------------------------------------------------------------------------
@@ -295,8 +471,9 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
     server.ask(f"CREATE SCHEMA {schema}")
     server.ask(f"CREATE TABLE {schema}.receipt (mine text)")
     journal = postgres_lab.journal(name, blocking=True)
+    assert drive(journal.header(KEY)) is None
     with pytest.raises(MinutebookError):
-        drive(journal.header(KEY))
+        drive(append(journal, KEY, "one", say("q")))
     assert server.ask("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)) == [
         ("receipt",)
     ]
@@ -307,6 +484,82 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
         drive(postgres_lab.journal(name, blocking=True).header(KEY))
     assert (refused.value.found, refused.value.supported) == (7, 1)
     assert len(drive(entries(journal, KEY))) == 1
+
+
+@pytest.mark.parametrize("what", ["TABLE {}.conversation", "FUNCTION {}.write", "TABLE {}.version"])
+def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str) -> None:
+    """What somebody put in the place of a table or function of ours is refused by name, and left alone (102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"DROP {what.format(schema)} CASCADE")
+    if what.startswith("TABLE"):
+        server.ask(f"CREATE {what.format(schema)} (mine text)")
+        server.ask(f"INSERT INTO {what.partition(' ')[2].format(schema)} VALUES ('mine')")
+    journal = postgres_lab.journal(name, blocking=True)
+    for _ in range(2):
+        with pytest.raises(DecisionHistorySchemaUnsupported):
+            drive(append(journal, KEY, "two", say("r")))
+    if what.startswith("TABLE"):
+        assert server.ask(f"SELECT * FROM {what.partition(' ')[2].format(schema)}") == [("mine",)]
+    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(1,)]
+    drive(journal.close())
+
+
+def test_i40_a_store_that_is_open_while_the_schema_is_renewed_stops(name: str) -> None:
+    """Each new connection looks at the version again: a rolling upgrade ends the old version's writes (I-40)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, url=server.url() + f"?application_name={schema}", blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+
+    def cut() -> None:
+        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (schema,))
+        gone = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s"
+        postgres.until(lambda: server.ask(gone, (schema,)) == [], "its connection is gone")
+
+    server.ask(f"UPDATE {schema}.version SET version = 2")
+    cut()
+    for call in (append(journal, KEY, "two", say("r")), journal.header(KEY)):
+        with pytest.raises(DecisionHistorySchemaUnsupported) as refused:
+            drive(call)
+        assert (refused.value.found, refused.value.supported) == (2, 1)
+    server.ask(f"UPDATE {schema}.version SET version = 1")
+    drive(append(journal, KEY, "two", say("r")))
+    server.ask(f"DROP SCHEMA {schema} CASCADE")
+    cut()
+    with pytest.raises(DecisionHistorySchemaUnsupported, match="not there any more"):
+        drive(append(journal, KEY, "three", say("r")))
+    drive(journal.close())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("version text", "('x')"),
+        ("version text", "('-1')"),
+        ("version int", ""),
+        ("version int", "(NULL)"),
+        ("version int", "(1), (2)"),
+        ("version int", "(-1)"),
+        ("version int", "(0)"),
+        ("version float", "(1.5)"),
+        ("other int", "(1)"),
+    ],
+    ids=str,
+)
+def test_bad_input_102_a_table_of_versions_that_is_not_ours_is_refused(columns: tuple[str, str], name: str) -> None:
+    """Whatever it holds, it is refused by name and left as it is, by what reads and by what writes (102, I-40)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    server.ask(f"CREATE SCHEMA {schema}")
+    server.ask(f"CREATE TABLE {schema}.version ({columns[0]})")
+    if columns[1]:
+        server.ask(f"INSERT INTO {schema}.version VALUES {columns[1]}")
+    before = server.ask(f"SELECT * FROM {schema}.version")
+    journal = postgres_lab.journal(name, blocking=True)
+    for call in (journal.header(KEY), append(journal, KEY, "one", say("q"))):
+        with pytest.raises(DecisionHistorySchemaUnsupported, match="nothing was changed"):
+            drive(call)
+    assert server.ask(f"SELECT * FROM {schema}.version") == before
+    drive(journal.close())
 
 
 # --- poolers ---------------------------------------------------------------------------------------------------------
@@ -350,21 +603,36 @@ def test_bad_input_103_o46_many_workers_behind_a_pooler(name: str, figure: Calla
     figure("16 tasks over 3 server connections of a pooler: 320 writes, all there")
 
 
-def test_o44_a_damaged_header_is_named_and_the_others_are_listed(name: str) -> None:
-    """O-44: a listing goes round a conversation whose header cannot be read, and says which it is."""
-    journal = postgres_lab.journal(name, blocking=True)
-    for each in "abc":
-        drive(append(journal, ConversationKey("n", each), "one", say("q")))
+@pytest.mark.parametrize("packed", [b"", b"x", b"\x90", b"\xff" * 10, b"\x92\xc0\xc0"], ids=repr)
+def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: str) -> None:
+    """Empty, cut, none or two of them: every way to read it tells which it is, and no error is Python's (I-39, 102)."""
     schema = postgres_lab.schema_of(name)
-    postgres.shared().ask(f"UPDATE {schema}.conversation SET header = '\\x00' WHERE conversation = 'b'::bytea")
+    journal = postgres_lab.journal(name, blocking=True)
+    for number in range(3):
+        drive(append(journal, KEY, f"{number}", say("q")))
+    postgres.shared().ask(f"UPDATE {schema}.entry SET packed = %s WHERE seq = 2", (packed,))
+    store = JournalStore(journal, namespace=KEY.namespace)
+    for call in (entries(journal, KEY), store.verify(KEY), journal.newest(KEY, 9, EVERYTHING)):
+        with pytest.raises(DecisionHistoryCorrupt) as damage:
+            drive(call)
+        assert damage.value.seq == 2
+    drive(journal.close())
 
-    async def listed() -> list[str]:
-        found = stream_listings(journal, "n")
-        return [str(each.id) if isinstance(each, DecisionHistoryCorrupt) else each.key.id async for each in found]
 
-    assert drive(listed()) == ["a", "b", "c"]
+@pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
+def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
+    """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
+    server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
+    journal = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000, max_sessions=3), clock, blocking=True)
+    for each in "abc":
+        drive(append(journal, ConversationKey("suite", each), "one", say("q")))
+    server.ask(f"UPDATE {schema}.conversation SET conversation = %s WHERE conversation = 'a'::bytea", (name_,))
     with pytest.raises(DecisionHistoryCorrupt):
-        drive(journal.header(ConversationKey("n", "b")))
+        drive(journal.list("suite", "", 9))
+    clock.advance(1_001)
+    drive(append(journal, KEY, "one", say("q")))
+    found = server.ask(f"SELECT conversation FROM {schema}.conversation")
+    assert sorted(bytes(each) for (each,) in found) == sorted([name_, KEY.id.encode()])
     drive(journal.close())
 
 
@@ -443,6 +711,84 @@ def test_bad_input_95_half_open_connections_end_at_the_deadline(blocking: bool, 
             asyncio.run(story(wire.port, wire))
 
 
+@contextlib.contextmanager
+def silent(hosts: int) -> Iterator[list[int]]:
+    """Yield the ports of so many hosts that take connections and say nothing."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(hosts)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+            each.listen(50)
+        yield [each.getsockname()[1] for each in sockets]
+
+
+def at_hosts(server: postgres.Server, *ports: int) -> str:
+    """Return the URL of a server as one of several hosts, by their ports."""
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return server.url().replace(f"127.0.0.1:{server.port}", hosts)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_95_a_silent_host_is_passed_over(blocking: bool, name: str) -> None:
+    """Of several hosts each has its share of a call's time, so the primary behind silent ones is reached (95)."""
+    server = postgres.shared()
+
+    async def story(ports: list[int], options: str) -> None:
+        url = at_hosts(server, *ports, server.port) + options
+        journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=3)
+        begun = time.monotonic()
+        await append(journal, KEY, f"one{options}", say("q"))
+        assert time.monotonic() - begun < 3
+        await journal.close()
+
+    with silent(2) as ports:
+        run(blocking, story(ports, ""))
+        run(blocking, story(ports, "?connect_timeout=1"))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_95_a_silent_address_of_a_name_is_passed_over(
+    blocking: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name with two addresses, the first of which says nothing, leads to the second (95)."""
+    server = postgres.shared()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, server.port)) for each in ("127.0.0.2", "127.0.0.1")]
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest, **named: found if host == "both" else real(host, *rest, **named)
+    )
+
+    async def story() -> None:
+        url = server.url().replace("127.0.0.1", "both")
+        journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=2)
+        await append(journal, KEY, "one", say("q"))
+        await journal.close()
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.2", server.port))
+        one.listen()
+        run(blocking, story())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_bad_input_95_a_call_without_a_server_ends_at_its_deadline(hosts: int, blocking: bool, name: str) -> None:
+    """However many hosts say nothing, the call ends in time, and nothing of it was sent (95)."""
+
+    async def story(ports: list[int]) -> None:
+        url = at_hosts(postgres.shared(), *ports)
+        journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=0.6)
+        begun = time.monotonic()
+        with pytest.raises(DecisionHistoryStorageFailed, match="it took too long; nothing was sent") as refused:
+            await append(journal, KEY, "one", say("q"))
+        assert 0.5 < time.monotonic() - begun < 1.5
+        assert refused.value.problem == "connection"
+        await journal.close()
+
+    with silent(hosts) as ports:
+        run(blocking, story(ports))
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("blocking", [True, False])
 def test_bad_input_96_a_reply_cut_after_each_byte(blocking: bool, name: str, figure: Callable[[str], None]) -> None:
@@ -478,6 +824,87 @@ def test_bad_input_96_a_reply_cut_after_each_byte(blocking: bool, name: str, fig
         size, unknown = drive(story(wire.port, wire)) if blocking else asyncio.run(story(wire.port, wire))
     assert unknown > size // 10
     figure(f"{'blocking' if blocking else 'asyncio'}: a reply of {size} bytes cut, {unknown} outcomes unknown, 0 twice")
+
+
+CHECKED = ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME")
+"""The instructions behind which the interpreter looks for signals."""
+
+
+def interrupted(at: int, files: tuple[str, ...], call: Callable[[], object]) -> bool:
+    """Make a call, with Ctrl-C at the given one of the moments at which it can strike; return whether it came to it."""
+    seen = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        before = ""
+
+        def step(frame: Any, event: str, argument: object) -> Any:
+            nonlocal seen, before
+            if event == "opcode":
+                struck, before = before in CHECKED, dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                seen += struck
+                if struck and seen == at:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return step
+
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # Ctrl-C before its first step
+def test_i18_ctrl_c_at_any_moment_takes_no_place_away(name: str, figure: Callable[[str], None]) -> None:
+    """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
+    journal = postgres_lab.journal(name, blocking=True, max_connections=1, timeout=5)
+    drive(append(journal, KEY, "one", say("q")))
+    files = ("postgres_lines.py", "threading.py", "queue.py")
+    at = 1
+    while interrupted(at, files, lambda: drive(journal.header(KEY))):
+        assert drive(journal.header(KEY)) is not None
+        at += 1
+    assert at > 30
+    figure(f"Ctrl-C at {at} moments of a blocking call, 0 places lost")
+    drive(journal.close())
+
+
+def test_i18_control_a_semaphore_that_is_struck_loses_a_place() -> None:
+    """The harness finds what is planted: a place that is taken and not given back (I-18)."""
+    places = threading.BoundedSemaphore(1)
+
+    def call() -> None:
+        places.acquire(timeout=1)
+        try:
+            pass
+        finally:
+            places.release()
+
+    lost = 0
+    for at in range(1, 60):
+        if interrupted(at, ("threading.py",), call):
+            lost += places._value == 0
+            places = threading.BoundedSemaphore(1)
+    assert lost
+
+
+def test_b2_calls_beyond_the_connections_wait_for_their_turn(name: str) -> None:
+    """More threads than connections: all get theirs, and none is refused (B2)."""
+    journal = postgres_lab.journal(name, blocking=True, max_connections=2, timeout=20)
+    keys = [ConversationKey("n", f"{number}") for number in range(16)]
+    done = in_threads([lambda key=key: drive(append(journal, key, "one", say("q"))) for key in keys])
+    assert not [each for each in done if isinstance(each, BaseException)]
+    drive(journal.close())
 
 
 def test_i17_a_forked_child_leaves_its_parents_connections_alone(name: str) -> None:

@@ -25,6 +25,7 @@ from tests.servers import postgres
 from tests.servers.postgres import Server, until
 from tests.servers.proxy import Proxy, proxy
 from tests.stores import postgres_lab
+from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.test_exclusion import Held, Refused, violations, work
 
@@ -42,9 +43,11 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.stores import postgres_lines
 from minutebook.stores.postgres_lines import AsynchronousLines
+from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
+from minutebook.stores.postgres_statements import Statement
 from minutebook.testing import drive
 from minutebook.testing.conformance import samples
-from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
+from minutebook.testing.conformance.samples import FORMAT, KEY, adding, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 KILLS = budget(6, 500)
@@ -166,9 +169,12 @@ def test_i01_i03_i12_bad_input_94_a_server_killed_in_commit(name: str, figure: C
 def test_i01_control_a_server_that_acknowledges_early_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the settings that are refused, the same kill loses what was acknowledged, and the harness says so (I-1)."""
     monkeypatch.setattr("minutebook.stores.postgres._check_server", lambda row: None)
+    blind = Statement("CREATE FUNCTION {schema}.unsafe() RETURNS text LANGUAGE sql AS $$ SELECT '' $$")
+    statements = [blind if each is CREATE_UNSAFE else each for each in MIGRATIONS[0]]
+    monkeypatch.setattr("minutebook.stores.postgres.MIGRATIONS", (statements,))
     with postgres.single(synchronous_commit="off", wal_writer_delay="10s") as server:
         journal = postgres_lab.journal(name, server=server, blocking=True)
-        drive(journal.header(KEY))
+        drive(append(journal, KEY, "one", say("q")))
         server.ask("CHECKPOINT")
         writer = Writer(journal, "early")
         until(lambda: len(writer.acknowledged) > 50, "there are writes")
@@ -187,6 +193,56 @@ def test_bad_input_97_a_server_that_may_lose_what_it_wrote_is_refused(setting: s
         with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
             drive(journal.header(KEY))
         assert refused.value.problem == setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "safe"),
+    [
+        ("synchronous_commit", "off", False),
+        ("synchronous_commit", "local", True),
+        ("synchronous_commit", "remote_write", True),
+        ("fsync", "off", False),
+        ("full_page_writes", "off", False),
+    ],
+)
+def test_bad_input_97_a_setting_that_changes_under_an_open_store(
+    setting: str, value: str, safe: bool, name: str
+) -> None:
+    """What may lose what it acknowledges is refused by the very next write, and reads go on (97, I-1)."""
+    with postgres.single() as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        _set(server, setting, value)
+        if safe:
+            drive(append(journal, KEY, "two", say("r")))
+        else:
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(append(journal, KEY, "two", say("r")))
+            assert refused.value.problem == setting
+            assert len(drive(entries(journal, KEY))) == 1
+        _set(server, setting, "on")
+        drive(append(journal, KEY, "two", say("r")))
+        assert len(drive(entries(journal, KEY))) == 2
+        drive(journal.close())
+
+
+def test_bad_input_97_a_commit_that_is_only_local_is_refused_where_there_are_standbys(name: str) -> None:
+    """`synchronous_commit=local` gives up what `synchronous_standby_names` promises (97)."""
+    with postgres.single(synchronous_commit="local") as server:
+        journal = postgres_lab.journal(name, server=server, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        _set(server, "synchronous_standby_names", "standby")
+        for opened in (journal, postgres_lab.journal(name, server=server, blocking=True)):
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(append(opened, KEY, "two", say("r")))
+            assert refused.value.problem == "synchronous_commit"
+            drive(opened.close())
+
+
+def _set(server: Server, setting: str, value: str) -> None:
+    server.ask(f"ALTER SYSTEM SET {setting} = '{value}'")
+    server.ask("SELECT pg_reload_conf()")
+    until(lambda: server.ask(f"SHOW {setting}") == [(value,)], "the server has read it")
 
 
 # --- standbys --------------------------------------------------------------------------------------------------------
@@ -216,6 +272,12 @@ def test_i15_bad_input_97_a_standby_and_what_it_lost(name: str) -> None:
         assert (lost.value.version, lost.value.seen) == (1, 2)
         other = postgres_lab.journal(name, server=standby, blocking=True)
         assert [entry.seq for entry in drive(entries(other, KEY))] == [1]
+        for number in range(3):
+            drive(append(other, KEY, f"{number}", say("another story")))
+        for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+            with pytest.raises(DecisionHistoryRegressed) as lost:
+                drive(call)
+            assert (lost.value.version, lost.value.seen) == (4, 2)
         drive(journal.close())
         drive(other.close())
 
@@ -238,6 +300,39 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
         drive(after.close())
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_i01_b2_a_wait_for_the_standby_that_was_broken_off_is_no_success(blocking: bool, name: str) -> None:
+    """An operator cancels the wait: the write is there and may not outlive a failover, so it is told as unknown."""
+    with postgres.single() as server:
+
+        def cancelled(done: threading.Event) -> None:
+            waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while not done.wait(0.05):
+                server.ask(waiting)
+
+        async def story() -> None:
+            journal = postgres_lab.journal(name, server=server, blocking=blocking)
+            await append(journal, KEY, "one", say("q"))
+            _set(server, "synchronous_standby_names", "absent")
+            done = threading.Event()
+            operator = threading.Thread(target=cancelled, args=(done,))
+            operator.start()
+            try:
+                with pytest.raises(DecisionHistoryStorageFailed) as failed:
+                    await append(journal, KEY, "two", say("r"))
+            finally:
+                done.set()
+                operator.join()
+            assert failed.value.problem == "replication"
+            _set(server, "synchronous_standby_names", "")
+            assert await journal.receipt(KEY, "two") is not None
+            await append(journal, KEY, "two", say("r"))
+            assert len(await entries(journal, KEY)) == 2
+            await journal.close()
+
+        drive(story()) if blocking else asyncio.run(story())
+
+
 # --- workers die -----------------------------------------------------------------------------------------------------
 
 
@@ -250,15 +345,7 @@ def opened(schema: str, url: str) -> Any:
 
 
 def writing(schema: str, url: str, first: str) -> None:
-    """Write one entry after another and say which are acknowledged, until this process is killed."""
-    journal = opened(schema, url)
-    number = int(first)
-    while True:
-        opening = adding(f"{number}", say(f"{number}"), opens=True)
-        epoch = drive(journal.reserve(KEY, f"t{number}", format=FORMAT, opening=opening)).header.epoch
-        drive(journal.commit(KEY, f"t{number}", epoch, adding(f"{number}+", answer("a"), settles=True), release=True))
-        print(number, flush=True)
-        number += 1
+    write_until_killed(opened(schema, url), int(first))
 
 
 def stopped(schema: str, url: str, at: str) -> None:
@@ -294,31 +381,14 @@ def child(function: Callable[..., None], *arguments: str) -> subprocess.Popen[st
 @pytest.mark.timeout(7_200 if PROVE else 300)
 def test_i01_i03_a_worker_killed_at_any_moment(name: str, figure: Callable[[str], None]) -> None:
     """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
-    chance = random.Random(1)
-    url, acknowledged, more = postgres.shared().url(), 0, 0
-    journal = postgres_lab.journal(name, blocking=True)
-    turns = 0
-    for _ in range(KILLS):
-        worker = child(writing, postgres_lab.schema_of(name), url, f"{turns + 1000}")
-        assert worker.stdout is not None
-        assert worker.stdout.readline()
-        time.sleep(chance.uniform(0, 0.05))
-        worker.kill()
-        told = 1 + len(worker.stdout.read().split())
-        worker.wait()
-        until(lambda: _is_idle(name), "the server saw it go")
-        header = drive(journal.header(KEY))
-        if header.token:
-            drive(journal.recover(KEY, header.epoch))
-            header = drive(journal.header(KEY))
-        assert told <= header.state.exchanges - turns <= told + 1
-        more += header.state.exchanges - turns - told
-        acknowledged += told
-        turns = header.state.exchanges
-    found = drive(entries(journal, KEY))
-    assert [entry.seq for entry in found] == list(range(1, len(found) + 1))
-    figure(f"{KILLS} kills: {acknowledged:,} turns acknowledged, 0 lost, {more} more written")
-    drive(journal.close())
+    figure(
+        survive_kills(
+            postgres_lab.journal(name, blocking=True),
+            KILLS,
+            lambda first: child(writing, postgres_lab.schema_of(name), postgres.shared().url(), f"{first}"),
+            lambda: until(lambda: _is_idle(name), "the server saw it go"),
+        )
+    )
 
 
 def _is_idle(name: str) -> bool:
@@ -586,7 +656,7 @@ def test_i19_control_replies_that_are_mixed_up_are_found(
     monkeypatch.setattr("minutebook.stores.postgres.AsynchronousLines", Late)
     if not canary:
         monkeypatch.setattr(postgres_lines, "_one_row", lambda rows, values: rows[0])
-    drive(postgres_lab.journal(name, blocking=True).header(KEY))
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))  # so that the schema is there
     with proxy(postgres.shared().port) as wire:
         wire.delay = (0, 0.01)
         _, _, foreign = asyncio.run(mixed(name, wire, 2_000))

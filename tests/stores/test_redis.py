@@ -22,7 +22,8 @@ import msgspec
 import pytest
 from tests.budgets import PROVE, budget
 from tests.servers.proxy import Proxy, proxy
-from tests.servers.redis import Server, binaries, cluster, shared, single, until
+from tests.servers.redis import Cluster, Server, binaries, cluster, shared, single, until
+from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address
 from tests.stores.test_exclusion import Held, Refused, violations
@@ -148,6 +149,73 @@ def test_bad_input_97_replica_is_refused() -> None:
         assert drive(dump(store, KEY)) == before
 
 
+def test_bad_input_107_a_user_without_rights_is_told_what_it_needs(server: Server) -> None:
+    """Without keys, scripts or settings the refusal says what to grant; with them all is well (107)."""
+    asked = ("ACL", "SETUSER", "worker", "reset", "on", ">word")
+    url = server.url.replace("redis://", "redis://worker:word@")
+    for rights, missing in (
+        (("~minutebook*", "+info"), "EVALSHA"),
+        (("~other*", "+@all"), "all keys that begin with minutebook"),
+        (("~minutebook*", "+@all", "-eval", "-evalsha"), "EVALSHA, EVAL"),
+        (("~minutebook*", "+@all", "-info"), "INFO"),
+    ):
+        server.ask(*asked, *rights)
+        refused = unfit(url)
+        assert (refused.problem, missing in str(refused)) == ("denied", True), rights
+        assert server.ask("KEYS", "*") == []
+    server.ask(*asked, "~minutebook*", "+@all", "-hset")
+    with pytest.raises(DecisionHistoryStorageUnsafe, match="what the scripts call"):
+        drive(append(journal(url), KEY, "one", say("x")))
+    assert server.ask("KEYS", "*") == []
+    commands = ("+evalsha", "+eval", "+info", "+@read", "+@write", "+@transaction", "+time")
+    server.ask(*asked, "~minutebook*", *commands)
+    store = journal(url)
+    drive(append(store, KEY, "one", say("x")))
+    assert len(drive(samples.entries(store, KEY))) == 1
+    assert not store.durable  # which it may not ask for
+
+
+def opened(url: str) -> None:
+    """Open a store in this process once the parent says so, and write into it."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with sync.RedisStore(url, namespace="n") as store:
+        sync.Conversation(store, f"{os.getpid()}", format="openai-chat").append([{"role": "user", "content": "q"}])
+    print("done")
+
+
+@pytest.mark.parametrize("kind", ["Redis", "Redis cluster"])
+def test_o47_eight_processes_open_an_empty_server_at_once(kind: str, figure: Callable[[str], None]) -> None:
+    """All succeed, and the namespace is laid out once, however it is spread (O-47 a)."""
+    rounds = budget(2, 20)
+    with single() if kind == "Redis" else cluster() as made:
+        nodes = made.servers[:3] if isinstance(made, Cluster) else [made]
+        for _ in range(rounds):
+            for node in nodes:
+                node.ask("FLUSHALL")
+            code = "import sys; from tests.stores.test_redis import opened; opened(*sys.argv[1:])"
+            children = [
+                subprocess.Popen(
+                    [sys.executable, "-c", code, made.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+                for _ in range(8)
+            ]
+            for child in children:
+                assert child.stdout is not None
+                assert child.stdout.readline() == "ready\n"
+            for child in children:
+                assert child.stdin is not None
+                child.stdin.write("\n")
+                child.stdin.flush()
+            assert [child.communicate()[0] for child in children] == ["done\n"] * 8
+            with sync.RedisStore(made.url, namespace="n") as store:
+                assert len(store.list()) == store.totals().conversations == 8
+            metas = [(node, key) for node in nodes for key in node.ask("KEYS", "*}m")]
+            layouts = {node.ask("HGET", key, "buckets") for node, key in metas}
+            assert layouts == {b"1" if kind == "Redis" else b"64"}
+    figure(f"{kind}: {rounds} times 8 processes on an empty server, one layout each")
+
+
 def test_bad_input_98_evicting_policy_is_refused(server: Server) -> None:
     """A server that would delete history to make room is refused; every new connection looks again (98)."""
     for policy in ("allkeys-lru", "volatile-ttl", "allkeys-random"):
@@ -268,6 +336,26 @@ def test_i01_bad_input_94_server_killed_in_commit_is_resolved_by_id(
     figure(f"{round_ + 1} kills, {len(acknowledged):,} commits, 0 lost, {more} written without a word and found by id")
 
 
+def writing(url: str, first: str) -> None:
+    write_until_killed(journal(url), int(first))
+
+
+@pytest.mark.timeout(7_200 if PROVE else 300)
+def test_i01_i03_a_worker_killed_at_any_moment(server: Server, figure: Callable[[str], None]) -> None:
+    """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
+    code = "import sys; from tests.stores.test_redis import writing; writing(*sys.argv[1:])"
+
+    def start(first: int) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code, server.url, f"{first}"], stdout=subprocess.PIPE, text=True)
+
+    def alone() -> bool:
+        return bool(server.info("clients")["connected_clients"] == 2)  # who asks, and the journal that looks
+
+    store = journal(server.url)
+    drive(store.header(KEY))
+    figure(survive_kills(store, budget(6, 500), start, lambda: until(alone, "the server saw it go")))
+
+
 def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
     """A full server refuses a write as a whole by name; it still ends turns and deletes, and room helps (99)."""
     store = journal(server.url)
@@ -290,19 +378,6 @@ def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:
     server.ask("CONFIG", "SET", "maxmemory", "0")
     drive(append(store, KEY, "two", say("y")))
     assert len(drive(samples.entries(store, KEY))) == 2
-
-
-def test_i04_more_entries_than_a_server_takes_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of more entries than fit in one request is refused by name before anything is sent (I-4)."""
-    monkeypatch.setattr("minutebook.stores.redis.MOST_ENTRIES", 2)
-    store = journal(server.url)
-    drive(append(store, KEY, "one", say("x")))
-    before = content(server)
-    with pytest.raises(DecisionHistoryStorageFailed) as refused:
-        drive(append(store, KEY, "two", *[say("y")] * 3))
-    assert refused.value.problem == "too_large"
-    assert content(server) == before
-    drive(append(store, KEY, "two", *[say("y")] * 2))
 
 
 def test_bad_input_100_scripts_that_a_server_forgot_come_along_again(server: Server) -> None:
@@ -495,20 +570,20 @@ def test_i19_connection_that_is_used_again_would_be_found(
     from minutebook.stores import redis_wire
     from minutebook.stores.redis_links import AsyncLinks, _AsyncLink
 
-    async def nothing(_: Any) -> None:
+    def nothing(_: Any) -> None:
         return None
 
     def keep(self: AsyncLinks, node: Any, link: Any, *, clean: bool) -> None:
         link.home.idle.setdefault(node, []).append(link)
         link.home.room.release()
 
-    async def no_look(self: Any) -> bool:
+    async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
             return False
         await self._connection.connect()
         return True
 
-    async def unguarded(self: Any, commands: Any) -> list[Any]:
+    async def unguarded(self: Any, commands: Any, until: float) -> list[Any]:
         await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
         return [await reply(self._connection) for _ in commands]
 
@@ -775,6 +850,10 @@ def test_i15_acknowledged_write_that_a_failover_lost_is_detected() -> None:
             drive(store.header(KEY))
         fresh = journal(made.url)
         assert [entry.payload for entry in drive(samples.entries(fresh, KEY))] == [say("kept").payload]
+        for number in range(3):
+            drive(append(fresh, KEY, f"{number}", say("another story")))
+        with pytest.raises(DecisionHistoryRegressed):
+            drive(append(store, KEY, "three", say("after")))
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
@@ -916,6 +995,19 @@ def test_b2_socket_in_the_file_system() -> None:
         ("protocol", {"client_options": {"protocol": 3}}),
         ("socket_timeout", {"url": "redis://a?socket_timeout=3"}),
         ("max_sessions", {"max_sessions": 0}),
+        *(("url", {"url": f"redis://a{path}"}) for path in ("/1x", "/abc", "/0/1", "/-1", "/0/", "/ 1", "/0#x", "/١")),
+        *(
+            ("url", {"url": f"redis://a?{query}"})
+            for query in ("db=x", "db=-1", "db", "db=", "db=1&db=2", "host=b", "x")
+        ),
+        ("url", {"url": "redis://a/1?db=1"}),
+        ("url", {"url": "unix://run/redis.sock"}),
+        ("db", {"client_options": {"db": "x"}}),
+        ("db", {"url": "redis://a/1", "client_options": {"db": 2}}),
+        ("client_options", {"client_options": {"nonsense": 1}}),
+        ("client_options", {"url": "redis://a?nonsense=1"}),
+        ("client_options", {"url": "rediss+cluster://a,b?nonsense=1"}),
+        ("timeout", {"url": "redis://a?timeout=3"}),
     ],
 )
 def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
@@ -925,6 +1017,41 @@ def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str,
         with pytest.raises(InvalidOption) as refused:
             face.RedisStore(**({"url": "redis://127.0.0.1:1", "namespace": "lab"} | given))
         assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("url", "database", "timeout"),
+    [
+        ("redis://a", 0, 5.0),
+        ("redis://a/", 0, 5.0),
+        ("redis://a:1/3", 3, 5.0),
+        ("redis://a?db=3&timeout=0.25", 3, 0.25),
+        ("redis+cluster://a,b:2?timeout=30", 0, 30.0),
+        ("unix:///run/redis.sock?db=2", 2, 5.0),
+        ("rediss://me:p%23w%2F@a/7?timeout=30&ssl_ca_certs=/etc/a%20b.pem", 7, 30.0),
+    ],
+)
+def test_a8_url_says_the_database_and_the_time(url: str, database: int, timeout: float) -> None:
+    """A URL's number is what is taken, and with `open_store` its timeout, whatever else stands there (A8)."""
+    read = sync.open_store(url, namespace="lab")._core.journal._remote._wire._address
+    assert (read.database, read.timeout) == (database, timeout)
+    if "ssl" in url:
+        assert (read.connect["password"], read.connect["ssl_ca_certs"]) == ("p#w/", "/etc/a b.pem")
+
+
+@pytest.mark.parametrize("seconds", ["0", "soon", "", "nan", "3&timeout=4"])
+def test_a8_time_that_a_url_cannot_mean_is_refused(seconds: str) -> None:
+    """A timeout in a URL that is none is refused where the URL is given (A8)."""
+    with pytest.raises(InvalidOption) as refused:
+        sync.open_store(f"redis://a?timeout={seconds}", namespace="lab")
+    assert refused.value.option == "timeout"
+
+
+def test_a8_database_that_a_server_does_not_have_is_named(server: Server) -> None:
+    """`/99` on a server of 16 databases is refused at the first call, with its number and the setting (A8)."""
+    refused = unfit(f"{server.url}/99")
+    assert refused.problem == "database"
+    assert "no database 99" in str(refused)
 
 
 def test_b2_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

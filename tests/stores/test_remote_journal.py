@@ -10,6 +10,7 @@ from tests.stores.remote_lab import LabRemote, Rows
 
 from minutebook.errors import (
     DecisionHistoryBusy,
+    DecisionHistoryCorrupt,
     DecisionHistoryFenced,
     DecisionHistoryRegressed,
     DecisionHistoryStorageFailed,
@@ -62,7 +63,7 @@ def test_b1_a_known_conversation_costs_one_round_trip_a_write() -> None:
 
 
 def test_b1_a_stale_header_costs_one_more() -> None:
-    """Where another worker went on, the refusal brings the header that counts, and the write is made again (B1)."""
+    """Where another worker went on, the refusal brings the header that counts, which is looked at once (B1, I-15)."""
     lab = Lab()
     one, remote = lab.worker()
     two, _ = lab.worker()
@@ -70,7 +71,7 @@ def test_b1_a_stale_header_costs_one_more() -> None:
     drive(append(two, KEY, "two", say("r")))
     remote.trips = 0
     drive(append(one, KEY, "three", say("s")))
-    assert remote.trips == 2
+    assert remote.trips == 3  # the refused one, the receipt of the version that was known, and the write
     assert [entry.seq for entry in drive(entries(one, KEY))] == [1, 2, 3]
 
 
@@ -160,6 +161,55 @@ def test_i15_a_server_that_lost_what_it_acknowledged_is_refused() -> None:
     # As many versions, and another one.
     with pytest.raises(DecisionHistoryRegressed):
         drive(journal.header(KEY))
+
+
+@pytest.mark.parametrize("more", range(1, 6))
+def test_i15_a_loss_that_others_have_written_over_is_refused(more: int) -> None:
+    """A worker that saw what was lost goes on from no other story, however long that has become meanwhile (I-15)."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    for id_ in ("two", "three"):
+        drive(append(journal, KEY, id_, say("acknowledged")))
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    fresh, _ = lab.worker()
+    for number in range(more):
+        drive(append(fresh, KEY, f"other {number}", say("another story")))
+    calls = (
+        lambda: journal.header(KEY),
+        lambda: append(journal, KEY, "four", say("s")),
+        lambda: journal.newest(KEY, 9, EVERYTHING),
+        lambda: journal.receipts(KEY, 0, 9),
+        lambda: journal.recover(KEY, None),
+        lambda: journal.delete(KEY),
+        lambda: journal.header(KEY),
+    )
+    for call in calls:
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(call())
+        assert (refused.value.version, refused.value.seen) == (1 + more, 3)
+    assert len(lab.rows[KEY].entries) == 1 + more
+    drive(append(fresh, KEY, "more", say("s")))
+
+
+def test_i15_what_others_wrote_is_no_loss() -> None:
+    """However many versions they wrote, and after an outcome that is unknown, the worker goes on (I-15)."""
+    lab = Lab()
+    journal, remote = lab.worker(Cutting)
+    assert isinstance(remote, Cutting)
+    other, _ = lab.worker()
+    for round_ in range(3):
+        drive(append(journal, KEY, f"mine {round_}", say("q")))
+        for number in range(round_ + 1):
+            drive(append(other, KEY, f"theirs {round_} {number}", say("r")))
+        drive(journal.header(KEY))
+        remote.cut = "after"
+        with pytest.raises(DecisionHistoryStorageFailed):
+            drive(append(journal, KEY, f"cut {round_}", say("s")))
+        drive(append(other, KEY, f"more {round_}", say("r")))
+    drive(append(journal, KEY, "last", say("q")))
+    assert len(drive(entries(journal, KEY))) == 16
 
 
 def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:
@@ -267,6 +317,47 @@ def test_i30_a_write_is_within_the_drift() -> None:
     assert all(abs(entry.wall - lab.clock()) <= DRIFT_MS for entry in drive(entries(journal, KEY)))
 
 
+class Slow(LabRemote):
+    """A server at the end of a slow line, and how many bytes it was sent."""
+
+    rate = 1_000
+    """Bytes in a millisecond."""
+    sent = 0
+
+    async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+        size = sum(len(entry.payload) for entry in change.entries)
+        self.sent += size
+        self.clock.advance(size // self.rate)  # type: ignore[attr-defined]
+        return await super().write(key, change, bounds, tail=tail)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_i30_a_large_write_takes_its_time_and_is_sent_once(known: bool) -> None:
+    """What takes longer than `DRIFT_MS` to arrive is written at the first time, a large one after a look (I-30)."""
+    lab = Lab()
+    journal, remote = lab.worker(Slow)
+    assert isinstance(remote, Slow)
+    if known:
+        drive(append(journal, KEY, "one", say("q")))
+    remote.trips = remote.sent = 0
+    text = "y" * 13_000_000
+    drive(append(journal, KEY, "two", say(text)))
+    assert remote.sent < 1.1 * len(text)
+    assert remote.trips == 2
+    assert drive(journal.receipt(KEY, "two")) is not None
+
+
+def test_i30_a_write_that_is_always_late_is_given_up() -> None:
+    """A way that is too slow for a write is told after a few times, with nothing written (I-30)."""
+    journal, remote = Lab().worker(Slow)
+    assert isinstance(remote, Slow)
+    remote.rate = 10
+    with pytest.raises(DecisionHistoryStorageLocked, match="too slow"):
+        drive(append(journal, KEY, "one", say("y" * 200_000)))
+    assert remote.sent < 4 * 210_000
+    assert drive(journal.header(KEY)) is None
+
+
 def test_bad_input_57_ticks_that_raise() -> None:
     """They are refused by name, and nothing is written (57)."""
 
@@ -304,6 +395,25 @@ def test_i29_what_has_expired_makes_room() -> None:
     lab.clock.advance(60_001)
     drive(append(journal, KEY, "one", say("q")))
     assert drive(journal.totals("suite")).conversations == 1
+
+
+@pytest.mark.parametrize("error", [DecisionHistoryCorrupt, DecisionHistoryRegressed])
+def test_i31_what_is_wrong_with_one_that_has_expired_is_nobody_elses_trouble(error: type[Exception]) -> None:
+    """One that cannot be removed is no error of whoever writes another one, and the others are removed (I-31, I-29)."""
+
+    class Stuck(LabRemote):
+        async def write(self, key: Any, change: Any, bounds: Any, *, tail: Any) -> Written:
+            if key.id == "a" and change.header is None:
+                raise error("one that is damaged")
+            return await super().write(key, change, bounds, tail=tail)
+
+    lab = Lab(StoreBounds(ttl_ms=60_000, max_sessions=3))
+    journal, _ = lab.worker(Stuck)
+    for name in "abc":
+        drive(append(journal, ConversationKey("suite", name), "one", say("q")))
+    lab.clock.advance(60_001)
+    drive(append(journal, KEY, "one", say("q")))
+    assert {key.id for key in lab.rows} == {"a", KEY.id}
 
 
 # --- closing ---------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from minutebook import (
     create_sqlite_decision_history_store,
     open_store,
 )
+from minutebook.stores.urls import url_of_file
 from minutebook.testing import FrozenClock
 
 if TYPE_CHECKING:
@@ -291,16 +292,38 @@ def test_open_store_in_ram() -> None:
     assert type(open_store("memory:")) is MemoryStore
 
 
-@pytest.mark.parametrize("name", ["a.sqlite", "a?mode=ro", "a#b", "a%20b", "a&b=c", "a\nb", "file:a", "ä b"])
-def test_open_store_takes_the_files_name_as_it_stands(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No letter of it is a parameter, a fragment or an escape: relative after three slashes, absolute after four."""
+NAMES = {"a.sqlite": "a.sqlite", "a%20b": "a b", "a%3Fb%23c%25d": "a?b#c%d", "a&b=c+d": "a&b=c+d", "a\nb": "a\nb"}
+NAMES |= {"file:a": "file:a", "%C3%A4 b": "ä b", "ä": "ä", "%E4": "\udce4"}
+
+
+@pytest.mark.parametrize(("written", "name"), NAMES.items())
+def test_open_store_reads_the_files_name_as_urls_are_read(
+    folder: Path, written: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escapes stand for bytes of the name, and so any file can be named: relative or, after four slashes, absolute."""
     monkeypatch.chdir(folder)
-    for url in (f"sqlite:///{name}", f"sqlite:///{folder}/{name}"):
+    for url in (f"sqlite:///{written}", f"sqlite:///{folder}/{written}", url_of_file(name)):
         store = minutebook.sync.open_store(url, namespace="n")
         assert type(store) is minutebook.sync.SQLiteStore
         assert name in os.listdir(folder)
         store.close()
-    assert type(open_store(f"sqlite:///{name}", namespace="n")) is SQLiteStore
+    assert type(open_store(f"sqlite:///{written}", namespace="n")) is SQLiteStore
+
+
+@pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [("a?mode=ro", "write %3F"), ("a#b", "write %23"), ("a%", "write %25"), ("50%off", "write %25"), ("a%2", "%25")],
+)
+def test_open_store_refuses_what_would_be_another_file_by_surprise(
+    folder: Path, faces: Any, written: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters that nobody reads, and a % that is no escape, are no part of a name: told, and no file is made."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(InvalidOption, match=advice) as refused:
+        faces.open_store(f"sqlite:///{written}", namespace="n")
+    assert refused.value.facts == {"option": "url"}
+    assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize(

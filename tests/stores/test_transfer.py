@@ -969,19 +969,32 @@ def test_bad_input_114_the_same_file_twice_is_recorded_once(store: JournalStore,
     _, path = exported(store, folder)
     again = conversation(store, "second")
     first = take(store, again.key, path)
-    assert take(store, again.key, path) == first
+    assert first.written
+    assert take(store, again.key, path) == msgspec.structs.replace(first, written=False)
     with again.turn("five") as turn:
         turn.respond(said("fifth"))
     held = columns(store.entries(again.key))
-    assert take(store, again.key, path) == first
+    assert take(store, again.key, path) == msgspec.structs.replace(first, written=False)
     assert columns(store.entries(again.key)) == held
 
 
+def test_c4_the_file_of_a_conversation_that_has_not_changed_writes_nothing(store: JournalStore, folder: Path) -> None:
+    """It holds the same by its own commits, and the newest of their receipts comes back."""
+    told, path = exported(store, folder)
+    before, receipts = store.header(told.key), list(store.receipts(told.key))
+    done = take(store, told.key, path)
+    assert (done.receipt, done.written, done.left) == (receipts[-1], False, 0)
+    assert done.entries == len(list(store.entries(told.key)))
+    assert (store.header(told.key), list(store.receipts(told.key))) == (before, receipts)
+
+
 def test_c4_a_conversation_that_holds_something_else_is_a_conflict(store: JournalStore, folder: Path) -> None:
-    """Also the original itself, which holds the same by its own commits; nothing is merged."""
+    """Also the original once it has gone on; nothing is merged."""
     told, path = exported(store, folder)
     other = conversation(store, "other")
     other.append([{"role": "user", "content": "x"}])
+    with told.turn("five") as turn:
+        turn.respond(said("fifth"))
     for key in (told.key, other.key):
         before = columns(store.entries(key))
         with pytest.raises(DecisionHistoryConflict):
@@ -1096,7 +1109,9 @@ def test_o48_the_good_prefix_ends_at_a_complete_exchange(folder: Path) -> None:
         assert columns(store.entries(again.key)) == original[: done.entries]
         assert (done.entries + done.left, done.line) == (len(original), count + 1)
         assert again.window().messages[-1]["role"] in ("assistant", "tool")
-        assert take(store, again.key, folder / "torn.jsonl", good_prefix=True) == done
+        assert take(store, again.key, folder / "torn.jsonl", good_prefix=True) == msgspec.structs.replace(
+            done, written=False
+        )
         store.verify(again.key)
         with pytest.raises(DecisionHistoryConflict):
             take(store, again.key, path)

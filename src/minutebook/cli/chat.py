@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from minutebook.cli import agent
-from minutebook.cli.terminal import paragraph, say, shown, told
+from minutebook.cli.terminal import exit_code, paragraph, say, shown, told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
-from minutebook.errors import DecisionHistoryBusy, MinutebookError
+from minutebook.errors import DecisionHistoryBusy, InvalidOption, MinutebookError
 from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
 from minutebook.programs import Runtime
 from minutebook.providers.openai_chat import CHAT
@@ -31,6 +31,7 @@ from minutebook.providers.structured import StructuredWire
 from minutebook.providers.wire import wire_format
 from minutebook.runtime import interrupted
 from minutebook.stores.opening import open_store
+from minutebook.stores.urls import url_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -55,6 +56,8 @@ def talk(session: str, store: str | None, *, base_url: str | None, model: str | 
     Raises:
         MinutebookError: the chat could not begin.
     """
+    if not session.strip():
+        raise InvalidOption("--session is the name of a conversation, and this one is blank", option="session")
     with agent.endpoint(base_url, model) as endpoint, asyncio.Runner() as runner:
         url = store or _home_store()
         chat = runner.run(_opened(endpoint, url, session))
@@ -71,7 +74,7 @@ def _home_store() -> str:
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     folder = Path(base, "minutebook")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{folder / 'chat.sqlite'}"
+    return url_of_file(str(folder / "chat.sqlite"))
 
 
 async def _opened(endpoint: agent.Endpoint, url: str, session: str) -> Chat:
@@ -213,15 +216,12 @@ def _converse(runner: asyncio.Runner, chat: Chat) -> None:
         if header.token and not _freed(runner, chat, header):
             return
     _edit_lines()
-    asks_again = sys.stdin.isatty()
     _go_on(runner, chat)
     while (line := _ask("you> ")) is not None:
         if line.strip() and _go_on(runner, chat):
             _turn(runner, chat, chat.say_instead(line.strip()))
-            if chat.failure and not asks_again:
-                break
-    if chat.failure and not asks_again:
-        raise chat.failure  # the exit code has to tell
+    if chat.failure and not sys.stdin.isatty():
+        raise SystemExit(exit_code(chat.failure))  # a person has seen it; a script looks at this
 
 
 def _freed(runner: asyncio.Runner, chat: Chat, header: Header) -> bool:
@@ -268,16 +268,26 @@ def _turn(runner: asyncio.Runner, chat: Chat, answering: Coroutine[Any, Any, str
         return False
     except MinutebookError as error:
         runner.run(chat.note_failure(error))
-        if sys.stdin.isatty():
-            paragraph(f"{error.code}: {told(error)}", style="red")
-            paragraph(
-                "The message is kept without an answer. Write a new one, which takes its place; or leave with Ctrl-D: "
-                "the same command tries it once more."
-            )
+        _tell_failure(error)
     else:
         chat.failure = None
         paragraph(f"agent> {answer}")
     return True
+
+
+def _tell_failure(error: MinutebookError) -> None:
+    """Say at once why a message has no answer, and how it goes on; from a pipe on standard error."""
+    if sys.stdin.isatty():
+        paragraph(f"{error.code}: {told(error)}", style="red")
+        paragraph(
+            "The message is kept without an answer. Write a new one, which takes its place; or leave with Ctrl-D: "
+            "the same command tries it once more."
+        )
+        return
+    sys.stdout.write("\n")  # where a terminal's echo would have ended the prompt's line
+    sys.stdout.flush()
+    kept = "the message is kept without an answer, and the next line takes its place"
+    sys.stderr.write(f"{error.code}: {shown(told(error))}; {kept}\n")
 
 
 def _ask(prompt: str) -> str | None:

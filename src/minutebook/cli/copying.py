@@ -20,6 +20,7 @@ from minutebook.errors import (
     DecisionHistoryRetentionExceeded,
     MinutebookError,
 )
+from minutebook.stores.streams import stream_listings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -36,8 +37,6 @@ _LEFT = (
     DecisionHistoryRetentionExceeded,
 )
 """What is wrong with one conversation: the others are copied all the same. Anything else ends the command."""
-
-_PAGE = 500
 
 
 def copy(
@@ -79,8 +78,11 @@ async def _copy_all(
 ) -> None:
     if bar.is_shown:
         bar.begin(len(keys) or (await here.totals()).conversations)
-    async for key in _chosen(here, keys):
+    async for id_, damage in _chosen(here, keys):
+        key = here.key(id_)
         try:
+            if damage is not None:
+                raise damage
             account.copied(key, await here.copy(key, there, progress=bar.entries))
         except _LEFT as error:
             with bar.aside():
@@ -88,15 +90,18 @@ async def _copy_all(
         bar.next()
 
 
-async def _chosen(store: JournalStore, keys: list[ConversationKey]) -> AsyncIterator[ConversationKey]:
-    """Yield the given keys, or else every key of the namespace, page by page."""
+async def _chosen(
+    store: JournalStore, keys: list[ConversationKey]
+) -> AsyncIterator[tuple[str, DecisionHistoryCorrupt | None]]:
+    """Yield the ids of the given keys, or else every id of the namespace, with what is wrong with its header."""
     for key in keys:
-        yield key
-    after = ""
-    while not keys and (page := await store.list(after=after, limit=_PAGE)):
-        for listing in page:
-            yield listing.key
-        after = page[-1].key.id
+        yield key.id, None
+    if not keys:
+        async for listing in stream_listings(store.journal, store.namespace):
+            if isinstance(listing, DecisionHistoryCorrupt):
+                yield str(listing.id), listing
+            else:
+                yield listing.key.id, None
 
 
 class _Account:

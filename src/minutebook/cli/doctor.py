@@ -80,6 +80,5 @@ def files(url: str) -> Iterator[Finding]:
 
 
 def _durability(store: JournalStore) -> Finding:
-    durable = bool(getattr(store.journal, "durable", False))
-    attention = "" if durable else "acknowledged writes may be lost when the power fails"
-    return Finding("durable", "yes" if durable else "no", attention)
+    attention = "" if store.durable else "acknowledged writes may be lost when the power fails"
+    return Finding("durable", "yes" if store.durable else "no", attention)

@@ -47,12 +47,13 @@ def with_store(
     work: Callable[[JournalStore], Awaitable[None]],
     *,
     as_json: bool,
-    create: bool = False,
+    create: bool | None = None,
 ) -> None:
     """
     Open the store, do one thing with it, close it; an error of ours becomes its exit code.
 
-    A database that is not there is refused unless `create` says that one is to be made.
+    A database that is not there is refused unless `create` says that one is to be made; `None` is of a command that
+    makes none.
     """
 
     async def inside() -> None:
@@ -82,7 +83,7 @@ def with_stores(
             await work(here, there)
 
     def run() -> None:
-        check_lasting(source, create=False, option="FROM")
+        check_lasting(source, option="FROM")
         check_lasting(target, create=create, option="TO")
         _check_apart(source, target)
         finish(inside())
@@ -103,8 +104,12 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
     sys.stdout.flush()
 
 
-def check_lasting(url: str, *, create: bool, option: str = "--store") -> None:
-    """Refuse a store that ends with its process, and a file that is not there: a slip in a name must not look sound."""
+def check_lasting(url: str, *, create: bool | None = None, option: str = "--store") -> None:
+    """
+    Refuse a store that ends with its process, and a file that is not there: a slip in a name must not look sound.
+
+    `create` is whether a file is to be made, or `None` where there is no such option to be told of.
+    """
     if not scheme_of(url).lasting:
         raise InvalidOption(
             f"{url.partition(':')[0]}: is a store of one process and empty in every other; give {option} {_FORMS}",
@@ -114,7 +119,10 @@ def check_lasting(url: str, *, create: bool, option: str = "--store") -> None:
     if name is None:
         _warn_of_password(url, option)
     elif not create and not _is_there(name):
-        raise InvalidOption(f"there is no database of this name, or an empty file; see {option}", option="store")
+        advice = "" if create is None else "; --create makes one"
+        raise InvalidOption(
+            f"there is no database of this name, or an empty file; see {option}{advice}", option="store"
+        )
 
 
 def _is_there(name: str) -> bool:

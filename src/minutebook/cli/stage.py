@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from minutebook import errors
 from minutebook.cli import agent
 from minutebook.cli.worker import Job, Told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
-from minutebook.errors import AgentDecisionProviderUnavailable
+from minutebook.errors import AgentDecisionProviderUnavailable, MinutebookError
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.shown import type_alone
 from minutebook.programs import Runtime
@@ -139,13 +140,15 @@ def lines(worker: subprocess.Popen[bytes]) -> Iterator[Told]:
     Yield what the process tells, as it tells it.
 
     Raises:
-        AgentDecisionProviderUnavailable: its run failed, or it ended before it had finished.
+        MinutebookError: what its run failed with.
+        AgentDecisionProviderUnavailable: it ended before it had finished.
     """
     assert worker.stdout is not None
     for line in worker.stdout:
         told = msgspec.json.decode(line, type=Told)
         if told.kind == "failed":
-            raise AgentDecisionProviderUnavailable(told.error, provider_error_code="WORKER_FAILED")
+            failed: type[MinutebookError] = getattr(errors, told.code)  # a code is the name of its class
+            raise failed(told.message)
         yield told
     raise AgentDecisionProviderUnavailable(
         f"the agent's process ended with status {worker.wait()} before it had finished; see what it printed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from minutebook.cli.running import AsJson, Id, Namespace, StoreUrl, report, with_store
 from minutebook.cli.terminal import shown
-from minutebook.errors import ImportRefused
+from minutebook.errors import DecisionHistoryStorageUnsafe, ImportRefused, InvalidOption
 from minutebook.providers.derivation import derived_entries
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def export(
 
     async def work(opened: JournalStore) -> None:
         with _progress("exporting", as_json=json) as progress:
-            entries = await opened.export(opened.key(id), file, force=force, progress=progress)
+            try:
+                entries = await opened.export(opened.key(id), file, force=force, progress=progress)
+            except DecisionHistoryStorageUnsafe as error:
+                if error.problem != "exists":
+                    raise
+                raise InvalidOption(str(error), option="file") from error
         told = f"exported {shown(id)}: {entries:,} entries to {shown(file)}"
         report(json, {"id": id, "file": file, "entries": entries}, told)
 
@@ -73,8 +78,9 @@ def import_(
                 )
             except ImportRefused as error:
                 raise _with_advice(error, good_prefix=good_prefix) from error
-        values = {"id": id, "file": file, "entries": done.entries, "left": done.left, "line": done.line}
-        report(json, values, f"imported {shown(id)}: {done.entries:,} entries{_left_of(done)}")
+        values: dict[str, Any] = {"id": id, "file": file, "entries": done.entries, "left": done.left, "line": done.line}
+        told = f"imported {shown(id)}" if done.written else f"{shown(id)} is there already"
+        report(json, values | {"written": done.written}, f"{told}: {done.entries:,} entries{_left_of(done)}")
 
     with_store(store, namespace, work, as_json=json, create=create)
 

@@ -1,28 +1,48 @@
-"""What `show` shows: the exchanges that are retained, and the requests that were made of them."""
+"""
+What `show` shows: what is retained of any record, entry by entry and exchange by exchange, and the requests made of it.
+
+A record without exchanges is a log all the same: an engine's session, a checkpoint, a memory resource, or a message
+that nothing has answered. What a mark takes out is shown too: an operator looks here when no window holds it any more.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from minutebook.cli.terminal import shown
-from minutebook.conversation import Conversation
-from minutebook.model.entries import Kind
+from minutebook.model.codec import reread
+from minutebook.model.entries import Entry, Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.model.summaries import read_summary
+from minutebook.policy.standing import marks_over
 from minutebook.ports import ONE_ENTRY, STREAM_PAGE, Page
-from minutebook.providers.wire import FORMATS
-from minutebook.stores.streams import standing
+from minutebook.record_reader import RecordReader
+from minutebook.stores.streams import OneRecord, standing
 
 if TYPE_CHECKING:
-    from minutebook.model.entries import Entry
+    from collections.abc import Iterable
+
+    from minutebook.model.codec import JSON
     from minutebook.model.record import Header, Receipt
+    from minutebook.ports import Journal
     from minutebook.stores.journal import JournalStore
 
 
 _RECEIPTS_AT_ONCE = 32
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry that is retained, whatever record it is of."""
+
+    seq: int
+    kind: str
+    turn: int
+    recorded: str
+    bytes: int
+    abandoned_by: int | None
+    """The `seq` of the mark that took it out; `None` if it stands."""
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +75,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The `seq` of the summary in their place."""
 
 
+LOG = ("seq", "kind", "turn", "recorded (UTC)", "bytes", "abandoned by")
 RETAINED = ("seq", "turn", "recorded (UTC)", "calls", "messages", "bytes", "complete", "in last request")
 SENT = ("answered by", "from seq", "to seq", "messages", "bytes", "counted tokens", "billed tokens", "left out")
-"""The headings of the two tables."""
+"""The headings of the three tables."""
+
+
+def log_row(row: Logged) -> tuple[object, ...]:
+    """Return an entry as a row of its table."""
+    return (*msgspec.structs.astuple(row)[:-1], _or_blank(row.abandoned_by))
 
 
 def retained_row(row: Retained) -> tuple[object, ...]:
@@ -83,19 +109,85 @@ def moment(unix_ms: int) -> str:
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest of what is retained, oldest first: its entries, its exchanges, and the requests that they answered."""
+
+    entries: list[Entry]
+    log: list[Logged]
+    retained: list[Retained]
+    sent: list[Request]
+
+
 async def look(
     store: JournalStore,
     id: str,  # noqa: A002 - the field's standard word
     header: Header,
     last: int,
-) -> tuple[list[Retained], list[Request]]:
-    """Return the newest `last` exchanges and the requests that they answered, oldest first; costs what it returns."""
-    exchanges = await _newest_exchanges(store, id, header, last)
+) -> Look:
+    """
+    Return the newest `last` exchanges with all that was recorded beside them; costs what it returns.
+
+    Of a record without exchanges it is the newest `last` entries.
+
+    Raises:
+        DecisionHistoryCorrupt: an entry is missing, or is not what was written.
+        DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
+    """
+    entries = await _newest_entries(store, id, header, last)
+    marks = marks_over(entries)
+    exchanges = _exchanges(entries, marks)
     answers = await _newest_answers(store, id, header, exchanges[-1].response.seq) if exchanges else []
     await standing(store.journal, store.key(id), header)
     waiting = {waits.exchange for waits in header.state.open}
-    rows = [_row(exchange, waiting, answers[0] if answers else None) for exchange in reversed(exchanges)]
-    return rows, [_request(receipt) for receipt in reversed(answers)]
+    return Look(
+        entries=entries[::-1],
+        log=[_logged(entry, marks) for entry in reversed(entries)],
+        retained=[_row(exchange, waiting, answers[0] if answers else None) for exchange in reversed(exchanges)],
+        sent=[_request(receipt) for receipt in reversed(answers)],
+    )
+
+
+class _Newest:
+    """The entries from the newest down to where one exchange too many begins; a `Scanning`."""
+
+    def __init__(self, header: Header, last: int) -> None:
+        self.next_seq = header.entries
+        self.entries: list[Entry] = []
+        """Newest first."""
+        self._in_exchanges = header.state.exchanges > 0
+        self._begins = header.cut.seq
+        self._left = last
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing older is wanted."""
+        return self._left < 0 or self.next_seq <= self._begins
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if self.whole or entry.seq > self.next_seq:
+                continue
+            self._left -= entry.kind is Kind.RESPONSE or not self._in_exchanges
+            if self._left < 0:
+                self._drop_what_is_older()
+                return
+            self.entries.append(entry)
+            self.next_seq = entry.seq - 1
+
+    def _drop_what_is_older(self) -> None:
+        """Drop what ends the exchange that is one too many: its results, and the marks on it."""
+        while self.entries[-1].kind in (Kind.RESULT, Kind.ABANDONED):
+            self.entries.pop()
+
+
+async def _newest_entries(store: JournalStore, id: str, header: Header, last: int) -> list[Entry]:  # noqa: A002
+    """Return the entries of the newest `last` exchanges, newest first, proved as they are read."""
+    reader = RecordReader(cast("Journal", OneRecord(store.journal, header)), store.key(id))
+    newest = _Newest(header, last)
+    page = Page(rows=min(STREAM_PAGE.rows, 4 * last), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
+    while not newest.whole:
+        await reader.read_on(header, newest, page)
+    return newest.entries
 
 
 class _Exchange(msgspec.Struct, kw_only=True):
@@ -105,26 +197,16 @@ class _Exchange(msgspec.Struct, kw_only=True):
     """The `seq` of the mark that took it out; 0 if it stands."""
 
 
-async def _newest_exchanges(store: JournalStore, id: str, header: Header, last: int) -> list[_Exchange]:  # noqa: A002
-    """Return the newest `last` exchanges, newest first: so a mark and late results are met before what they are of."""
+def _exchanges(entries: list[Entry], marks: dict[int, int]) -> list[_Exchange]:
+    """Return the exchanges among entries, newest first as those are: so late results are met before their response."""
     found: list[_Exchange] = []
     results: dict[int, list[Entry]] = {}
-    marks: list[Entry] = []
-    page = Page(rows=min(STREAM_PAGE.rows, 4 * last), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
-    before = header.entries + 1
-    while entries := await store.journal.newest(store.key(id), before, page):
-        for entry in entries:
-            if entry.kind is Kind.ABANDONED:
-                marks.append(entry)
-            elif entry.kind is Kind.RESULT:
-                results.setdefault(entry.exchange, []).append(entry)
-            elif entry.kind is Kind.RESPONSE:
-                # Its own mark came first of those that take it out.
-                mark = next((mark.seq for mark in reversed(marks) if mark.exchange <= entry.seq <= mark.call), 0)
-                found.append(_Exchange(response=entry, results=results.pop(entry.seq, []), abandoned_at=mark))
-                if len(found) == last:
-                    return found
-        before = entries[-1].seq
+    for entry in entries:
+        if entry.kind is Kind.RESULT:
+            results.setdefault(entry.exchange, []).append(entry)
+        elif entry.kind is Kind.RESPONSE:
+            taken = marks.get(entry.seq, 0)
+            found.append(_Exchange(response=entry, results=results.pop(entry.seq, []), abandoned_at=taken))
     return found
 
 
@@ -141,6 +223,17 @@ async def _newest_answers(store: JournalStore, id: str, header: Header, oldest: 
             if receipt.sent and receipt.version <= below:
                 found.append(receipt)
     return found
+
+
+def _logged(entry: Entry, marks: dict[int, int]) -> Logged:
+    return Logged(
+        seq=entry.seq,
+        kind=entry.kind.name.lower(),
+        turn=entry.turn,
+        recorded=moment(entry.wall),
+        bytes=len(entry.payload),
+        abandoned_by=marks.get(entry.seq),
+    )
 
 
 def _row(exchange: _Exchange, waiting: set[int], newest: Receipt | None) -> Retained:
@@ -185,23 +278,40 @@ def _request(receipt: Receipt) -> Request:
     )
 
 
-async def exchange_text(store: JournalStore, id: str, header: Header, last: int) -> list[str]:  # noqa: A002
-    """Return what the newest messages say, one line each, safe for a terminal."""
-    wire = next((name for name in FORMATS if header.format.startswith(name)), FORMATS[1])
-    conversation = Conversation(store, id, format=wire)
+async def entry_lines(store: JournalStore, id: str, header: Header, found: Look) -> list[str]:  # noqa: A002
+    """Return what the entries say, message by message, and before them a summary that stands; not yet safe to print."""
+    lines: list[str] = []
     seq = header.state.summary
-    summary = await store.journal.oldest(store.key(id), seq - 1, ONE_ENTRY) if seq else ()
-    lines = [f"{seq:>6}  summary: {shown(read_summary(entry).text)}" for entry in summary]
-    for exchange in await conversation.last(last):
-        for message in exchange.messages:
-            lines.append(f"{exchange.seq:>6}  {shown(str(message.get('role', message.get('type', ''))))}: ")
-            lines[-1] += shown(exchange_summary(message))
+    if seq and seq < found.entries[0].seq:
+        (summary,) = await store.journal.oldest(store.key(id), seq - 1, ONE_ENTRY)
+        lines += _lines(summary, None)
+    for entry, row in zip(found.entries, found.log, strict=True):
+        lines += _lines(entry, row.abandoned_by)
     return lines
 
 
-def exchange_summary(message: dict[str, Any]) -> str:
-    """Return a message without its role, as one line of text or JSON."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return msgspec.json.encode({name: part for name, part in message.items() if name != "role"}).decode()
+def _lines(entry: Entry, abandoned_by: int | None) -> list[str]:
+    taken = f"abandoned by {abandoned_by}, " if abandoned_by else ""
+    return [f"{entry.seq:>6}  {taken}{told}" for told in _told(entry)]
+
+
+def _told(entry: Entry) -> list[str]:
+    """Return an entry's messages, each with its role; what has none as it was recorded, with the entry's kind."""
+    if entry.kind is Kind.SUMMARY:
+        return [f"summary: {read_summary(entry).text}"]
+    if entry.kind is Kind.ABANDONED:
+        taken = f"entries {entry.exchange} to {entry.call}" if entry.exchange <= entry.call else "an attempt"
+        return [f"mark: {taken} abandoned, {entry.payload.decode()}"]
+    items = cast("list[JSON]", reread(b"[%b]" % entry.fragment))
+    return [_message(item) for item in items] or [f"{entry.kind.name.lower()}: {entry.payload.decode()}"]
+
+
+def _message(item: JSON) -> str:
+    """Return a message, or an item without a role, as its role or type and its text or JSON."""
+    if not isinstance(item, dict):
+        return msgspec.json.encode(item).decode()
+    content = item.get("content")
+    more = any(value not in (None, "", []) for name, value in item.items() if name not in ("role", "content"))
+    if more or not isinstance(content, str):
+        content = msgspec.json.encode({name: part for name, part in item.items() if name != "role"}).decode()
+    return f"{item.get('role', item.get('type', ''))}: {content}"

@@ -44,7 +44,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Literal["asked", "observed", "finished", "failed"]
     observation: dict[str, Any] | None = None
-    error: str = ""
+    code: str = ""
+    message: str = ""
+    """Of the error that it failed with."""
 
     __repr__ = type_alone
 
@@ -80,7 +82,7 @@ def main() -> None:
     try:
         asyncio.run(work(msgspec.json.decode(sys.stdin.buffer.read(), type=Job)))
     except MinutebookError as error:
-        _tell(Told(kind="failed", error=f"{error.code}: {error}"))
+        _tell(Told(kind="failed", code=error.code, message=str(error)))
         raise SystemExit(1) from None
 
 

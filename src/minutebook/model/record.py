@@ -153,6 +153,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         """How many entries the record holds; `entries` is also the number of the newest."""
         return self.entries - self.cut.seq
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether something is recorded that a model may answer: what stands last is none of its own answers."""
+        state = self.state
+        first, mark = state.abandoned
+        last = first - 1 if mark == self.entries else self.entries
+        answered = last == state.exchange and all(waits.exchange != last for waits in state.open)
+        return bool(state.turn) and (state.unanswered is not None or not answered)
+
     def __repr__(self) -> str:
         held = f", held by epoch {self.epoch}" if self.token else ""
         return f"Header(version {self.version}, {self.entries} entries{held})"

@@ -123,6 +123,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the entries that the file announces were left out; 0 unless only the good prefix was taken."""
     line: int
     """The line at which the file stopped being good; 0 where all of it was."""
+    written: bool
+    """Whether it was written now; false where the conversation held the same already."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):

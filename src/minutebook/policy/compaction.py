@@ -84,12 +84,14 @@ def summarising(
     Return who makes summaries, by the options of a face; `None` without a callback.
 
     Raises:
-        InvalidOption: no function, or a summary that could fill more than half of the window.
+        InvalidOption: no function, one that does not take the three keywords, or a summary that could fill more than
+            half of the window.
     """
     if summarize is None:
         return None
     if not callable(summarize):
         raise InvalidOption("summarize is a function, or a coroutine function", option="summarize")
+    _check_takes_keywords(summarize)
     size = check_count(max_summary_bytes, "max_summary_bytes")
     if size > most_of_window(max_bytes):
         raise InvalidOption(
@@ -107,6 +109,22 @@ def summarising(
 def most_of_window(max_bytes: int) -> int:
     """Return how many bytes of a window a summary may fill: half of it, so that what it stands before has room."""
     return max_bytes // 2
+
+
+def _check_takes_keywords(summarize: Callable[..., object]) -> None:
+    """Refuse what the first summary would fail at, long after it was given; one that tells nothing of itself may do."""
+    try:
+        signature = inspect.signature(summarize)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(previous_summary=None, turns=[], max_bytes=0)
+    except TypeError:
+        raise InvalidOption(
+            "summarize is called with the keywords previous_summary, turns and max_bytes and no others; write "
+            "def summarize(*, previous_summary, turns, max_bytes)",
+            option="summarize",
+        ) from None
 
 
 def summary_size(summary: Summary) -> int:

@@ -45,6 +45,23 @@ def standing_entries(entries: Iterable[Entry]) -> list[Entry]:
     return found
 
 
+def marks_over(entries: Iterable[Entry]) -> dict[int, int]:
+    """
+    Return by its `seq` the mark of each entry that one took out, of entries given newest first.
+
+    Of several marks over one entry that is the oldest: later ones name what had failed before once more.
+    """
+    marks: list[Entry] = []
+    found: dict[int, int] = {}
+    for entry in entries:
+        mark = next((mark for mark in reversed(marks) if mark.exchange <= entry.seq <= mark.call), None)
+        if mark is not None and entry.kind is not ABANDONED:
+            found[entry.seq] = mark.seq
+        if entry.kind is ABANDONED:
+            marks.append(entry)
+    return found
+
+
 class Passing:
     """The entries from a place downwards, without what marks among them pass over; a `Scanning`."""
 

@@ -67,7 +67,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     reference: CallReference | None
     """Where the proposal stands in its conversation; `None` without a history."""
     arguments: dict[str, Any]
-    """JSON, exactly as it would be executed."""
+    """JSON, exactly as it would be executed: what the model left out stands there with its default."""
     arguments_digest: str
     expires_ms: int
     """When an approval of it ends, in Unix milliseconds; from then on the call is shown anew."""

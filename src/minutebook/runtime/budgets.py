@@ -6,6 +6,10 @@ made. So what is left only decreases, and a step that fails costs what a step th
 agent that another one called spends of its own budgets and of its caller's at once, so what all of them use together
 is never more than what the first one had.
 
+Wall time cannot be spent before it has passed. It is noted with every record, and where a run stops or raises, by an
+interrupt or a cancellation too. What a process that was killed had used since its last record nobody knows, so that is
+not counted; such steps are bounded by the decisions and calls, which were spent before them.
+
 They are those of one task, however often it is stopped, resumed or tried again. The next task of the invocation has its
 own, and begins only after one that finished, or that the host gave up: what ended a task without an answer ends the
 invocation otherwise. An agent that was called has one task.

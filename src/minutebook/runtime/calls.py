@@ -114,7 +114,7 @@ class Calls(Generic[A]):
         return (
             found is not None
             and (found.name, found.digest) == (call.capability, shown.capability_version)
-            and arguments_digest(call.arguments) == shown.arguments_digest
+            and arguments_digest(found.completed(call.arguments)) == shown.arguments_digest
         )
 
     def _delegates(self, position: int) -> bool:
@@ -187,6 +187,7 @@ class Calls(Generic[A]):
         if known is not None and now < known.expires_ms and self.holds_for(known):
             return known
         call = self.notes.progress.calls[position]
+        arguments = found.completed(call.arguments)
         return PendingApproval(
             id=self.host.fresh_id(),
             run_id=self.identity.run_id,
@@ -196,8 +197,8 @@ class Calls(Generic[A]):
             capability_version=found.digest,
             position=position,
             reference=call.reference,
-            arguments=call.arguments,
-            arguments_digest=arguments_digest(call.arguments),
+            arguments=arguments,
+            arguments_digest=arguments_digest(arguments),
             expires_ms=now + self._approval_ms,
         )
 

@@ -24,6 +24,7 @@ from minutebook.model.rules import fault_in
 from minutebook.model.schemas import Schema
 from minutebook.runtime.approvals import canonical
 from minutebook.runtime.authority import check_grant
+from minutebook.runtime.defaults import completed, defaults_of
 from minutebook.runtime.memory import MemoryAccess, checked_resources
 from minutebook.runtime.schemas import schema_of
 
@@ -105,14 +106,22 @@ class Capability(Generic[P, R]):
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of all that an approval holds for: name, version, parameters, authority, agent."""
-        contract: list[JSON] = [self.name, self.version, self.parameters, [*sorted(self.needed)]]
+        """
+        SHA-256, in hexadecimal, of all that an approval holds for: name, version, parameters with their defaults,
+        authority, agent.
+        """
+        defaults, unshown = defaults_of(self.function)
+        contract: list[JSON] = [self.name, self.version, self.parameters, [*sorted(self.needed)], defaults, [*unshown]]
         return hashlib.sha256(canonical([*contract, self.agent.digest if self.agent else None])).hexdigest()
 
     @property
     def spec(self) -> CapabilitySpec:
         """What a model is told."""
         return CapabilitySpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def completed(self, arguments: dict[str, JSON]) -> dict[str, JSON]:
+        """Return arguments that fit with the defaults that they leave to the function: all that would be executed."""
+        return completed(arguments, self.parameters, defaults_of(self.function)[0])
 
     def convert(self, arguments: dict[str, JSON]) -> dict[str, Any]:
         """
@@ -166,7 +175,8 @@ def capability(
         authority: the grant that a program must hold for it.
         max_calls: how often one task of an invocation may execute it; without it only the program's budget counts.
         description: what the model is told, instead of the docstring's first line.
-        needs_approval: stop the run at each call until a human has approved these very arguments.
+        needs_approval: stop the run at each call until a human has approved these very arguments, defaults included;
+            then every default must be one that JSON can hold.
         version: a label to change with what the function does, so that an older approval does not hold for it.
         memory: the resources that it uses, through a parameter annotated `Memory` that no model sees.
 
@@ -185,6 +195,8 @@ def capability(
                 f"capability {name!r}: a parameter annotated Memory and the resources in memory= go together",
                 option="memory",
             )
+        if check_flag(needs_approval, "needs_approval"):
+            _refuse_unshown(function, name)
         return Capability(
             function=function,
             name=name,
@@ -193,7 +205,7 @@ def capability(
             authority=None if authority is None else check_grant(authority),
             max_calls=None if max_calls is None else check_count(max_calls, "max_calls"),
             arguments=arguments,
-            needs_approval=check_flag(needs_approval, "needs_approval"),
+            needs_approval=needs_approval,
             version=text(version, "version"),
             memory=resources,
             memory_parameter=memory_parameter,
@@ -283,6 +295,12 @@ def _field(parameter: inspect.Parameter, name: str) -> tuple[str, Any] | tuple[s
         return parameter.name, Union[parameter.annotation, msgspec.UnsetType], msgspec.UNSET  # noqa: UP007 - at run time
     except (InvalidOption, TypeError) as error:
         raise _unusable(name, parameter.name, f"has an annotation that cannot be used: {error}") from None
+
+
+def _refuse_unshown(function: Callable[..., Any], name: str) -> None:
+    """Refuse a default that a human could not be shown before it is executed."""
+    for parameter in defaults_of(function)[1]:
+        raise _unusable(name, parameter, "needs approval and has a default that JSON cannot hold; take None, or none")
 
 
 def _unusable(name: str, parameter: str, fault: str) -> InvalidOption:

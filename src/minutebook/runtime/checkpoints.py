@@ -136,7 +136,7 @@ class Log:
     async def release(self, error: BaseException | None = None) -> None:
         """Give the log back, with what was noted; after an `error` that goes on, see `Reservation.give_up`."""
         if error is not None:
-            await self._reservation.give_up(error, self._delta())
+            await self._reservation.give_up(error, lambda: self._reservation.release(self._delta()))
         elif self._reservation.held:
             try:
                 await self._reservation.give_back(self._delta())

@@ -214,7 +214,7 @@ class Invocation(Generic[T]):
     def _open_ledger(self) -> None:
         limits = {name: each.max_calls for name, each in self.program.capabilities.items() if each.max_calls}
         used = self.progress.used
-        self.notes.ledger = Ledger(self.program.budgets, limits, used, self.host.monotonic_ns, self.above)
+        self.notes.count_in(Ledger(self.program.budgets, limits, used, self.host.monotonic_ns, self.above))
         self._count_from_here()
 
     def _count_from_here(self) -> None:

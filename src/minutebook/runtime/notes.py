@@ -7,6 +7,7 @@ on in another process applies the same records and is in the same state.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,7 +16,7 @@ import msgspec
 
 from minutebook.model.decisions import Observation
 from minutebook.runtime import observations as observed
-from minutebook.runtime.records import Observed, Progress, Record
+from minutebook.runtime.records import Elapsed, Observed, Progress, Record
 
 if TYPE_CHECKING:
     from minutebook.runtime.budgets import Ledger
@@ -33,7 +34,17 @@ class Notes:
         self._log = log
         self._report = report
         self.progress = Progress()
-        self.ledger: Ledger
+        self._ledger: Ledger | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is left of the budgets of its task, which has begun."""
+        assert self._ledger is not None
+        return self._ledger
+
+    def count_in(self, ledger: Ledger) -> None:
+        """Count in `ledger` what is used from now on."""
+        self._ledger = ledger
 
     @property
     def kept(self) -> bool:
@@ -50,9 +61,17 @@ class Notes:
         return await self._log.take(owned=owned) if self._log else Progress()
 
     async def release(self, error: BaseException | None = None) -> None:
-        """Give the log back; see `Log.release`."""
+        """Give the log back, with the time that a step took which noted nothing; see `Log.release`."""
         if self._log is not None:
+            if self._ledger is not None and self.progress.ended is None:
+                with contextlib.suppress(Exception):  # of a clock that failed: a log that is not given back is worse
+                    self._note_elapsed(self._ledger)
             await self._log.release(error)
+
+    def _note_elapsed(self, ledger: Ledger) -> None:
+        # Else a step that fails would cost nothing of the wall time, however often it is tried (promise I-43).
+        if ledger.wall_used_ns > self.progress.wall_ns:
+            self.note(Elapsed())
 
     def begin(self) -> None:
         """Begin a task: the state is that of no record."""

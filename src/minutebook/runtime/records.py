@@ -152,7 +152,13 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
     """The program's fault that ended it, as its error said."""
 
 
-Record: TypeAlias = Began | Given | Asking | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended
+class Elapsed(_Record, frozen=True, kw_only=True, tag="elapsed"):
+    """A run stops here, or fails: it had used this time, of which no other record tells (promise I-43)."""
+
+
+Record: TypeAlias = (
+    Began | Given | Asking | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended | Elapsed
+)
 
 
 def draft_of(record: Record) -> Draft:
@@ -213,7 +219,8 @@ class Progress:
         self._asked = 0
         self._executed: Counter[str] = Counter()
         self._below = [0, 0]
-        self._wall_ns = 0
+        self.wall_ns = 0
+        """The budgeted time that it had used by its newest record."""
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Progress:
@@ -267,7 +274,7 @@ class Progress:
             decisions=given.decisions + self._asked + self._below[0],
             calls=Counter(given.calls) + self._executed,
             below_calls=self._below[1],
-            wall_ns=self._wall_ns,
+            wall_ns=self.wall_ns,
         )
 
     def given_up(self) -> GivenUp | None:
@@ -309,7 +316,7 @@ class Progress:
 
     def apply(self, record: Record) -> None:
         """Go on by one record."""
-        self._wall_ns = max(self._wall_ns, record.wall_ns)
+        self.wall_ns = max(self.wall_ns, record.wall_ns)
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
@@ -394,6 +401,9 @@ class Progress:
     def _ended(self, record: Ended) -> None:
         self.ended = record
 
+    def _elapsed(self, _: Elapsed) -> None:
+        """Change nothing but the time, which every record tells."""
+
 
 _APPLY: dict[type[Any], Any] = {
     Began: Progress._began,  # pyright: ignore[reportPrivateUsage]
@@ -406,4 +416,5 @@ _APPLY: dict[type[Any], Any] = {
     Intended: Progress._intended,  # pyright: ignore[reportPrivateUsage]
     Observed: Progress._observed,  # pyright: ignore[reportPrivateUsage]
     Ended: Progress._ended,  # pyright: ignore[reportPrivateUsage]
+    Elapsed: Progress._elapsed,  # pyright: ignore[reportPrivateUsage]
 }

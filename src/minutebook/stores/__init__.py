@@ -1,1 +1,1 @@
-"""Where records live: journals for RAM and SQLite, and the store that is written once over any journal."""
+"""Where records live: a journal for each kind of database, and the store that is written once over any journal."""

@@ -90,6 +90,15 @@ class JournalStore(AsyncClosing):
             )
         return self._namespace
 
+    @property
+    def durable(self) -> bool:
+        """
+        Whether a commit that returned survives a power cut, as far as this is known.
+
+        A store on a server knows it once it has asked that for something.
+        """
+        return bool(getattr(self.journal, "durable", False))
+
     def within(self, namespace: str) -> Self:
         """
         Return this store for `namespace`.
@@ -215,7 +224,8 @@ class JournalStore(AsyncClosing):
             drafts, result = await make((await reservation.take(format)).header)
             await reservation.commit(Delta(drafts=drafts, idempotency=self.fresh_id()), release=True)
         except BaseException as error:
-            await reservation.give_up(error, Delta(idempotency=self.fresh_id()))
+            nothing = Delta(idempotency=self.fresh_id())
+            await reservation.give_up(error, lambda: reservation.release(nothing))
             raise
         return result
 
@@ -361,7 +371,8 @@ class JournalStore(AsyncClosing):
         Record an exported conversation under `key`, in one durable commit: all of it or nothing.
 
         The file is verified to its last line first. The same file again changes nothing and returns the first
-        receipt, whose idempotency id begins with `import-`. Times, marks and payloads are the original's; calls that
+        receipt, whose idempotency id begins with `import-`; so does the file of a conversation that has not changed
+        since, of which it returns the newest receipt. Times, marks and payloads are the original's; calls that
         waited for a result wait as parked ones. With `good_prefix` a damaged file is taken up to the last complete
         exchange before the damage, and the result says what was left. All payloads are in memory at once, at most
         512 MiB; the file is read in the caller's thread. `progress` is told of (done, total).

@@ -120,16 +120,18 @@ class RedisStore(JournalStore):
     """
     A store on a Redis or Valkey server that any number of hosts share, or on a cluster of them.
 
-    Nothing is connected here; the first call does. What it needs of the server is checked on every new connection:
-    Redis 7.0 or Valkey 7.2 at least, `maxmemory-policy noeviction`, a primary. `store.journal.durable` says afterwards
-    whether what is acknowledged is on the server's disk: `appendonly yes` and `appendfsync always`.
+    Nothing is connected here; the first call does. What it needs of the server is checked on every new connection and
+    every ten seconds: Redis 7.0 or Valkey 7.2 at least, `maxmemory-policy noeviction`, a primary.
+    `store.durable` says afterwards whether what is acknowledged is on the server's disk.
 
     Args:
         url: `redis://user:password@host:6379/0`, `rediss://` with TLS, `unix:///path`, or with `+cluster` one or more
-            of a cluster's nodes: `redis+cluster://host1:7000,host2:7000`. `valkey` may stand for `redis`.
+            of a cluster's nodes: `redis+cluster://host1:7000,host2:7000`. `valkey` may stand for `redis`. Behind `?`
+            may stand what `client_options` takes.
         namespace: the tenant or application, from trusted configuration; here or in the history's options.
         cluster: whether it is a cluster, where the URL does not say so.
-        timeout: seconds for each connection, each reply, and to find the node of a cluster that answers.
+        timeout: how many seconds a call may take, its connection included. A write of many entries goes in slices,
+            and each has as long.
         max_connections: how many at once, of one event loop or, without one, of all threads.
         client_options: what redis-py's connections take beside: `password`, `username`, `credential_provider`,
             `ssl_ca_certs` and so on.
@@ -275,8 +277,8 @@ def open_store(url: str, *, namespace: str | None = None) -> JournalStore:
     Return the store that a URL from configuration names, without bounds.
 
     `memory:` is a store in RAM. `sqlite:///name.sqlite` is a file, from the current directory on;
-    `sqlite:////var/lib/name.sqlite` one from the root on. What follows `sqlite:///` is the file's name as it stands:
-    nothing in it is decoded, and there are no parameters.
+    `sqlite:////var/lib/name.sqlite` one from the root on. As in every URL `%20` and the like stand for characters of
+    the name; a `?` or a `#`, which would begin parameters or a fragment, is refused, since there are none.
 
     Raises:
         InvalidOption: no URL of a store that exists, or one whose driver is not installed; the message says which there

@@ -9,9 +9,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryCorrupt, InvalidId
+from minutebook.model.entries import Entry, damaged, unpack_entries
+from minutebook.model.keys import check_id
 from minutebook.model.record import Attempt, Header, Receipt, State
 from minutebook.model.shown import type_alone
+from minutebook.stores.remote import Look
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -70,6 +73,56 @@ def unpack_header(packed: object) -> Header:
         return _unpack_head(packed).header()  # type: ignore[arg-type]
     except (msgspec.MsgspecError, TypeError):  # its texts may hold a piece of what it could not read
         raise DecisionHistoryCorrupt("a conversation's header does not decode; restore a backup") from None
+
+
+def unpack_id(name: bytes) -> str:
+    """
+    Return a conversation's id as it was given.
+
+    Raises:
+        DecisionHistoryCorrupt: it is none.
+    """
+    try:
+        return check_id(name.decode(), "an id")
+    except (UnicodeDecodeError, InvalidId):
+        raise DecisionHistoryCorrupt("the database is damaged: an id in it is none; restore a backup") from None
+
+
+def unpack_entry(packed: bytes, seq: int) -> Entry:
+    """
+    Return the one entry that is kept under its number.
+
+    Raises:
+        DecisionHistoryCorrupt: it does not decode, or is not what stands there.
+    """
+    entries = unpack_entries(packed, seq)
+    if len(entries) != 1:
+        raise damaged(seq, "does not decode")
+    return entries[0]
+
+
+def look_of(now: int, packed: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:
+    """Return what a server said of one conversation: its packed header, if there is one, and the stamp beside it."""
+    header, damage = None, ""
+    if packed is not None:
+        try:
+            header = read_header(packed, stamp)
+        except DecisionHistoryCorrupt as error:
+            damage = str(error)
+    found = unpack_receipt(receipt) if receipt else None
+    return Look(now=now, header=header, stamp=stamp if packed is not None else b"", damage=damage, receipt=found)
+
+
+def read_header(packed: bytes, stamp: bytes) -> Header:
+    """
+    Return the header that was kept with its stamp.
+
+    Raises:
+        DecisionHistoryCorrupt: it is not what was written.
+    """
+    if stamp_of(packed) != stamp:
+        raise DecisionHistoryCorrupt("a conversation's header is not what was written; restore a backup")
+    return unpack_header(packed)
 
 
 def stamp_of(packed: bytes) -> bytes:

@@ -2,13 +2,16 @@
 PostgreSQL as a `Remote`: each method is one statement, so one round trip and one transaction (SPEC B2).
 
 What a server is, is looked at on every new connection, since behind a pooler or after a failover each may be to another
-one: settings under which it could lose what it acknowledged are refused, and so is a standby. Errors of the driver are
+one: settings under which it could lose what it acknowledged are refused, and so are a standby and tables of a newer
+version. What only reads makes no tables: where there are none yet, nothing is recorded. Errors of the driver are
 translated here; their own words may quote ids or a connection string, so none of them is passed on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
@@ -22,18 +25,35 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import check_count
 from minutebook.model.clock import read_clock
-from minutebook.model.entries import pack_entries, unpack_entries
+from minutebook.model.entries import pack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import postgres_statements as sql
-from minutebook.stores.packed import pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
-from minutebook.stores.postgres_lines import Address, AsynchronousLines, BlockingLines, ForeignReply, nonce
+from minutebook.stores.packed import (
+    look_of,
+    pack_header,
+    pack_receipt,
+    read_header,
+    stamp_of,
+    unpack_entry,
+    unpack_id,
+    unpack_receipt,
+)
+from minutebook.stores.postgres_lines import (
+    READ_ONLY,
+    Address,
+    AsynchronousLines,
+    BlockingLines,
+    ForeignReply,
+    Unreplicated,
+    nonce,
+)
 from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from minutebook.model.bounds import StoreBounds
     from minutebook.model.entries import Entry
@@ -55,7 +75,9 @@ OLDEST_SERVER: Final = 120_000
 
 _TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
-_BROKEN = ("08", "57P")
+_UNKNOWN = ("08", "57P", "40003")
+"""The beginnings of the codes after which an outcome is unknown: connections, shutdowns, and the one that says so."""
+_VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 class PostgresRemote:
@@ -86,7 +108,7 @@ class PostgresRemote:
     ) -> None:
         self._schema = sql.check_schema(schema)
         self._clock = clock
-        self._ready = False
+        self._found = self._writable = False
         lines = BlockingLines if blocking else AsynchronousLines
         address = Address(url, timeout)
         self._lines: Lines = lines(address, check_count(max_connections, "max_connections"), self._greet)
@@ -94,7 +116,7 @@ class PostgresRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         row = await self._ask(sql.LOOK, *_address(key), receipt.encode())
-        return _look(*row[1:5])
+        return look_of(*row[1:5])
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
@@ -106,7 +128,7 @@ class PostgresRemote:
             *_address(key),
             change.expected,
             change.wall,
-            DRIFT_MS,
+            change.drift,
             packed,
             stamp,
             header.touched if header is not None else 0,
@@ -132,9 +154,11 @@ class PostgresRemote:
         _, now, refused, stored, mark, earlier, seqs, packs, conversations, size = row
         if refused == "":
             return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
-        look = _look(now, stored, mark, earlier)
+        look = look_of(now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
+        if refused != "full":
+            raise _may_lose(refused)
         return Written(refused="full", look=look, conversations=conversations, bytes=size)
 
     async def page(
@@ -143,31 +167,38 @@ class PostgresRemote:
         """See `Remote.page`."""
         bound = (first, last, page.rows, page.messages, page.size, newest_first)
         _, now, header, stamp, seqs, packs = await self._ask(sql.PAGE, *_address(key), *bound)
-        return _look(now, header, stamp, None), _entries(seqs, packs)
+        return look_of(now, header, stamp, None), _entries(seqs, packs)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Look, Sequence[Receipt]]:
         """See `Remote.receipts`."""
         _, now, header, stamp, packs = await self._ask(sql.RECEIPTS, *_address(key), after, rows)
-        return _look(now, header, stamp, None), [unpack_receipt(packed) for packed in packs or ()]
+        return look_of(now, header, stamp, None), [unpack_receipt(packed) for packed in packs or ()]
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`."""
-        _, names, headers = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
+        _, _, *columns = await self._ask(sql.NAMES, namespace.encode(), after.encode(), rows, ttl_ms)
         found: list[tuple[str, Header]] = []
-        for name, header in zip(map(_name, names or ()), headers or (), strict=True):
+        for packed, header, stamp in _rows(columns):
+            name = unpack_id(packed)
             with named_in_listing(ConversationKey(namespace, name), len(found)):
-                found.append((name, unpack_header(header)))
+                found.append((name, read_header(header, stamp)))
         return found
 
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """See `Remote.stale`."""
-        _, now, names, headers, stamps = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
-        found = zip(names or (), headers or (), stamps or (), strict=True)
-        return [(_name(name), _look(now, header, stamp, None)) for name, header, stamp in found]
+        _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
+        found: list[tuple[str, Look]] = []
+        for name, header, stamp, touched in _rows(columns):
+            look = look_of(now, header, stamp, None)
+            with contextlib.suppress(DecisionHistoryCorrupt):  # no key leads to an id that is none
+                if not look.damage or touched < now:
+                    found.append((unpack_id(name), look))
+        return found
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""
-        _, conversations, size, reserved, gone = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        _, _, *counts = await self._ask(sql.TOTALS, namespace.encode(), ttl_ms)
+        conversations, size, reserved, gone = (count or 0 for count in counts)
         return Totals(conversations=conversations, bytes=size, reserved=reserved, expired=gone)
 
     async def close(self) -> None:
@@ -187,46 +218,59 @@ class PostgresRemote:
         clock = read_clock(self._clock) if self._clock is not None else None
 
         async def work(line: Line) -> Row:
+            if not (self._writable if statement.writes else self._found) and not await self._find(line, statement):
+                row = await line.ask(sql.TIME, self._schema, (number, clock))
+                return (*row, *[None] * (statement.columns - len(row)))
             return await line.ask(statement, self._schema, (number, clock, *values))
 
         for _ in range(_TRIES):
             try:
                 return await self._lines.lend(work)
             except psycopg.Error as error:
-                if error.sqlstate not in _REPEATED:
-                    raise _translated(error) from None
+                refused = None if error.sqlstate in _REPEATED else _translated(error)
             except ForeignReply:
-                raise DecisionHistoryStorageFailed(
+                refused = DecisionHistoryStorageFailed(
                     "the connection gave a reply that belongs to another call, and was closed; nothing of it was used. "
                     "Whether a write is there is unknown: ask for its receipt",
                     problem="foreign_reply",
-                ) from None
+                )
+            except Unreplicated:
+                refused = DecisionHistoryStorageFailed(
+                    "the write is on the server, which was told not to wait for its synchronous standby; whether it "
+                    "outlives a failover is unknown: ask for its receipt once there is a standby",
+                    problem="replication",
+                )
+            if refused is not None:
+                raise refused  # out here: a driver's error knows the connection, and so the password
         raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
 
     async def _greet(self, line: Line) -> None:
-        """See that a new connection leads to a server that keeps what it acknowledges, with our tables in it."""
+        """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""
         _check_server(await line.ask(sql.GREET, self._schema, (nonce(),)))
-        if not self._ready:
-            await self._find_tables(line)
-            self._ready = True
-
-    async def _find_tables(self, line: Line) -> None:
         version = await self._version(line)
-        if version < SCHEMA_VERSION:
+        _check_version(version, gone=self._found)
+        self._found = version == SCHEMA_VERSION
+
+    async def _find(self, line: Line, statement: Statement) -> bool:
+        """Return whether there are tables for a statement; what writes makes them."""
+        version = await self._version(line)
+        if version < SCHEMA_VERSION and statement.writes:
             version = await self._migrate(line)
-        if version > SCHEMA_VERSION:
-            raise DecisionHistorySchemaUnsupported(
-                f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
-                found=version,
-                supported=SCHEMA_VERSION,
-            )
-        if (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
+        _check_version(version, gone=False)
+        self._found = version == SCHEMA_VERSION
+        if statement.writes and (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
             raise _no_rights("its tables")
+        self._writable = self._writable or statement.writes
+        return self._found
 
     async def _version(self, line: Line) -> int:
+        """Return the version of our tables, 0 where there are none."""
         if not (await line.ask(sql.FIND_SCHEMA, self._schema, (self._schema, self._schema)))[1]:
             return 0
-        return cast("int", (await line.ask(sql.GET_VERSION, self._schema))[0])
+        found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
+        if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
+            raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
+        return int(found[0])
 
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
@@ -246,31 +290,20 @@ def _address(key: ConversationKey) -> tuple[bytes, bytes]:
     return key.namespace.encode(), key.id.encode()
 
 
-def _look(now: Any, header: Any, stamp: Any, receipt: Any) -> Look:
-    return Look(
-        now=now,
-        header=unpack_header(header) if header is not None else None,
-        stamp=stamp if header is not None else b"",
-        receipt=unpack_receipt(receipt) if receipt is not None else None,
-    )
+def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of arrays that stand beside each other; one of nothing is `None`."""
+    return zip(*(column or () for column in columns), strict=True)
 
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:
-    return tuple([unpack_entries(packed, seq)[0] for seq, packed in zip(seqs or (), packs or (), strict=True)])
-
-
-def _name(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise DecisionHistoryCorrupt("the database is damaged: an id in it is no UTF-8; restore a backup") from None
+    return tuple([unpack_entry(packed, seq) for seq, packed in _rows((seqs, packs))])
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def _check_server(row: Row) -> None:
-    _, encoding, synchronous, fsync, pages, standby, read_only, version = row
+    _, encoding, synchronous, standbys, fsync, pages, standby, read_only, version = row
     if version < OLDEST_SERVER:
         raise DecisionHistoryStorageUnsafe(
             f"the server is PostgreSQL {version // 10_000}; this library needs {OLDEST_SERVER // 10_000} or newer",
@@ -287,12 +320,32 @@ def _check_server(row: Row) -> None:
             "example with several hosts and target_session_attrs=read-write",
             problem="read_only",
         )
+    if synchronous == "local" and standbys:
+        raise _may_lose("synchronous_commit")
     for name, value in (("synchronous_commit", synchronous), ("fsync", fsync), ("full_page_writes", pages)):
         if value == "off":
-            raise DecisionHistoryStorageUnsafe(
-                f"the server may lose what it acknowledged: {name} is off; set it to on, for this role at least",
-                problem=name,
-            )
+            raise _may_lose(name)
+
+
+def _may_lose(setting: str) -> StorageError:
+    return DecisionHistoryStorageUnsafe(
+        f"the server may lose what it acknowledged: {setting} is off, or local where there are synchronous standbys; "
+        "set it to on, for this role at least",
+        problem=setting,
+    )
+
+
+def _check_version(version: int, *, gone: bool) -> None:
+    if version > SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            f"the schema has version {version}; this library reads {SCHEMA_VERSION}: update it",
+            found=version,
+            supported=SCHEMA_VERSION,
+        )
+    if gone and version != SCHEMA_VERSION:
+        raise DecisionHistorySchemaUnsupported(
+            "the tables that this store has worked on are not there any more", found=version, supported=SCHEMA_VERSION
+        )
 
 
 def _no_rights(what: str) -> StorageError:
@@ -307,7 +360,9 @@ def _no_rights(what: str) -> StorageError:
 def _translated(error: psycopg.Error) -> StorageError:
     """Return our error for one of the driver's, by its code alone."""
     state = error.sqlstate
-    if state is None or state.startswith(_BROKEN):
+    # A server that ends itself over a commit, as when a sync fails, may have it in its log all the same.
+    ended = error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    if state is None or state.startswith(_UNKNOWN) or ended:
         return DecisionHistoryStorageFailed(
             f"the connection to the server failed ({state or type(error).__name__}); whether a write that was under "
             "way is there is unknown: ask for its receipt",
@@ -326,7 +381,7 @@ def _translated(error: psycopg.Error) -> StorageError:
         return DecisionHistorySchemaUnsupported(
             f"the schema holds something else than this library made ({state}); nothing was changed", sqlstate=state
         )
-    if state == "25006":
+    if state == READ_ONLY:
         return DecisionHistoryStorageUnsafe(
             "the server has begun to only read: another one is the primary now; try again", problem="read_only"
         )

@@ -4,7 +4,9 @@ Connections to a PostgreSQL server: lent for one call at a time, in both colours
 A connection that was interrupted between a statement and its whole reply is closed on the spot, whatever interrupted
 it: its reply would be the next caller's (advisory A14). So is one that the server sent something on while nobody used
 it.
-Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against.
+Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against. Of
+several hosts, or addresses of one, each is given an equal share of what is left, so that none that says nothing keeps
+the next one from being asked.
 
 This is no pool of the driver's: those hide why a connection was refused until their own time is over, serve one event
 loop alone, and keep threads or tasks of their own.
@@ -13,16 +15,18 @@ loop alone, and keep threads or tasks of their own.
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import queue
 import secrets
 import select
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
-from psycopg import conninfo, waiting
+from psycopg import conninfo, generators, waiting
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from minutebook.errors import (
@@ -30,7 +34,6 @@ from minutebook.errors import (
     DecisionHistoryStorageLocked,
     InvalidOption,
     StorageError,
-    StoreClosed,
 )
 from minutebook.stores import postgres_statements as sql
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGconn
 
     from minutebook.stores.postgres_statements import Statement
 
@@ -62,7 +66,7 @@ class Line(Protocol):
 
 
 class Lines(Protocol):
-    """The connections of one store."""
+    """The connections of one store, which nobody uses after a fork: the journal sees to that."""
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """
@@ -70,7 +74,7 @@ class Lines(Protocol):
 
         Raises:
             DecisionHistoryStorageLocked: none was free before the deadline; nothing was sent.
-            DecisionHistoryStorageFailed: the deadline passed after something was sent.
+            DecisionHistoryStorageFailed: none could be made, or the deadline passed after something was sent.
         """
         ...
 
@@ -89,13 +93,13 @@ class Address:
         Raises:
             InvalidOption: it is neither.
         """
-        try:
+        given = None
+        with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
             given = conninfo.conninfo_to_dict(text)
-        except (psycopg.Error, AttributeError, TypeError, ValueError):
-            # Its words may quote a piece of the text, and so of the password.
+        if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
-            ) from None
+            )
         if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
             raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
         options: dict[str, Any] = {
@@ -104,18 +108,58 @@ class Address:
             "keepalives_interval": 10,
             "keepalives_count": 3,
             "tcp_user_timeout": int(seconds * 1000),
-            "connect_timeout": max(1, int(seconds)),
         }
-        if "," in str(given.get("host", "")):
+        if "," in str(given.get("host") or given.get("hostaddr") or ""):
             options["target_session_attrs"] = "read-write"
-        self.text = conninfo.make_conninfo("", **{**options, **given})
+        # Whatever a URL says of encodings: ids and records are bytes, and settings are told in ASCII.
+        self.options = {**options, **given, "client_encoding": "UTF8"}
         self.seconds = seconds
+        self._each = _seconds_of(given.get("connect_timeout"))
+
+    def share(self, left: float, hosts: int) -> float:
+        """Return how many of the seconds that are left the next of so many hosts may take."""
+        share = max(left, 0.0) / hosts
+        return min(share, self._each) if self._each else share
+
+
+def _seconds_of(connect_timeout: object) -> float:
+    """
+    Return libpq's limit for one host; 0 for none.
+
+    Raises:
+        InvalidOption: it is no number.
+    """
+    try:
+        return max(float(str(connect_timeout or 0)), 0.0)
+    except ValueError:
+        pass
+    raise InvalidOption("connect_timeout must be a number of seconds", option="url")
+
+
+class _Notices:
+    """What a server says beside its answers: whether it gave up waiting for its synchronous standby."""
+
+    def __init__(self) -> None:
+        self.unreplicated = False
+
+    def take(self, said: psycopg.errors.Diagnostic) -> None:
+        # The words are in the server's language and of its version; the function's name is not.
+        self.unreplicated |= said.source_function == "SyncRepWaitForLSN"
+
+    def check(self) -> None:
+        if self.unreplicated:
+            raise Unreplicated
 
 
 class _Blocking(psycopg.Connection[Any]):
     """A connection that waits until its deadline, and is closed by whoever interrupts it, not cancelled."""
 
     until: float | None = None
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.notices = _Notices()
+        self.add_notice_handler(self.notices.take)
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         if self.until is not None:
@@ -125,6 +169,7 @@ class _Blocking(psycopg.Connection[Any]):
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
         cursor = self.execute(sql.within(statement, schema), values or None, binary=True)
+        self.notices.check()
         return _one_row(cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
@@ -135,12 +180,18 @@ class _Blocking(psycopg.Connection[Any]):
 class _Asynchronous(psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.notices = _Notices()
+        self.add_notice_handler(self.notices.take)
+
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
         """See `Line.ask`."""
         cursor = await self.execute(sql.within(statement, schema), values or None, binary=True)
+        self.notices.check()
         return _one_row(await cursor.fetchall(), values)
 
     async def tell(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> None:
@@ -150,6 +201,10 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
 
 class ForeignReply(Exception):
     """A reply that is none to what was asked: the connection is closed, and nothing of it is used."""
+
+
+class Unreplicated(Exception):
+    """A transaction that is committed on the server, which did not wait for its standby to have it."""
 
 
 def nonce() -> int:
@@ -172,17 +227,23 @@ def _is_sound(connection: _Blocking | _Asynchronous) -> bool:
     return not poll.poll(0)
 
 
+READ_ONLY: Final = "25006"
+"""The code of a server that has begun to only read."""
+
+
 def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bool:
     """Return whether a connection can be used again after an error: one that the server told, whole."""
     return (
         isinstance(error, psycopg.Error)
-        and error.sqlstate is not None
+        and error.sqlstate not in (None, READ_ONLY)
         and connection.pgconn.status == ConnStatus.OK
         and connection.pgconn.transaction_status == TransactionStatus.IDLE
     )
 
 
+_LATE: Final = "it took too long"
 _REASONS: Final = (
+    ("certificate", "the certificate is not accepted, or there is no such file of one"),
     ("authentication failed", "the user or the password is wrong"),
     ("no password supplied", "the server wants a password"),
     ("no pg_hba.conf entry", "the server does not admit this user from here"),
@@ -194,21 +255,73 @@ _REASONS: Final = (
     ("session is read-only", "the server only reads"),
     ("refused", "nothing listens there"),
     ("No such file", "there is no such socket"),
-    ("timeout", "it took too long"),
+    ("timeout", _LATE),
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
     ("SSL", "the two do not agree on TLS"),
-    ("certificate", "the certificate is not accepted"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
 
 
-def _unconnected(error: psycopg.Error) -> StorageError:
+def _reason(error: Exception) -> str:
     told = str(error)
-    reason = next((reason for words, reason in _REASONS if words in told), type(error).__name__)
+    return next((reason for words, reason in _REASONS if words in told), type(error).__name__)
+
+
+def _unconnected(*reasons: str) -> StorageError:
+    reason = ", ".join(dict.fromkeys(reasons))
     return DecisionHistoryStorageFailed(
         f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
+
+
+def _late_to_connect() -> StorageError:
+    return _unconnected(_LATE)
+
+
+def _is_demoted(error: BaseException) -> bool:
+    return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
+
+
+class _Place:
+    """A right to one connection, for as long as somebody has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Places:
+    """
+    How many blocking calls may be under way.
+
+    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
+    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._lent: list[weakref.ref[_Place]] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, until: float) -> _Place | None:
+        """Return a place, or `None` if none was free until then, by the monotonic clock."""
+        place = _Place()
+        while True:
+            with self._lock:
+                self._lent = [each for each in self._lent if each() is not None]
+                if len(self._lent) < self._size:
+                    self._lent.append(weakref.ref(place))
+                    return place
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=min(left, _INTERVAL))
+
+    def ring(self) -> None:
+        """Tell whoever waits that a place is free; one who misses it looks again soon."""
+        if self._bell.empty():
+            self._bell.put(None)
 
 
 class _Idle:
@@ -236,8 +349,38 @@ class _Lines:
         self._address = address
         self._size = size
         self._greet = greet
-        self._process = os.getpid()
         self._closed = False
+
+    async def _connect(self, until: float) -> Any:
+        """
+        Return a connection to the first host that takes one and has been greeted.
+
+        Raises:
+            DecisionHistoryStorageFailed: none did before `until`, by the monotonic clock; nothing was sent.
+        """
+        reasons: list[str] = []
+        attempts: Sequence[dict[str, Any]] = ()
+        try:
+            attempts = await self._attempts()
+        except psycopg.Error as error:
+            reasons.append(_reason(error))
+        for number, attempt in enumerate(attempts):
+            seconds = self._address.share(until - time.monotonic(), len(attempts) - number)
+            try:
+                return await self._reached(conninfo.make_conninfo("", **attempt), seconds)
+            except (psycopg.Error, TimeoutError) as error:
+                if getattr(error, "sqlstate", None) is not None:
+                    raise  # it has answered
+                reasons.append(_LATE if isinstance(error, TimeoutError) else _reason(error))
+        raise _unconnected(*reasons)
+
+    @abstractmethod
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        """Return how each address of each host is reached."""
+
+    @abstractmethod
+    async def _reached(self, text: str, seconds: float) -> Any:
+        """Return a connection that has been greeted, all within so many seconds."""
 
     def _give_back(self, idle: _Idle, connection: Any) -> None:
         if self._closed:
@@ -245,22 +388,17 @@ class _Lines:
         else:
             idle.connections.append(connection)
 
-    def _check_open(self) -> None:
-        if os.getpid() != self._process:
-            raise StoreClosed("the store was opened before a fork; open one in this process")
-        if self._closed:
-            raise StoreClosed("the store is closed")
-
-    def _late(self, *, sent: bool) -> Exception:
+    def _late_for_a_place(self) -> StorageError:
         seconds = self._address.seconds
-        if sent:
-            return DecisionHistoryStorageFailed(
-                f"the server gave no answer within {seconds:g} seconds, and the connection was closed; whether the "
-                "write is there is unknown: ask for its receipt",
-                problem="deadline",
-            )
         return DecisionHistoryStorageLocked(
             f"none of {self._size} connections was free within {seconds:g} seconds; nothing was sent", seconds=seconds
+        )
+
+    def _late_to_answer(self) -> StorageError:
+        return DecisionHistoryStorageFailed(
+            f"the server gave no answer within {self._address.seconds:g} seconds, and the connection was closed; "
+            "whether the write is there is unknown: ask for its receipt",
+            problem="deadline",
         )
 
 
@@ -269,14 +407,14 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = _Idle(threading.BoundedSemaphore(size))
+        self._idle = _Idle(_Places(size))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         until = time.monotonic() + self._address.seconds
-        if not self._idle.places.acquire(timeout=self._address.seconds):
-            raise self._late(sent=False)
+        place = self._idle.places.take(until)
+        if place is None:
+            raise self._late_for_a_place()
         try:
             connection = self._idle.take() or await self._connect(until)
             try:
@@ -285,23 +423,30 @@ class BlockingLines(_Lines):
             except BaseException as error:
                 if _is_clean(connection, error):
                     self._give_back(self._idle, connection)
-                else:
-                    connection.pgconn.finish()
-                    if isinstance(error, psycopg.Error) and time.monotonic() >= until:
-                        raise self._late(sent=True) from None
-                raise
-            self._give_back(self._idle, connection)
-            return result
+                    raise
+                connection.pgconn.finish()
+                if _is_demoted(error):
+                    _finish_all(self._idle)  # its name may lead to another server by now
+                if not isinstance(error, psycopg.Error) or time.monotonic() < until:
+                    raise
+            else:
+                self._give_back(self._idle, connection)
+                return result
         finally:
-            self._idle.places.release()
+            del place
+            self._idle.places.ring()
+        raise self._late_to_answer()
 
-    async def _connect(self, until: float) -> _Blocking:
-        try:
-            connection = _Blocking.connect(self._address.text, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            raise _unconnected(error) from None
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        # A name is looked up by the system, which has time limits of its own.
+        return conninfo.conninfo_attempts(self._address.options)
+
+    async def _reached(self, text: str, seconds: float) -> _Blocking:
+        until = time.monotonic() + seconds
+        connection = _Blocking(waiting.wait_conn(generators.connect(text), interval=_INTERVAL, timeout=seconds))
         try:
             connection.until = until
+            connection.autocommit, connection.prepare_threshold = True, None
             await self._greet(connection)
         except BaseException:
             connection.pgconn.finish()
@@ -336,39 +481,45 @@ class AsynchronousLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
-        self._check_open()
         idle = self._of_this_loop()
-        sent = False
+        until = time.monotonic() + self._address.seconds
+        late = self._late_for_a_place
         try:
             async with asyncio.timeout(self._address.seconds), idle.places:
-                connection = idle.take()
-                if connection is None:
-                    connection = await self._connect()
+                late = _late_to_connect
+                connection = idle.take() or await self._connect(until)
+                late = self._late_to_answer
                 try:
-                    sent = True
                     result = await work(connection)
                 except BaseException as error:
                     if _is_clean(connection, error):
                         self._give_back(idle, connection)
                     else:
                         connection.pgconn.finish()
+                    if _is_demoted(error):
+                        _finish_all(idle)  # its name may lead to another server by now
                     raise
                 self._give_back(idle, connection)
                 return result
         except TimeoutError:
-            raise self._late(sent=sent) from None
+            pass
+        raise late()
 
-    async def _connect(self) -> _Asynchronous:
-        try:
-            connection = await _Asynchronous.connect(self._address.text, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            raise _unconnected(error) from None
-        try:
-            await self._greet(connection)
-        except BaseException:
-            connection.pgconn.finish()
-            raise
-        return connection
+    async def _attempts(self) -> Sequence[dict[str, Any]]:
+        return await conninfo.conninfo_attempts_async(self._address.options)
+
+    async def _reached(self, text: str, seconds: float) -> _Asynchronous:
+        async with asyncio.timeout(seconds):
+            made = await waiting.wait_conn_async(generators.connect(text), interval=_INTERVAL, timeout=seconds)
+            connection = _Asynchronous(made)
+            try:
+                await connection.set_autocommit(True)
+                connection.prepare_threshold = None
+                await self._greet(connection)
+            except BaseException:
+                connection.pgconn.finish()
+                raise
+            return connection
 
     async def close(self) -> None:
         """See `Lines.close`."""

@@ -111,6 +111,26 @@ $$
 """)
 """The server's time in Unix milliseconds, or the one that a replayed run gives."""
 
+CREATE_UNSAFE: Final = Statement("""
+CREATE FUNCTION {schema}.unsafe() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE
+        WHEN current_setting('fsync') = 'off' THEN 'fsync'
+        WHEN current_setting('full_page_writes') = 'off' THEN 'full_page_writes'
+        WHEN current_setting('synchronous_commit') = 'off' THEN 'synchronous_commit'
+        WHEN current_setting('synchronous_commit') = 'local' AND current_setting('synchronous_standby_names') <> ''
+        THEN 'synchronous_commit'
+        ELSE ''
+    END;
+END
+$$
+""")
+"""
+The setting under which this transaction may be lost though it is acknowledged, or nothing. They may change while a
+connection is open; a server reads new ones only between two statements.
+"""
+
 CREATE_LOOK: Final = Statement("""
 CREATE FUNCTION {schema}.look(
     p_nonce bigint, p_clock bigint, p_space bytea, p_name bytea, p_idempotency bytea,
@@ -151,6 +171,10 @@ DECLARE
     l_more bigint := 0;
 BEGIN
     nonce := p_nonce;
+    o_refused := {schema}.unsafe();
+    IF o_refused <> '' THEN
+        RETURN;
+    END IF;
     o_refused := 'stale';
     -- A look without a lock: most refusals end here.
     SELECT c.header, c.stamp, c.granted, c.bytes,
@@ -349,16 +373,19 @@ $$
 CREATE_NAMES: Final = Statement("""
 CREATE FUNCTION {schema}.names(
     p_nonce bigint, p_clock bigint, p_space bytea, p_after bytea, p_rows bigint, p_ttl bigint,
-    OUT nonce bigint, OUT o_names bytea[], OUT o_headers bytea[]
+    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    l_oldest bigint := {schema}.present(p_clock) - p_ttl;
+    l_oldest bigint;
 BEGIN
     nonce := p_nonce;
-    SELECT array_agg(c.conversation ORDER BY c.conversation), array_agg(c.header ORDER BY c.conversation)
-    INTO o_names, o_headers
+    o_now := {schema}.present(p_clock);
+    l_oldest := o_now - p_ttl;
+    SELECT array_agg(c.conversation ORDER BY c.conversation), array_agg(c.header ORDER BY c.conversation),
+           array_agg(c.stamp ORDER BY c.conversation)
+    INTO o_names, o_headers, o_stamps
     FROM (
-        SELECT i.conversation, i.header FROM {schema}.conversation AS i
+        SELECT i.conversation, i.header, i.stamp FROM {schema}.conversation AS i
         WHERE i.namespace = p_space AND i.conversation > p_after
           AND (i.reserved OR p_ttl IS NULL OR i.touched >= l_oldest)
         ORDER BY i.conversation LIMIT p_rows
@@ -371,7 +398,8 @@ $$
 CREATE_STALE: Final = Statement("""
 CREATE FUNCTION {schema}.stale(
     p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint, p_rows bigint,
-    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[]
+    OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[],
+    OUT o_touched bigint[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l_oldest bigint;
@@ -381,8 +409,9 @@ BEGIN
     l_oldest := o_now - p_ttl;
     SELECT array_agg(c.conversation ORDER BY c.touched, c.conversation),
            array_agg(c.header ORDER BY c.touched, c.conversation),
-           array_agg(c.stamp ORDER BY c.touched, c.conversation)
-    INTO o_names, o_headers, o_stamps
+           array_agg(c.stamp ORDER BY c.touched, c.conversation),
+           array_agg(c.touched ORDER BY c.touched, c.conversation)
+    INTO o_names, o_headers, o_stamps, o_touched
     FROM (
         (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i
@@ -404,12 +433,15 @@ $$
 CREATE_TOTALS: Final = Statement("""
 CREATE FUNCTION {schema}.totals(
     p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint,
-    OUT nonce bigint, OUT o_conversations bigint, OUT o_bytes bigint, OUT o_reserved bigint, OUT o_expired bigint
+    OUT nonce bigint, OUT o_now bigint, OUT o_conversations bigint, OUT o_bytes bigint, OUT o_reserved bigint,
+    OUT o_expired bigint
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    l_oldest bigint := coalesce({schema}.present(p_clock) - p_ttl, 0);
+    l_oldest bigint;
 BEGIN
     nonce := p_nonce;
+    o_now := {schema}.present(p_clock);
+    l_oldest := coalesce(o_now - p_ttl, 0);
     SELECT count(*) FILTER (WHERE c.reserved OR c.touched >= l_oldest),
            coalesce(sum(c.bytes) FILTER (WHERE c.reserved OR c.touched >= l_oldest), 0),
            count(*) FILTER (WHERE c.reserved),
@@ -432,6 +464,7 @@ MIGRATIONS: Final = (
         CREATE_RECEIPT,
         CREATE_RECEIPT_VERSION,
         CREATE_TIME,
+        CREATE_UNSAFE,
         CREATE_LOOK,
         CREATE_WRITE,
         CREATE_PAGE,

@@ -1,9 +1,9 @@
 """
 Every SQL text that a store on PostgreSQL sends, each under a name; what runs in the server is in `postgres_schema`.
 
-A statement calls one function of ours and answers with one row, which begins with the number that the call gave it. All
-values are bound, in binary form. Every name is qualified: what a session's `search_path` says decides nothing. The one
-name that is put into a text is the schema's, which is checked and quoted.
+A statement calls one function of ours and answers with one row, which begins with the number that the call gave it, and
+then the server's time. All values are bound, in binary form. Every name is qualified: what a session's `search_path`
+says decides nothing. The one name that is put into a text is the schema's, which is checked and quoted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Statement(msgspec.Struct, frozen=True):
     """A text of SQL, in which `{schema}` stands for the schema's quoted name. Made in these two files alone."""
 
     text: str
+    columns: int = 0
+    """How many its row has, for a method of a remote."""
+    writes: bool = False
 
     __repr__ = type_alone
 
@@ -53,6 +56,7 @@ def within(statement: Statement, schema: str) -> bytes:
 
 GREET: Final = Statement("""
 SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_setting('synchronous_commit'),
+       pg_catalog.current_setting('synchronous_standby_names'),
        pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'),
        pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'),
        CAST(pg_catalog.current_setting('server_version_num') AS pg_catalog.int4)
@@ -71,8 +75,10 @@ SELECT %b, EXISTS (
 """)
 """Whether our tables are there. `to_regclass` would answer from before another process made them."""
 
-GET_VERSION: Final = Statement("SELECT v.version FROM {schema}.version AS v")
-"""The version of our tables."""
+GET_VERSIONS: Final = Statement("""
+SELECT pg_catalog.array_agg(CAST(v.version AS pg_catalog.text)) FROM {schema}.version AS v
+""")
+"""The version of our tables, one; whatever a table of this name holds that is not ours."""
 
 GET_RIGHTS: Final = Statement("""
 SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(pg_catalog.concat('{schema}.', t.name), p.privilege))
@@ -97,28 +103,38 @@ COMMIT: Final = Statement("COMMIT")
 
 # --- the methods of a remote -----------------------------------------------------------------------------------------
 
-LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)")
+TIME: Final = Statement("""
+SELECT %b, coalesce(%b, CAST(
+    pg_catalog.floor(1000 OPERATOR(pg_catalog.*) EXTRACT(EPOCH FROM pg_catalog.clock_timestamp())) AS pg_catalog.int8
+))
+""")
+"""The server's time as `present` tells it, where there are no functions of ours yet."""
+
+LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)", columns=5)
 """A conversation as it stands."""
 
-WRITE: Final = Statement("""
+WRITE: Final = Statement(
+    """
 SELECT * FROM {schema}.write(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
     %b
 )
-""")
+""",
+    writes=True,
+)
 """One change, or none."""
 
-PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)")
+PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)", columns=6)
 """Entries from one end of a range."""
 
-RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)")
+RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)", columns=5)
 """Receipts above a version."""
 
-NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)")
+NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)", columns=5)
 """Conversations of a namespace, by id."""
 
-STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b)")
+STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b)", columns=6)
 """Conversations that have expired, or were written to in the future."""
 
-TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)")
+TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)", columns=6)
 """What a namespace holds."""

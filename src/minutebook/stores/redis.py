@@ -13,30 +13,44 @@ get into a key, every part of one has its length, and the names themselves are k
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import itertools
+import os
 import struct
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from minutebook.errors import (
     DecisionHistoryCorrupt,
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
     InvalidOption,
+    MinutebookError,
 )
 from minutebook.model.entries import damaged, pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import redis_scripts as lua
-from minutebook.stores.packed import STAMP_BYTES, pack_header, pack_receipt, stamp_of, unpack_header, unpack_receipt
+from minutebook.stores.packed import (
+    STAMP_BYTES,
+    look_of,
+    pack_header,
+    pack_receipt,
+    read_header,
+    stamp_of,
+    unpack_id,
+    unpack_receipt,
+)
 from minutebook.stores.redis_wire import Wire, foreign
-from minutebook.stores.remote import DRIFT_MS, Look, Written
+from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from minutebook.model.bounds import StoreBounds
     from minutebook.model.entries import Entry
@@ -54,9 +68,12 @@ _WEIGHT = struct.Struct(">QQ")
 _KNOWN_NAMESPACES: Final = 4096
 _SCANNED: Final = 10_000
 """How many ids one script looks at: about ten milliseconds in which its server does nothing else (promise I-31)."""
+_SLICE: Final = 1_000
+_SLICE_BYTES: Final = 1 << 20
+"""What one script writes at most, but for a single larger entry: a few milliseconds of its server (promise I-31)."""
+_LAYOUTS: Final = 8
 _LAST: Final = 2**53
-MOST_ENTRIES: Final = 1_000_000
-"""In one write, as in an import; a server reads at most 1,048,576 arguments, and closes the connection at one more."""
+_APART: Final = "a conversation's keys do not belong together; restore a backup"
 
 
 class RedisRemote:
@@ -78,57 +95,103 @@ class RedisRemote:
 
     @property
     def durable(self) -> bool:
-        """Whether the servers that were met say `appendonly yes` and `appendfsync always`; `False` before the first."""
+        """Whether the servers said, when they were last looked at, that they sync each write; `False` before that."""
         return self._wire.durable
 
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
-        now, head, found = await self._ask(lua.LOOK, key, receipt)
-        return _look(now, head, found)
+        now, head, found, damaged = await self._read(lua.LOOK, key, name=receipt.encode())
+        look = _look(now, head, found, damaged=bool(damaged))
+        if look.receipt is not None and look.receipt.idempotency != receipt:
+            raise DecisionHistoryCorrupt(_APART)
+        return look
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
-        """See `Remote.write`."""
-        if len(change.entries) > MOST_ENTRIES:
-            raise DecisionHistoryStorageFailed(
-                f"{len(change.entries):,} entries in one write; a server takes {MOST_ENTRIES:,}; nothing was written",
-                problem="too_large",
-            )
+        """See `Remote.write`. One of more than a slice is staged first; its last slice goes with the write itself."""
         if change.entries and change.entries[-1].seq > _LAST:
             raise DecisionHistoryStorageFailed(
                 f"an entry of the number {change.entries[-1].seq:,}; a server counts to {_LAST:,}; nothing was written",
                 problem="too_large",
             )
         # A server without memory still takes what grows nothing: marks, releases, deletions.
-        script = lua.WRITE if change.grown > 0 or not change.expected else lua.WRITE_WITHIN
+        grows = change.header is not None and (change.grown > 0 or not change.expected)
+        script = lua.WRITE if grows else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""
-        answer = await self._ask(script, key, *_written(change, packed, bounds, tail), writes=True)
+        given = _written(change, packed, bounds, tail)
+        slices = _slices(change)
+        part, *following = itertools.islice(slices, 2)
+        if not following:
+            answer = await self._change(script, key, given | part.given, part.rest)
+        else:
+            answer = await self._staged(script, key, given, itertools.chain((part, *following), slices))
         return _outcome(answer, change.header, packed)
+
+    async def _staged(
+        self, script: Script, key: ConversationKey, change: dict[str, object], slices: Iterator[_Slice]
+    ) -> list[Any]:
+        """
+        Write in slices, the last one with the change itself; a reader sees nothing of it before.
+
+        Raises:
+            DecisionHistoryStorageLocked: another worker began to do the same, or slices were lost; nothing was written.
+        """
+        given, part = change, next(slices)
+        try:
+            for following in slices:
+                given = {**given, "becomes": os.urandom(16)}
+                answer = await self._change(lua.STAGE, key, given | part.given, part.rest)
+                if answer[0] != b"ok":
+                    break
+                given, part = {**given, "stager": given["becomes"]}, following
+            else:
+                answer = await self._change(script, key, given | part.given, part.rest)
+        except MinutebookError as failed:
+            if failed.facts.get("problem") != "connection":
+                await self._unstage(key, given)
+            raise
+        if answer[0] == b"taken":
+            raise DecisionHistoryStorageLocked(
+                "the slices of this large write are not there any more: another worker began one, or a replica took "
+                "over; nothing was written; repeat it"
+            )
+        if answer[0] != b"ok":
+            await self._unstage(key, given)
+        return answer
+
+    async def _unstage(self, key: ConversationKey, given: Mapping[str, object]) -> None:
+        """Take back what was staged, if the server can be asked; else it goes by itself."""
+        with contextlib.suppress(MinutebookError):
+            await self._change(lua.UNSTAGE, key, given)
 
     async def page(
         self, key: ConversationKey, first: int, last: int, page: Page, *, newest_first: bool
     ) -> tuple[Look, Sequence[Entry]]:
         """See `Remote.page`."""
-        wanted = (first, min(last, _LAST), int(newest_first), page.rows, page.messages, page.size)
-        now, head, start, rows = await self._ask(lua.PAGE, key, *wanted)
+        wanted = {"first": first, "last": min(last, _LAST), "newest_first": int(newest_first), **_paged(page)}
+        now, head, start, rows = await self._read(lua.PAGE, key, **wanted)
         return _look(now, head), _entries(rows, start, -1 if newest_first else 1)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Look, Sequence[Receipt]]:
         """See `Remote.receipts`."""
-        now, head, found = await self._ask(lua.RECEIPTS, key, after, rows)
+        now, head, found = await self._read(lua.RECEIPTS, key, after=after, rows=rows)
         return _look(now, head), [unpack_receipt(receipt) for receipt in found]
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`. With 64 buckets they are asked one after the other, so that is not one moment."""
         buckets = await self._laid_out(namespace, guess=False)
         share = rows if buckets == 1 else rows // buckets * 2 + 4
-        streams = [_Stream(self, (namespace, buckets, bucket), after, share, ttl_ms) for bucket in range(buckets)]
+        wanted = {"rows": share, "ttl": "" if ttl_ms is None else ttl_ms, "scanned": _SCANNED}
+        streams = [
+            _Stream(partial(self._above, (namespace, buckets, bucket), wanted), after) for bucket in range(buckets)
+        ]
         heads = [(name, number) for number, stream in enumerate(streams) if (name := await stream.name()) is not None]
         heapq.heapify(heads)
         found: list[tuple[str, Header]] = []
         while heads and len(found) < rows:
             name, number = heads[0]
             with named_in_listing(ConversationKey(namespace, name), len(found)):
-                found.append((name, _header(streams[number].pop())))
+                stamp, packed = _parts(streams[number].pop())
+                found.append((name, read_header(packed, stamp)))
             following = await streams[number].name()
             if following is None:
                 heapq.heappop(heads)
@@ -143,8 +206,13 @@ class RedisRemote:
         begun = next(self._sweeps)
         for bucket in range(begun, begun + buckets):
             place = (namespace, buckets, bucket % buckets)
-            now, ids = await self._run(lua.STALE, place, ttl_ms, rows - len(found))
-            found += [(name.decode(), _look(now, head)) for name, head in _pairs(ids)]
+            now, gone, ids = await self._run(lua.STALE, place, {"ttl": ttl_ms, "rows": rows - len(found)})
+            for number, (name, head) in enumerate(_pairs(ids)):
+                look = _look(now, head, damaged=not head)
+                # What is no id names no conversation that could be removed, and stops no other's removal.
+                with contextlib.suppress(DecisionHistoryCorrupt):
+                    if number < gone or not look.damage:
+                        found.append((unpack_id(name), look))
             if len(found) >= rows:
                 break
         return found
@@ -165,30 +233,59 @@ class RedisRemote:
 
     # --- the parts ---------------------------------------------------------------------------------------------------
 
+    async def _above(self, place: tuple[str, int, int], wanted: Mapping[str, object], after: bytes) -> list[Any]:
+        """Return a bucket's next share of ids and headers, after which id it ends, and whether that is the last."""
+        return await self._run(lua.NAMES, place, {**wanted, "after": after})
+
     async def _counted(self, place: tuple[str, int, int], ttl_ms: int | None) -> tuple[int, int, int, int, int]:
-        """Return a bucket's conversations, their bytes, how many are reserved, how many expired and those's bytes."""
+        """Return a bucket's conversations, their bytes, how many are reserved, how many expired, and bytes of these."""
         seen = expired_bytes = 0
         while True:
-            count, size, reserved, gone, more, ids = (
-                await self._run(lua.TOTALS, place, "" if ttl_ms is None else ttl_ms, seen, _SCANNED)
-            )[1:]
+            wanted = {"ttl": "" if ttl_ms is None else ttl_ms, "seen": seen, "scanned": _SCANNED}
+            count, size, reserved, gone, more, ids = (await self._run(lua.TOTALS, place, wanted))[1:]
             seen += ids
             expired_bytes += more
             if seen >= gone or not ids:
                 return count, size, reserved, gone, expired_bytes
 
-    async def _ask(self, script: Script, key: ConversationKey, *arguments: object, writes: bool = False) -> list[Any]:
-        """Run a script on one conversation and return the server's time and what it says."""
-        while True:
+    async def _read(self, script: Script, key: ConversationKey, **given: object) -> list[Any]:
+        """Run a script that reads one conversation, and return the server's time and what it says."""
+        return (await self._ask(script, key, given))[1:]
+
+    async def _change(
+        self, script: Script, key: ConversationKey, given: Mapping[str, object], rest: Iterable[object] = ()
+    ) -> list[Any]:
+        """Run a script that changes one conversation, and return its word, the server's time and what it says."""
+        return await self._ask(script, key, given, rest, writes=True)
+
+    async def _ask(
+        self,
+        script: Script,
+        key: ConversationKey,
+        given: Mapping[str, object],
+        rest: Iterable[object] = (),
+        *,
+        writes: bool = False,
+    ) -> list[Any]:
+        for _ in range(_LAYOUTS):
             buckets = await self._laid_out(key.namespace, writes=writes)
             place = (key.namespace, buckets, _bucket(key.id, buckets))
-            answer = await self._run(script, place, key.id.encode(), *arguments, log=key.id, told=True)
+            named = {"id": key.id.encode(), **given}
+            answer = await self._run(script, place, named, rest, log=key.id, told=True)
             if answer[0] != b"layout":
-                return answer if writes else answer[1:]
+                return answer
             self._note(key.namespace, answer[2])
+        raise _relaid()
 
     async def _run(
-        self, script: Script, place: tuple[str, int, int], *arguments: object, log: str = "", told: bool = False
+        self,
+        script: Script,
+        place: tuple[str, int, int],
+        given: Mapping[str, object],
+        rest: Iterable[object] = (),
+        *,
+        log: str = "",
+        told: bool = False,
     ) -> list[Any]:
         """Run a script in a bucket; with `told` its word comes first, and is none that this refuses."""
         namespace, buckets, bucket = place
@@ -196,11 +293,11 @@ class RedisRemote:
         keys = [tag + letter for letter in (b"m", b"h", b"i", b"f")]
         if log:
             keys.append(tag + b"c" + hashlib.sha256(log.encode()).hexdigest().encode())
-        answer = await self._wire.run(script, keys[: script.keys], (buckets, *arguments))
+        answer = await self._wire.run(script, keys[: script.keys], script.arguments(buckets, given, rest))
         word = answer[0]
         if word == b"layout" and not told:
             self._note(namespace, answer[2])
-            raise DecisionHistoryStorageFailed("the namespace was laid out anew meanwhile; repeat", problem="layout")
+            raise _relaid()
         if word == b"foreign":
             raise foreign()
         if word == b"schema":
@@ -208,7 +305,7 @@ class RedisRemote:
                 f"the namespace was written in schema {answer[2]}, this library knows {lua.SCHEMA}; nothing was changed"
             )
         if word == b"damaged":
-            raise DecisionHistoryCorrupt("a conversation's keys do not belong together; restore a backup")
+            raise DecisionHistoryCorrupt(_APART)
         return answer if told else answer[1:]
 
     async def _laid_out(self, namespace: str, *, writes: bool = False, guess: bool = True) -> int:
@@ -221,13 +318,15 @@ class RedisRemote:
             return 1  # a conversation's script says so if there are more
         # What only reads lays nothing out: names that nobody writes to cost nothing.
         script = lua.LAYOUT if writes else lua.LAYOUT_SEEN
-        (found,) = (await self._run(script, (namespace, chosen, 0), int(writes)))[1:]
+        (found,) = (await self._run(script, (namespace, chosen, 0), {"makes": int(writes)}))[1:]
         if found:
             self._note(namespace, found)
         return found or chosen
 
     def _note(self, namespace: str, buckets: int) -> None:
         """Remember how many buckets a namespace has, if this store can go on with so many."""
+        if buckets not in (1, BUCKETS):
+            raise DecisionHistoryCorrupt("a namespace's layout is not what was written; restore a backup")
         if buckets != 1 and self._bounded:
             raise InvalidOption(
                 f"the namespace was begun without bounds and is spread over {buckets} buckets, where conversations "
@@ -240,61 +339,124 @@ class RedisRemote:
 
 
 class _Stream:
-    """The conversations of one bucket above an id, in order, a share at a time."""
+    """
+    The conversations of one bucket above an id, in order, a share at a time.
 
-    def __init__(
-        self, remote: RedisRemote, place: tuple[str, int, int], after: str, share: int, ttl_ms: int | None
-    ) -> None:
-        self._remote = remote
-        self._place = place
+    Args:
+        ask: returns the share above `after`.
+    """
+
+    def __init__(self, ask: Callable[[bytes], Awaitable[list[Any]]], after: str) -> None:
+        self._ask = ask
         self._after = after.encode()
-        self._share = share
-        self._ttl: object = "" if ttl_ms is None else ttl_ms
         self._ready: list[tuple[bytes, bytes]] = []
         self._ended = False
 
     async def name(self) -> str | None:
         """Return the next id, or `None` behind the last."""
         while not self._ready and not self._ended:
-            answer = await self._remote._run(  # pyright: ignore[reportPrivateUsage]
-                lua.NAMES, self._place, self._after, self._share, self._ttl, _SCANNED
-            )
-            _, self._ended, self._after, found = answer
+            _, self._ended, self._after, found = await self._ask(self._after)
             self._ready = [*_pairs(found)][::-1]
-        return self._ready[-1][0].decode() if self._ready else None
+        return unpack_id(self._ready[-1][0]) if self._ready else None
 
     def pop(self) -> bytes:
         """Return the header of the id that `name` told, and go on behind it."""
         return self._ready.pop()[1]
 
 
+class _Slice:
+    """Receipts and then entries that one script writes, as it is given them."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """The number of the entry before its first one."""
+        self.receipts = self.entries = self.size = 0
+        self.rest: list[bytes] = []
+
+    @property
+    def given(self) -> dict[str, object]:
+        return {"after": self.after, "receipts": self.receipts}
+
+    def takes(self, size: int) -> bool:
+        """Return whether there is room for one more of this size."""
+        held = self.receipts + self.entries
+        return not held or (held < _SLICE and self.size + size <= _SLICE_BYTES)
+
+    def add(self, *parts: bytes, receipt: bool = False) -> None:
+        self.receipts += receipt
+        self.entries += not receipt
+        self.size += sum(map(len, parts))
+        self.rest += parts
+
+
+def _slices(change: Change) -> Iterator[_Slice]:
+    """
+    Yield what a change brings, at least one slice.
+
+    Receipts that come into a conversation that is there already are all in one: readers would see them before.
+    """
+    part = _Slice(change.entries[0].seq - 1 if change.entries else 0)
+    for earlier in change.earlier:
+        packed = pack_receipt(earlier)
+        if not change.expected and not part.takes(len(packed)):
+            yield part
+            part = _Slice(part.after)
+        part.add(earlier.idempotency.encode(), b"%d" % earlier.version, packed, receipt=True)
+    if change.expected and change.earlier:
+        for entry in change.entries:
+            part.add(_packed(entry))
+        yield part
+        return
+    for entry in change.entries:
+        packed = _packed(entry)
+        if not part.takes(len(packed)):
+            yield part
+            part = _Slice(part.after + part.entries)
+        part.add(packed)
+    yield part
+
+
+def _packed(entry: Entry) -> bytes:
+    return _WEIGHT.pack(entry.messages, entry.size) + pack_entries((entry,))
+
+
 def _bucket(name: str, buckets: int) -> int:
     return 0 if buckets == 1 else int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % buckets
 
 
-def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | None) -> Iterable[object]:
-    """Return a change as what the script is given behind the conversation's id, in its order."""
+def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | None) -> dict[str, object]:
+    """Return a change as what `WRITE` is given, without what it brings."""
     header, receipt = change.header, change.receipt
-    yield change.expected
-    yield change.wall
-    yield _SIZE.pack(header.bytes) + stamp_of(packed) + packed if header is not None else b""
-    yield "" if header is None or header.token else header.touched
-    yield change.grown
-    yield bounds.max_sessions or ""
-    yield bounds.max_bytes or ""
-    yield receipt.idempotency.encode() if receipt else b""
-    yield receipt.version if receipt else ""
-    yield pack_receipt(receipt) if receipt else b""
-    yield change.entries[0].seq - 1 if change.entries else 0
-    yield header.cut.seq if header is not None else 0
-    yield from (tail.rows, tail.messages, tail.size) if tail is not None else (0, 0, 0)
-    yield DRIFT_MS
-    yield header.entries if header is not None else 0
-    yield len(change.earlier)
-    for earlier in change.earlier:
-        yield from (earlier.idempotency.encode(), earlier.version, pack_receipt(earlier))
-    for entry in change.entries:
-        yield _WEIGHT.pack(entry.messages, entry.size) + pack_entries((entry,))
+    return {
+        "removes": int(header is None),
+        "expected": change.expected,
+        "wall": change.wall,
+        "drift": change.drift,
+        "grown": "" if change.damaged else change.grown,
+        "max_sessions": bounds.max_sessions or "",
+        "max_bytes": bounds.max_bytes or "",
+        "stager": b"",
+        "idle": "" if header is None or header.token else header.touched,
+        "entries": header.entries if header is not None else 0,
+        "gone": header.cut.seq if header is not None else 0,
+        "name": receipt.idempotency.encode() if receipt else b"",
+        "version": receipt.version if receipt else "",
+        "packed": pack_receipt(receipt) if receipt else b"",
+        "value": _SIZE.pack(header.bytes) + stamp_of(packed) + packed if header is not None else b"",
+        **_paged(tail),
+    }
+
+
+def _paged(page: Page | None) -> dict[str, int]:
+    if page is None:
+        return {"rows": 0, "messages": 0, "size": 0}
+    return {"rows": page.rows, "messages": page.messages, "size": page.size}
+
+
+def _relaid() -> DecisionHistoryStorageFailed:
+    return DecisionHistoryStorageFailed(
+        "the namespace was laid out anew meanwhile; nothing was written; repeat", problem="layout"
+    )
 
 
 def _outcome(answer: list[Any], header: Header | None, packed: bytes) -> Written:
@@ -311,18 +473,16 @@ def _outcome(answer: list[Any], header: Header | None, packed: bytes) -> Written
     return Written(refused=refused, look=_look(now, head), conversations=conversations, bytes=size)
 
 
-def _look(now: int, head: bytes, receipt: bytes = b"") -> Look:
-    found = unpack_receipt(receipt) if receipt else None
-    if not head:
-        return Look(now=now, receipt=found)
-    return Look(now=now, header=_header(head), stamp=head[_SIZE.size : _SIZE.size + STAMP_BYTES], receipt=found)
+def _look(now: int, head: bytes, receipt: bytes = b"", *, damaged: bool = False) -> Look:
+    stamp, packed = _parts(head)
+    if damaged:
+        return Look(now=now, stamp=stamp, damage=_APART)
+    return look_of(now, packed if head else None, stamp, receipt)
 
 
-def _header(head: bytes) -> Header:
-    packed = head[_SIZE.size + STAMP_BYTES :]
-    if stamp_of(packed) != head[_SIZE.size : _SIZE.size + STAMP_BYTES]:
-        raise DecisionHistoryCorrupt("a conversation's header is not what was written; restore a backup")
-    return unpack_header(packed)
+def _parts(head: bytes) -> tuple[bytes, bytes]:
+    """Return the stamp and the packed header of a bucket's entry; less than there should be where it is damaged."""
+    return head[_SIZE.size : _SIZE.size + STAMP_BYTES], head[_SIZE.size + STAMP_BYTES :]
 
 
 def _entries(rows: Sequence[bytes], start: int, step: int) -> list[Entry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,7 +31,7 @@ _SCHEMES: Final = {
     "valkey+cluster": ("redis", True),
     "valkeys+cluster": ("rediss", True),
 }
-_OURS: Final = ("host", "port", "path", "url")
+_OURS: Final = ("host", "port", "path", "url", "connection_class")
 _FIXED: Final = ("protocol", "retry", "decode_responses", "encoding", "parser_class")
 _TIMES: Final = ("socket_timeout", "socket_connect_timeout", "timeout", "max_connections")
 """What redis-py would take and is not told: the URL says it, it has to be as it is, or `RedisStore` takes it."""
@@ -55,7 +56,7 @@ class Address:
         InvalidOption: no URL of a server, or an option that is none; the message quotes nothing of it.
     """
 
-    __slots__ = ("cluster", "connect", "max_connections", "nodes", "secure", "socket", "timeout")
+    __slots__ = ("cluster", "connect", "database", "max_connections", "nodes", "secure", "socket", "timeout")
 
     def __init__(
         self,
@@ -92,6 +93,9 @@ class Address:
         if len(self.nodes) > 1 and not self.cluster:
             raise InvalidOption("several hosts make a cluster; give redis+cluster://", option="url")
         self.connect = self._options(said, client_options or {})
+        self.database = self.connect.get("db", 0)
+        if type(self.database) is not int or self.database < 0:
+            raise InvalidOption("db is the number of a database", option="db")
 
     def _options(self, said: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what every connection is made with."""
@@ -100,6 +104,9 @@ class Address:
         for name in (*_OURS, *_FIXED, *_TIMES):
             if name in given or (name in said and name not in _OURS):
                 raise InvalidOption(f"{name} is given to no connection; see the options of RedisStore", option=name)
+        for name in said:
+            if name in given:
+                raise InvalidOption(f"{name} is given twice, in the URL and in client_options", option=name)
         # No command is sent twice by the client: whether a write that got no reply was done is for the journal to ask.
         return {
             "socket_connect_timeout": self.timeout,
@@ -111,16 +118,48 @@ class Address:
 
 
 def _read(url: object) -> tuple[str, list[tuple[str, int]], bool]:
-    """Return a URL as redis-py reads it, the further hosts of a cluster, and whether it names one."""
+    """
+    Return a URL as redis-py reads it, the further hosts of a cluster, and whether it names one.
+
+    What redis-py passes over in silence is refused: a path that is no number, a name that is given twice or empty. A
+    slip would lead to another database than was meant.
+    """
     text = url if type(url) is str else ""
     scheme, mark, rest = text.partition("://")
     if not mark or scheme not in _SCHEMES:
         raise InvalidOption(f"this is no URL of a server; there are {SCHEMES}", option="url")
     plain, cluster = _SCHEMES[scheme]
-    authority, slash, path = rest.partition("/") if plain != "unix" else ("", "", rest)
+    if "#" in rest:
+        raise InvalidOption("a # ends a URL; in a password it is written %23", option="url")
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
     who, at, hosts = authority.rpartition("@")
+    if plain == "unix" and (hosts or not path):
+        raise InvalidOption("unix: wants three slashes before the socket's path from the root", option="url")
+    if plain != "unix" and not re.fullmatch(r"[0-9]{0,9}", path):
+        raise InvalidOption("behind the host stands the number of a database and nothing else: /0", option="url")
+    given = _query(query)
+    if "db" in given and plain != "unix" and path:
+        raise InvalidOption("the database is given twice, as the path and as db", option="url")
+    if not re.fullmatch(r"[0-9]{1,9}", given.get("db", "0")):
+        raise InvalidOption("db is the number of a database", option="url")
     first, *others = hosts.split(",")
-    return f"{plain}://{who}{at}{first}{slash}{path}", [_host(host) for host in others], cluster
+    tail = "?" + urllib.parse.urlencode(given) if given else ""
+    return f"{plain}://{who}{at}{first}{slash}{path}{tail}", [_host(host) for host in others], cluster
+
+
+def _query(query: str) -> dict[str, str]:
+    """Return what stands behind the question mark, each once."""
+    try:
+        pairs = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        pairs = [("", "")]
+    given = dict(pairs)
+    if len(given) < len(pairs) or not all(name and value for name, value in pairs):
+        raise InvalidOption("behind ? stand name=value, joined by &, each name once", option="url")
+    if any(name in _OURS for name in given):
+        raise InvalidOption("where the server is stands before the ? of a URL", option="url")
+    return given
 
 
 def _host(text: str) -> tuple[str, int]:

@@ -5,14 +5,19 @@ A connection on which a command went out and whose reply was not read to its end
 caller, and so on for ever (case A14: one chat's text in another's window). So a connection is given back by the one
 line that has seen a whole reply, and closed by everything else: a cancellation, Ctrl-C, a timeout, a reply that cannot
 be read. Giving back waits for nothing, so no interrupt can come between.
+
+It is closed too where it leads to a server that is no longer the one to ask, and where its store was closed meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis import asyncio as aredis
@@ -26,7 +31,7 @@ from redis.retry import Retry
 from minutebook.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from minutebook.stores.redis_address import Address, Node
 
@@ -35,25 +40,32 @@ _BLOCKING: Final = (blocking.Connection, blocking.SSLConnection, blocking.UnixDo
 
 
 class Link(Protocol):
-    """One connection. Whatever a method raises but a server's error, the connection is closed by whoever called it."""
+    """
+    One connection. Whatever a method raises but a server's error, the connection is closed by whoever called it.
 
-    async def open(self) -> bool:
+    `until` is when a method gives up, by `time.monotonic`.
+    """
+
+    looked: float
+    """When the server behind it was last looked at, by `time.monotonic`."""
+
+    async def open(self, until: float) -> bool:
         """See that it is connected and nothing waits to be read; return whether it is a new connection."""
         ...
 
-    async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def exchange(self, commands: Sequence[tuple[Any, ...]], until: float) -> list[Any]:
         """Send commands together and return the reply of each; a server's error is a reply too."""
         ...
 
-    async def drop(self) -> None:
-        """Close it at once: it never suspends, so that a coroutine that is being closed may call it."""
+    def drop(self) -> None:
+        """Close it at once, in whatever loop or thread it is used."""
         ...
 
 
 class Links(Protocol):
     """The connections of one store: as many at once as it may have, and the idle ones of each node."""
 
-    async def take(self, node: Node) -> Link:
+    async def take(self, node: Node, until: float) -> Link:
         """Return an idle connection of a node or a new one, once there may be one more."""
         ...
 
@@ -61,30 +73,64 @@ class Links(Protocol):
         """Take back what `take` gave, to be used again only if `clean`: connected, and all its replies were read."""
         ...
 
+    def forget(self, node: Node) -> None:
+        """Close the idle connections of a node, whose name may lead to another server by now."""
+        ...
+
     async def rest(self, seconds: float) -> None:
         """Wait."""
         ...
 
     async def close(self) -> None:
-        """Close the idle connections; those in use are closed by their users, and nothing is taken any more."""
+        """Close the idle connections of every loop and thread; those in use are closed as they are given back."""
         ...
 
 
+class _Inherited:
+    """
+    What a forked child has of its parent's connections, which it must not close.
+
+    An event loop that closes a connection takes it out of what the loop waits for, and that, an epoll, both processes
+    have together: the parent would hear of no reply any more. So here nothing ever collects them (promise I-17).
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[_AsyncLink] = weakref.WeakSet()
+        self._kept: list[object] = []
+
+    def note(self, link: _AsyncLink) -> None:
+        """Remember a connection, should this process fork."""
+        self._made.add(link)
+
+    def after_fork(self) -> None:
+        """Take every connection from whoever would close it."""
+        for link in list(self._made):
+            self._kept.append(link.detach())
+
+
+_inherited = _Inherited()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_inherited.after_fork)
+
+
 class _AsyncLink:
-    __slots__ = ("_connection", "home")
+    __slots__ = ("__weakref__", "_connection", "home", "looked")
 
     def __init__(self, connection: Any, home: _Loop) -> None:
         self._connection = connection
         self.home = home
+        self.looked = 0.0
+        _inherited.note(self)
 
-    async def open(self) -> bool:
+    async def open(self, until: float) -> bool:
         connection = self._connection
         if connection.is_connected and await self._spoiled():
-            await self.drop()
+            self.drop()
         if connection.is_connected:
             return False
         try:
-            async with asyncio.timeout(self.home.seconds):
+            async with asyncio.timeout(_left(until)):
                 await connection.connect()
         except TimeoutError:
             raise RedisTimeout("no connection in time") from None
@@ -97,19 +143,71 @@ class _AsyncLink:
         except (RedisError, OSError):
             return True
 
-    async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def exchange(self, commands: Sequence[tuple[Any, ...]], until: float) -> list[Any]:
         connection = self._connection
         try:
             # One deadline over all of it. redis-py's own for sending would start a task, which outlives what it sends.
-            async with asyncio.timeout(self.home.seconds):
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            async with asyncio.timeout(_left(until)):
+                await connection.send_packed_command([packed(commands)], check_health=False)
                 return [await _reply(connection) for _ in commands]
         except TimeoutError:
             raise RedisTimeout("no reply in time") from None
 
-    async def drop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop has ended, and the connection with it
-            await self._connection.disconnect(nowait=True)
+    def drop(self) -> None:
+        # Without waiting redis-py suspends nowhere in it, so that a coroutine that is being closed may do it too.
+        closing = self._connection.disconnect(nowait=True)
+        try:
+            closing.send(None)
+        except StopIteration:
+            pass
+        except RuntimeError:  # no loop runs here, or its own has ended
+            self._shut()
+        finally:
+            closing.close()
+
+    def drop_elsewhere(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close it from outside its loop, which may run in another thread, stand still or have ended."""
+        self._shut()
+        try:
+            loop.call_soon_threadsafe(self.drop)  # its descriptor goes when the loop runs
+        except RuntimeError:
+            self.drop()
+
+    def _shut(self) -> None:
+        """End the connection itself, which takes no loop; a descriptor of our own cannot be another's by then."""
+        writer = getattr(self._connection, "_writer", None)
+        if writer is not None:
+            with (
+                contextlib.suppress(OSError, ValueError),
+                socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as own,
+            ):
+                own.shutdown(socket.SHUT_RDWR)
+
+    def detach(self) -> object:
+        """Make it one that is not connected, and return what it was connected by."""
+        connection = self._connection
+        held = (connection._reader, connection._writer)
+        connection._reader = connection._writer = None
+        return held
+
+
+def packed(commands: Sequence[tuple[Any, ...]]) -> bytes:
+    """
+    Return commands as RESP has them.
+
+    redis-py's own takes as long for the forty arguments of a request as the server for all that they ask.
+    """
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for argument in command:
+            given = argument if type(argument) is bytes else str(argument).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(given), given))
+    return b"".join(parts)
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.0)
 
 
 async def _reply(connection: Any) -> Any:
@@ -130,23 +228,28 @@ class AsyncLinks:
         """Connect nothing yet."""
         self._address = address
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._closed = False
+        self._new(address.nodes[0])
 
-    async def take(self, node: Node) -> Link:
+    def _new(self, node: Node) -> Any:
+        return _made(_ASYNC, self._address, node, AsyncRetry, None)
+
+    async def take(self, node: Node, until: float) -> Link:
         """See `Links.take`."""
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
             for ended in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(ended, None)  # its connections ended with it
+                self._end(ended)
             mine = self._loops[loop] = _Loop(self._address)
         try:
-            async with asyncio.timeout(mine.seconds):
+            async with asyncio.timeout(_left(until)):
                 await mine.room.acquire()
         except TimeoutError:
-            raise RedisTimeout("no connection became free in time") from None
+            raise NoRoom from None
         idle = mine.idle.get(node)
         try:
-            return idle.pop() if idle else _AsyncLink(_made(_ASYNC, self._address, node, AsyncRetry, None), mine)
+            return idle.pop() if idle else _AsyncLink(self._new(node), mine)
         except BaseException:
             mine.room.release()
             raise
@@ -154,9 +257,16 @@ class AsyncLinks:
     def give(self, node: Node, link: Link, *, clean: bool) -> None:
         """See `Links.give`."""
         assert isinstance(link, _AsyncLink)
-        if clean:
-            link.home.idle.setdefault(node, []).append(link)
-        link.home.room.release()
+        try:
+            _keep(link.home.idle.setdefault(node, []), link, clean=clean, closed=lambda: self._closed)
+        finally:
+            link.home.room.release()
+
+    def forget(self, node: Node) -> None:
+        """See `Links.forget`. Those of other loops find out by themselves."""
+        mine = self._loops.get(asyncio.get_running_loop())
+        if mine is not None:
+            _drop_all(mine.idle.get(node, []))
 
     async def rest(self, seconds: float) -> None:
         """See `Links.rest`."""
@@ -164,36 +274,66 @@ class AsyncLinks:
 
     async def close(self) -> None:
         """See `Links.close`."""
-        mine = self._loops.pop(asyncio.get_running_loop(), None)
-        for links in mine.idle.values() if mine else ():
-            for link in links:
-                await link.drop()
+        self._closed = True
+        for loop in list(self._loops):
+            self._end(loop)
         await asyncio.sleep(0)  # a transport tells its end to the loop's next round
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the idle connections of a loop, this one or another."""
+        links = self._loops.pop(loop, None)
+        here = loop is asyncio.get_running_loop()
+        for idle in list(links.idle.values()) if links else ():
+            with contextlib.suppress(IndexError):
+                while link := idle.pop():
+                    link.drop() if here else link.drop_elsewhere(loop)
 
 
 class _Loop:
     """One event loop's connections."""
 
-    __slots__ = ("idle", "room", "seconds")
+    __slots__ = ("idle", "room")
 
     def __init__(self, address: Address) -> None:
-        self.seconds = address.timeout
         self.room = asyncio.Semaphore(address.max_connections)
-        self.idle: dict[Node, list[Link]] = {}
+        self.idle: dict[Node, list[_AsyncLink]] = {}
+
+
+def _keep(idle: list[Any], link: Link, *, clean: bool, closed: Callable[[], bool]) -> None:
+    """Lay a connection to the idle ones, or close it."""
+    if not clean or closed():
+        link.drop()
+        return
+    idle.append(link)
+    if closed():  # by another thread, which may have looked before
+        _drop_all(idle)
+
+
+def _drop_all(links: list[Any]) -> None:
+    """Close connections that other threads may be taking at the same time."""
+    with contextlib.suppress(IndexError):
+        while True:
+            links.pop().drop()
+
+
+class NoRoom(Exception):
+    """All connections that a store may have were in use until the deadline: nothing was sent."""
 
 
 class _BlockingLink:
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "looked")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.looked = 0.0
 
-    async def open(self) -> bool:
+    async def open(self, until: float) -> bool:
         connection = self._connection
         if connection.is_connected and self._spoiled():
-            await self.drop()
+            self.drop()
         if connection.is_connected:
             return False
+        connection.socket_timeout = connection.socket_connect_timeout = _some(until)
         connection.connect()
         return True
 
@@ -203,9 +343,10 @@ class _BlockingLink:
         except (RedisError, OSError):
             return True
 
-    async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def exchange(self, commands: Sequence[tuple[Any, ...]], until: float) -> list[Any]:
         connection = self._connection
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        connection.update_current_socket_timeout(_some(until))
+        connection.send_packed_command([packed(commands)], check_health=False)
         return [self._reply() for _ in commands]
 
     def _reply(self) -> Any:
@@ -218,8 +359,13 @@ class _BlockingLink:
         except RedisError as error:
             return error
 
-    async def drop(self) -> None:
+    def drop(self) -> None:
         self._connection.disconnect()
+
+
+def _some(until: float) -> float:
+    """Return the seconds that are left, never none at all: to a socket that means not to wait, and no error of time."""
+    return max(_left(until), 0.001)
 
 
 class BlockingLinks:
@@ -229,25 +375,36 @@ class BlockingLinks:
         """Connect nothing yet."""
         self._address = address
         self._room = threading.Semaphore(address.max_connections)
-        self._idle: dict[Node, list[Link]] = {}
+        self._idle: dict[Node, list[_BlockingLink]] = {}
+        self._closed = False
+        self._new(address.nodes[0])
 
-    async def take(self, node: Node) -> Link:
+    def _new(self, node: Node) -> Any:
+        return _made(_BLOCKING, self._address, node, Retry, self._address.timeout)
+
+    async def take(self, node: Node, until: float) -> Link:
         """See `Links.take`."""
-        if not self._room.acquire(timeout=self._address.timeout):
-            raise RedisTimeout("no connection became free in time")
+        if not self._room.acquire(timeout=_left(until)):
+            raise NoRoom
         try:
             with contextlib.suppress(IndexError):
                 return self._idle.setdefault(node, []).pop()
-            return _BlockingLink(_made(_BLOCKING, self._address, node, Retry, self._address.timeout))
+            return _BlockingLink(self._new(node))
         except BaseException:
             self._room.release()
             raise
 
     def give(self, node: Node, link: Link, *, clean: bool) -> None:
         """See `Links.give`."""
-        if clean:
-            self._idle.setdefault(node, []).append(link)
-        self._room.release()
+        assert isinstance(link, _BlockingLink)
+        try:
+            _keep(self._idle.setdefault(node, []), link, clean=clean, closed=lambda: self._closed)
+        finally:
+            self._room.release()
+
+    def forget(self, node: Node) -> None:
+        """See `Links.forget`."""
+        _drop_all(self._idle.get(node, []))
 
     async def rest(self, seconds: float) -> None:
         """See `Links.rest`."""
@@ -255,9 +412,9 @@ class BlockingLinks:
 
     async def close(self) -> None:
         """See `Links.close`."""
-        for links in self._idle.values():
-            while links:
-                await links.pop().drop()
+        self._closed = True
+        for links in list(self._idle.values()):
+            _drop_all(links)
 
 
 def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any, seconds: float | None) -> Any:
@@ -271,6 +428,7 @@ def _made(kinds: Sequence[Any], address: Address, node: Node, retry: Any, second
         return kind(**options)
     except (TypeError, ValueError, RedisError):
         refused = InvalidOption(
-            "redis-py takes no connection of these options; see client_options", option="client_options"
+            "redis-py takes no connection of these options; see client_options and what the URL says behind ?",
+            option="client_options",
         )
     raise refused

@@ -6,6 +6,10 @@ not promise: that a command whose reply was lost is not sent again (a script may
 is closed by whatever interrupts it. What for certain was not run, as the server says by MOVED, ASK, TRYAGAIN,
 CLUSTERDOWN and LOADING, or as a connection shows that was refused by a cluster's node, is tried again until the
 deadline.
+
+A server that has become a replica refuses writes, and reads too, since each script looks at the role. Whoever is behind
+its name by now is asked instead, over a new connection: after a failover a name leads to another server, and what was
+connected before still to the old one.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -24,6 +30,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -34,6 +41,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
@@ -42,7 +50,7 @@ from minutebook.errors import (
     StoreClosed,
 )
 from minutebook.stores.redis_address import Node
-from minutebook.stores.redis_links import AsyncLinks, BlockingLinks
+from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +63,12 @@ if TYPE_CHECKING:
 OLDEST: Final = (7, 0)
 """The oldest version of Redis whose scripts have flags; every Valkey has them."""
 
+LOOKED_SECONDS: Final = 10.0
+"""
+After how long the server behind a connection is looked at again: what `durable` says, and what would make the server
+unfit, is at most so old where the connection is used.
+"""
+
 _REST_SECONDS: Final = 0.05
 _SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
 _DENIED: Final = (
@@ -63,6 +77,12 @@ _DENIED: Final = (
     AuthenticationWrongNumberOfArgsError,
     AuthorizationError,
 )
+
+
+_DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in script|NOPERM")
+"""What servers say where a script calls a command that the user may not."""
+_SYNCED: Final = ("appendfsync", "no-appendfsync-on-rewrite")
+_DEMOTED: Final = (ReadOnlyError, MasterDownError)
 
 
 class _Unsent(Exception):
@@ -110,37 +130,39 @@ class Wire:
             raise StoreClosed("the store is closed")
         nonce = self._instance + next(self._requests).to_bytes(8, "big")
         behind = (len(keys), *keys, nonce, *arguments)
+        until = time.monotonic() + self._address.timeout
         try:
-            answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce)
+            answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce, until)
             if isinstance(answer, NoScriptError):
-                answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce)
+                answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce, until)
+        except NoRoom:
+            failed = no_room(self._address)
         except _Unsent as unsent:
-            failed = refusal(unsent.__cause__)
+            failed = unconnected(unsent.__cause__, self._address)
         except (RedisError, OSError) as error:
-            failed = refusal(error)
+            failed = refusal(error, writes=script.writes)
         else:
             if not isinstance(answer, Exception):
                 return list(answer[1:])
-            failed = refusal(answer)
+            failed = refusal(answer, writes=script.writes)
         # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
         raise failed
 
     async def close(self) -> None:
-        """Close the idle connections; a second call does nothing."""
+        """Close every connection, those in use as their calls end; a second call does nothing."""
         if not self._closed and os.getpid() == self._process:
             self._closed = True
             await self._links.close()
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
-    async def _routed(self, key: bytes, command: tuple[Any, ...], nonce: bytes) -> Any:
+    async def _routed(self, key: bytes, command: tuple[Any, ...], nonce: bytes, until: float) -> Any:
         """Return the answer to a command, or the error that is one, from the node that has the key."""
-        deadline = time.monotonic() + self._address.timeout
         slot = key_slot(key) if self.cluster else 0
-        node, asking = await self._node(slot, deadline), False
+        node, asking = await self._node(slot, until), False
         while True:
             try:
-                answer = await self._exchange(node, command, nonce, asking=asking)
+                answer = await self._exchange(node, command, until, nonce, asking=asking)
             except _Unsent as unsent:
                 if not self.cluster:
                     raise
@@ -149,67 +171,79 @@ class Wire:
                 self._slots = {}
                 raise
             asking = False
+            if _is_demoted(answer):
+                self._links.forget(node)
+                answer = ReadOnlyError()
             if isinstance(answer, MovedError):
                 node = self._slots[slot] = _told(answer, node)
             elif isinstance(answer, AskError):
                 node, asking = _told(answer, node), True
-            elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent)):
+            elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)):
                 return answer
-            if time.monotonic() > deadline:
+            if time.monotonic() > until:
                 raise answer
             if not isinstance(answer, AskError):
                 await self._links.rest(_REST_SECONDS)
                 self._slots = {}
-                node = await self._node(slot, deadline)
+                node = await self._node(slot, until)
 
-    async def _node(self, slot: int, deadline: float) -> Node:
+    async def _node(self, slot: int, until: float) -> Node:
         """Return who has a slot, as the cluster says now or said lately."""
         if not self.cluster:
             return self._address.nodes[0]
         while slot not in self._slots:
-            failed: Exception | None = None
-            for node in dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)):
-                try:
-                    answer = await self._exchange(node, ("CLUSTER", "SLOTS"))
-                except _DENIED:
-                    raise
-                except (_Unsent, RedisError, OSError) as error:
-                    failed = error
-                    continue
-                if isinstance(answer, Exception):
-                    failed = answer
-                    continue
-                self._slots = _slot_map(answer, node)
-                break
+            failed = await self._ask_around(until)
             if slot in self._slots:
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > until:
                 raise failed or ClusterDownError("no node has the slot")
             await self._links.rest(_REST_SECONDS)
         return self._slots[slot]
 
-    async def _exchange(self, node: Node, command: tuple[Any, ...], nonce: bytes = b"", *, asking: bool = False) -> Any:
+    async def _ask_around(self, until: float) -> Exception | None:
+        """Learn who has which slot from the first node that tells, or return how the last one failed."""
+        failed: Exception | None = None
+        nodes = list(dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)))
+        for number, node in enumerate(nodes):
+            # One that says nothing leaves the others their share of the time.
+            share = (until - time.monotonic()) / (len(nodes) - number)
+            try:
+                answer = await self._exchange(node, ("CLUSTER", "SLOTS"), time.monotonic() + share)
+            except _DENIED:
+                raise
+            except (_Unsent, RedisError, OSError) as error:
+                # Whatever this was asked for, what is to be asked has not been.
+                failed = error if isinstance(error, _Unsent) else _unsent_for(error)
+                continue
+            if not isinstance(answer, Exception):
+                self._slots = _slot_map(answer, node)
+                return None
+            failed = answer
+        return failed
+
+    async def _exchange(
+        self, node: Node, command: tuple[Any, ...], until: float, nonce: bytes = b"", *, asking: bool = False
+    ) -> Any:
         """Return a node's answer, or the error that it answered with; everything else closes the connection."""
-        link = await self._links.take(node)
+        link = await self._links.take(node, until)
         clean = False
         try:
-            await self._opened(node, link)
-            *_, answer = await link.exchange((("ASKING",), command) if asking else (command,))
+            await self._opened(node, link, until)
+            *_, answer = await link.exchange((("ASKING",), command) if asking else (command,), until)
             if nonce and not isinstance(answer, Exception):
                 _check_canary(answer, nonce)
-            clean = True
+            clean = not _is_demoted(answer)
         finally:
-            if not clean:
-                await link.drop()
             self._links.give(node, link, clean=clean)
         return answer
 
-    async def _opened(self, node: Node, link: Link) -> None:
-        """See that the connection stands, and that the server behind a new one is fit."""
+    async def _opened(self, node: Node, link: Link, until: float) -> None:
+        """See that the connection stands, and that the server behind it is fit, as it is or was a moment ago."""
         try:
-            if not await link.open():
+            made = await link.open(until)
+            if not made and time.monotonic() < link.looked + LOOKED_SECONDS:
                 return
-            info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", "appendfsync")))
+            info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", *_SYNCED)), until)
         except _DENIED:
             raise
         except (RedisError, OSError) as error:
@@ -218,7 +252,19 @@ class Wire:
             raise _Unsent from info
         settings = _settings(info)
         check_server(settings, cluster=self.cluster)
-        self._durable[node] = settings.get("aof_enabled") == "1" and synced == [b"appendfsync", b"always"]
+        self._durable[node] = settings.get("aof_enabled") == "1" and _is_synced(synced)
+        link.looked = time.monotonic()
+
+
+def _unsent_for(error: BaseException) -> _Unsent:
+    unsent = _Unsent()
+    unsent.__cause__ = error
+    return unsent
+
+
+def _is_demoted(answer: Any) -> bool:
+    """Return whether a server refused something, whole, since it only reads."""
+    return isinstance(answer, _DEMOTED) or (isinstance(answer, list) and answer[1:2] == [b"replica"])
 
 
 def _told(answer: AskError, asked: Node) -> Node:
@@ -242,6 +288,14 @@ def _check_canary(answer: Any, nonce: bytes) -> None:
 
 
 # --- what a server has to be -----------------------------------------------------------------------------------------
+
+
+def _is_synced(told: Any) -> bool:
+    """Return whether a server that appends to a file says that it syncs each time, also while it rewrites the file."""
+    if isinstance(told, Exception):
+        return False
+    settings: dict[bytes, bytes] = dict(zip(told[::2], told[1::2], strict=True))
+    return settings.get(b"appendfsync") == b"always" and settings.get(b"no-appendfsync-on-rewrite") == b"no"
 
 
 def _settings(info: Any) -> dict[str, str]:
@@ -290,34 +344,83 @@ def _unsafe(message: str, problem: str) -> NoReturn:
     raise DecisionHistoryStorageUnsafe(message, problem=problem)
 
 
-def refusal(error: BaseException | None) -> StorageError:
+_REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "the certificate is not accepted"),
+    (ssl.SSLError, "the two do not agree on TLS"),
+    (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
+    (ConnectionRefusedError, "nothing listens there"),
+    (socket.gaierror, "the host's name is unknown"),
+    (TimeoutError, "it took too long"),
+    (RedisTimeout, "it took too long"),
+)
+
+
+def no_room(address: Address) -> StorageError:
+    """Return what it is here that every connection was in use for the whole time."""
+    return DecisionHistoryStorageFailed(
+        f"none of {address.max_connections} connections was free within {address.timeout:g} s; nothing was sent. "
+        "Raise max_connections or timeout",
+        problem="connection",
+    )
+
+
+def unconnected(error: BaseException | None, address: Address) -> StorageError:
+    """Return what it is here that a connection could not be made; what the driver says may quote the address."""
+    if isinstance(error, ResponseError) and "DB index" in str(error):
+        return DecisionHistoryStorageUnsafe(
+            f"the server has no database {address.database}; give another number, or raise its setting databases",
+            problem="database",
+        )
+    if isinstance(error, ResponseError | AuthenticationError):
+        return refusal(error, writes=False)
+    chain: list[BaseException] = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
+    reason = next(named, type(chain[0]).__name__ if chain else "it ended")
+    return DecisionHistoryStorageFailed(
+        f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
+    )
+
+
+def refusal(error: BaseException, *, writes: bool) -> StorageError:
     """Return what a server's or a connection's error is here; of its words at most the first, a code, is kept."""
     if isinstance(error, OutOfMemoryError):
         return DecisionHistoryStorageFailed(
             "the server's memory is full (maxmemory); nothing was written. Delete conversations or give it more",
             problem="out_of_memory",
         )
-    if isinstance(error, ReadOnlyError):
+    if isinstance(error, _DEMOTED):
         return DecisionHistoryStorageUnsafe(
             "the server has become a replica and only reads; nothing was written", problem="replica"
         )
-    if isinstance(error, _DENIED):
+    if isinstance(error, _DENIED) or (isinstance(error, ResponseError) and _DENIED_INSIDE.search(str(error))):
         return DecisionHistoryStorageUnsafe(
             "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
             "and all keys that begin with minutebook",
             problem="denied",
         )
     if isinstance(error, ResponseError):
-        code = re.match(r"[A-Z]{3,20}\b", _words(error))
-        if "WRONGTYPE" in str(error):
-            return foreign()
-        told = code[0] if code else type(error).__name__
-        return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
+        return _answered(error)
     return DecisionHistoryStorageFailed(
-        f"the connection to the server failed ({type(error).__name__}); a write under way may have been made: ask for "
-        "its receipt, or repeat it with the same idempotency id",
+        f"the connection to the server failed ({type(error).__name__}); "
+        + (
+            "a write under way may have been made: ask for its receipt, or repeat it with the same idempotency id"
+            if writes
+            else "nothing was changed"
+        ),
         problem="connection",
     )
+
+
+def _answered(error: ResponseError) -> StorageError:
+    words = _words(error)
+    if "WRONGTYPE" in str(error) or words == "WRONGTYPE":
+        return foreign()
+    code = re.match(r"[A-Z]{3,20}\b", words)
+    told = code[0] if code else type(error).__name__
+    return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
 
 
 def _words(error: ResponseError) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minutebook.model.bounds import StoreBounds
-    from minutebook.model.entries import Entry
+    from minutebook.model.entries import Draft, Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Page, Totals
@@ -31,6 +31,25 @@ How far the time that a change was made for may be from the server's. A worker r
 only one that stood still since, as a suspended machine does, is further off, and looks again (promise I-30).
 """
 
+LARGE_BYTES: Final = 256 * 1024
+"""What is larger takes its time to be made and to arrive; it is made on a fresh look, and may be later than others."""
+
+_SLOWEST: Final = 64
+"""Bytes in a millisecond that a large change arrives with at least."""
+_ENTRY_BYTES: Final = 256
+"""What an entry costs beside its payload."""
+
+
+def weight_of(parts: Sequence[Draft] | Sequence[Entry]) -> int:
+    """Return about how many bytes a change with these has."""
+    return sum(len(part.payload) for part in parts) + _ENTRY_BYTES * len(parts)
+
+
+def drift_of(entries: Sequence[Entry]) -> int:
+    """Return how many milliseconds a change with these entries may take to arrive."""
+    weight = weight_of(entries)
+    return DRIFT_MS if weight <= LARGE_BYTES else DRIFT_MS + weight // _SLOWEST
+
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation as the server had it at one moment."""
@@ -40,6 +59,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     header: Header | None = None
     stamp: bytes = b""
     """What a `Change` must name to replace this header; empty where there is none."""
+    damage: str = ""
+    """What is wrong with a header that stands there and cannot be read; it can only be removed."""
     receipt: Receipt | None = None
     """The receipt of the idempotency id that was asked for, if that was recorded."""
 
@@ -53,9 +74,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     expected: bytes
     """The stamp of the header that is replaced; empty where there must be none."""
     header: Header | None
-    """The header afterwards; `None` removes the conversation with its entries and receipts."""
+    """The header afterwards; `None` removes the conversation with its entries and receipts, damaged or not."""
     wall: int
     """The time it was made for."""
+    drift: int = DRIFT_MS
+    """By how many milliseconds the server's time may be another one."""
     entries: tuple[Entry, ...] = ()
     """New entries, oldest first, all above every entry there and above `cut`."""
     receipt: Receipt | None = None
@@ -66,8 +89,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Entries up to this one leave; 0 for none."""
     grown: int = 0
     """By how many bytes the namespace grows; negative where it shrinks."""
-    durable: bool = True
-    """Whether it must survive a power cut when it returns; a bare reservation or release need not."""
+    damaged: bool = False
+    """Whether what is removed could not be read, so that only the server can tell what it counted of it."""
 
     def __repr__(self) -> str:
         return f"Change({len(self.entries)} entries)"
@@ -81,7 +104,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     Empty: it is written. Else nothing is.
 
     `stale` comes first: another header stands there than was expected, or none, or one where none was; the receipt's
-    idempotency id is recorded already; or the server's time is not within `DRIFT_MS` of `wall`. A look comes with it.
+    idempotency id is recorded already; or the server's time is not within `drift` of `wall`. A look comes with it.
 
     `full`: it would be a new conversation beyond `max_sessions`, or it grows, `grown` > 0, beyond `max_bytes`. Nothing
     else is refused, however full a namespace is.
@@ -111,7 +134,7 @@ class Remote(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether a durable change that was written survives a power cut of the server."""
+        """Whether a change that was written survives a power cut of the server."""
         ...
 
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
@@ -143,7 +166,8 @@ class Remote(Protocol):
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
         """
         Return up to `rows` unreserved conversations to be seen to, least recently written to first: the expired ones,
-        and those whose last write is in the future, as after the server's clock was set back.
+        and those whose last write is in the future, as after the server's clock was set back. One whose header is
+        damaged is only among the expired.
         """
         ...
 

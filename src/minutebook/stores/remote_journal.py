@@ -5,11 +5,17 @@ A worker decides here, in Python, what a conversation becomes, and the server wr
 what the worker thinks. So a journal remembers the headers that it wrote or read last: whoever holds a reservation, or
 comes back to a conversation that nobody else went on with, needs one round trip. Where the header was another one by
 now, the server sends it with its refusal, and the worker decides anew: each such turn means that somebody else got on.
-Nothing is refused on the strength of what is only remembered.
+Nothing is refused on the strength of what is only remembered. A change that is large is made on a fresh look, one round
+trip more, so that it is sent once.
 
 Time is the server's, as its last reply told and as the worker's own ticks went on since: a worker's wall clock may say
-what it likes (promise I-30). A server that knows less of a conversation than this journal saw of it has lost what it
-acknowledged, as a standby does that was promoted too early. That is refused by name (promise I-15).
+what it likes (promise I-30).
+
+A server that knows less of a conversation than this journal saw of it has lost what it acknowledged, as a standby does
+that was promoted too early. That is refused by name (promise I-15), also where somebody has written on meanwhile: a
+version that is not this journal's own has to go on from the one it saw last, by the receipt of that. What cannot be
+told apart is a loss of the whole conversation and a deletion, since neither leaves anything behind, nor one that was
+begun anew after either. A receipt that somebody kept finds these too.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import msgspec
 
 from minutebook.errors import (
     DecisionHistoryAbsent,
+    DecisionHistoryCorrupt,
     DecisionHistoryRegressed,
     DecisionHistoryStorageLocked,
     InvalidOption,
@@ -42,7 +49,7 @@ from minutebook.model.record import Delta, Header, Receipt, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE, Committed, Listing, Reserved, Totals
-from minutebook.stores.remote import Change, Look, Written
+from minutebook.stores.remote import LARGE_BYTES, Change, Look, Written, drift_of, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -60,6 +67,7 @@ PURGED_PER_WRITE: Final = 8
 """How many expired conversations a write removes beside the one it is about (promise I-31)."""
 
 _TRIES: Final = 64
+_LATE_TRIES: Final = 3
 _KNOWN_HEADERS: Final = 4096
 _KNOWN_NAMESPACES: Final = 1024
 _PURGE_MS: Final = 65_536
@@ -145,13 +153,14 @@ class RemoteJournal:
             check_id(opening.idempotency, "idempotency id")
 
         async def decide(look: Look) -> _Step | None:
-            held = take(look.header or new_header(key, format, look.now), token, format, look.now)
-            step = await self._grow(key, look, held, opening, release=release, durable=opening is not None)
+            held = take(_sound(look).header or new_header(key, format, look.now), token, format, look.now)
+            step = await self._grow(key, look, held, opening, release=release)
             if step is None or step.header is None or step.header.version == known or tail is None or tail.rows <= 0:
                 return step
             return msgspec.structs.replace(step, tail=tail)
 
-        step, written = await self._change(key, decide, opening.idempotency if opening is not None else "", guess=True)
+        id_ = opening.idempotency if opening is not None else ""
+        step, written = await self._change(key, decide, id_, guess=True, fresh=_is_large(opening))
         assert step.header is not None
         added = step.extension.entries if step.extension else ()
         return Reserved(
@@ -166,13 +175,12 @@ class RemoteJournal:
     ) -> Committed:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
-        durable = bool(delta.drafts or delta.abandons or delta.cut)
 
         async def decide(look: Look) -> _Step | None:
-            held = check_owner(look.header, token, epoch)
-            return await self._grow(key, look, held, delta, release=release, durable=durable)
+            held = check_owner(_sound(look).header, token, epoch)
+            return await self._grow(key, look, held, delta, release=release)
 
-        step, _ = await self._change(key, decide, delta.idempotency)
+        step, _ = await self._change(key, decide, delta.idempotency, fresh=_is_large(delta))
         assert step.header is not None
         assert step.receipt is not None
         added = step.extension.entries if step.extension else ()
@@ -182,9 +190,10 @@ class RemoteJournal:
         """See `Journal.recover`."""
 
         async def decide(look: Look) -> _Step:
-            if look.header is None:
+            held = _sound(look).header
+            if held is None:
                 raise DecisionHistoryAbsent("no such conversation to recover")
-            grown = recover(look.header, epoch, look.now)
+            grown = recover(held, epoch, look.now)
             return _Step(change=_change_to(look, grown.header, grown), header=grown.header, extension=grown)
 
         step, _ = await self._change(key, decide, fresh=True)
@@ -195,9 +204,10 @@ class RemoteJournal:
         """See `Journal.delete`. Always `False`: what copies the server's files keep is not known here."""
 
         async def decide(look: Look) -> _Step:
-            if look.header is None:
+            if look.header is not None:
+                check_idle(look.header, look.now)
+            elif not look.damage:  # nobody holds what cannot be read any more
                 raise DecisionHistoryAbsent("no such conversation to delete")
-            check_idle(look.header, look.now)
             return _Step(change=_removal(look))
 
         await self._change(key, decide, fresh=True)
@@ -287,6 +297,7 @@ class RemoteJournal:
         self._check_open()
         look = None if fresh else self._remembered(key, guess=guess)
         sure = False
+        late = 0
         for _ in range(_TRIES):
             if look is None:
                 look, sure = await self._look(key, idempotency), True
@@ -313,13 +324,19 @@ class RemoteJournal:
                 if not await self._make_room(key.namespace):
                     raise store_full(written.conversations, written.bytes, self._bounds)
             else:
+                late += written.look.now - step.change.wall > step.change.drift
+                if late == _LATE_TRIES:
+                    raise DecisionHistoryStorageLocked(
+                        f"this write arrived more than {step.change.drift:,} ms after the time it was made for, "
+                        f"{late} times; nothing was written: the way to the server is too slow for it"
+                    )
                 look, sure = written.look, True
         raise DecisionHistoryStorageLocked(
             f"other workers changed this conversation {_TRIES} times before this one could; nothing was written"
         )
 
     async def _grow(
-        self, key: ConversationKey, look: Look, held: Header, delta: Delta | None, *, release: bool, durable: bool
+        self, key: ConversationKey, look: Look, held: Header, delta: Delta | None, *, release: bool
     ) -> _Step | None:
         """Decide what the reservation and `delta` make of the conversation; `None` where that went on meanwhile."""
         receipt = replayed(look.receipt, delta) if delta is not None and look.receipt is not None else None
@@ -335,7 +352,7 @@ class RemoteJournal:
         if look.header is not None and release and is_blank(header):
             change: Change | None = _removal(look)
         else:
-            change = _change_to(look, header, grown, durable=durable) if header != look.header else None
+            change = _change_to(look, header, grown) if header != look.header else None
         return _Step(change=change, header=header, extension=grown, receipt=receipt)
 
     async def _leaving(self, key: ConversationKey, look: Look, seqs: range) -> Sequence[Entry] | None:
@@ -376,11 +393,14 @@ class RemoteJournal:
         removed = 0
         for name, look in await self._remote.stale(namespace, ttl_ms, PURGED_PER_WRITE):
             key = ConversationKey(namespace, name)
-            if self._expired(look):
-                removed += await self._remove(key, look)
-            elif look.header is not None and look.header.touched > look.now:
-                # The server's clock was set back. Without this the record would outlive its time by the whole jump.
-                await self._write(key, _change_to(look, msgspec.structs.replace(look.header, touched=look.now)), None)
+            # Nobody is told of what is wrong with somebody else's conversation, and it stops no other's removal.
+            with contextlib.suppress(DecisionHistoryCorrupt, DecisionHistoryRegressed):
+                if self._expired(look) or look.damage:
+                    removed += await self._remove(key, look)
+                elif look.header is not None and look.header.touched > look.now:
+                    # The server's clock was set back: else the record would outlive its time by the whole jump.
+                    header = msgspec.structs.replace(look.header, touched=look.now)
+                    await self._write(key, _change_to(look, header), None)
         return removed
 
     async def _purge_some(self, namespace: str) -> None:
@@ -405,7 +425,7 @@ class RemoteJournal:
     async def _read(self, key: ConversationKey, receipt: str = "") -> Look:
         """Return a look for a reader, to whom an expired conversation is absent."""
         self._check_open()
-        look = await self._look(key, receipt)
+        look = _sound(await self._look(key, receipt))
         return await self._unless_expired(key, look)
 
     async def _paged(self, key: ConversationKey, call: Callable[[], Awaitable[tuple[Look, T]]]) -> tuple[Look, T]:
@@ -413,8 +433,8 @@ class RemoteJournal:
         self._check_open()
         begun = self._heard
         look, found = await call()
-        self._hear(key, look, begun)
-        return await self._unless_expired(key, look), found
+        await self._learn(key, look, begun)
+        return await self._unless_expired(key, _sound(look)), found
 
     async def _unless_expired(self, key: ConversationKey, look: Look) -> Look:
         """Return the look, or an empty one where it has expired: the access that finds it so removes it (SPEC D6)."""
@@ -427,7 +447,7 @@ class RemoteJournal:
     async def _look(self, key: ConversationKey, receipt: str) -> Look:
         begun = self._heard
         look = await self._remote.look(key, receipt=receipt)
-        self._hear(key, look, begun)
+        await self._learn(key, look, begun)
         return look
 
     async def _write(self, key: ConversationKey, change: Change, tail: Page | None) -> Written:
@@ -437,8 +457,32 @@ class RemoteJournal:
         except BaseException:
             self._doubt(key)  # whether it is written nobody knows
             raise
-        self._hear(key, written.look, begun)
+        if written.refused:
+            await self._learn(key, written.look, begun)
+        else:
+            self._hear(key, written.look, begun)  # it goes on from what was seen, or it would have been refused
         return written
+
+    async def _learn(self, key: ConversationKey, look: Look, begun: int) -> None:
+        """
+        Remember what a reply says that may tell of another worker's writes.
+
+        Raises:
+            DecisionHistoryRegressed: it does not go on from the newest version that the server told of before.
+        """
+        known = self._known.get(key)
+        if known is not None and look.header is not None and _is_overtaken(known.header, look.header):
+            await self._check_continued(key, known.header, look.header)
+        self._hear(key, look, begun)
+
+    async def _check_continued(self, key: ConversationKey, before: Header, now: Header) -> None:
+        """Look up the receipt of a version that others went on from."""
+        try:
+            _, receipts = await self._remote.receipts(key, before.version - 1, 1)
+        except DecisionHistoryCorrupt:
+            return  # damage is for whoever reads it to tell
+        if any(receipt.version == before.version and receipt.digest != before.digest for receipt in receipts):
+            raise _regressed(now, before)
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -494,21 +538,25 @@ class RemoteJournal:
             raise StoreClosed("the store is closed")
 
 
+def _is_overtaken(before: Header, now: Header) -> bool:
+    return 0 < before.version < now.version and now.created == before.created
+
+
 def _is_behind(now: Header, before: Header) -> bool:
     return now.version < before.version or (now.version == before.version and now.digest != before.digest)
 
 
 def _regressed(now: Header, before: Header) -> DecisionHistoryRegressed:
     return DecisionHistoryRegressed(
-        f"the server has version {now.version} of this conversation and acknowledged version {before.version} before: "
-        "it was restored, or a standby took over that had not everything; find what was lost, then open the store "
-        "again to go on from what the server has",
+        f"the server has version {now.version} of this conversation, and not the version {before.version} that it "
+        "acknowledged before: it was restored, or a standby took over that had not everything; find what was lost, "
+        "then open the store again to go on from what the server has",
         version=now.version,
         seen=before.version,
     )
 
 
-def _change_to(look: Look, header: Header, grown: Extension | None = None, *, durable: bool = True) -> Change:
+def _change_to(look: Look, header: Header, grown: Extension | None = None) -> Change:
     """Return the change from what was seen to `header`, with what a delta adds."""
     before = look.header
     cut = header.cut.seq
@@ -516,18 +564,34 @@ def _change_to(look: Look, header: Header, grown: Extension | None = None, *, du
         expected=look.stamp,
         header=header,
         wall=look.now,
+        drift=drift_of(grown.entries if grown else ()),
         entries=grown.entries if grown else (),
         receipt=grown.receipt if grown else None,
         earlier=grown.receipts[:-1] if grown else (),
         cut=cut if before is not None and cut > before.cut.seq else 0,
         grown=header.bytes - (before.bytes if before is not None else 0),
-        durable=durable,
     )
 
 
+def _is_large(delta: Delta | None) -> bool:
+    return delta is not None and weight_of(delta.drafts) > LARGE_BYTES
+
+
 def _removal(look: Look) -> Change:
-    assert look.header is not None
-    return Change(expected=look.stamp, header=None, wall=look.now, grown=-look.header.bytes)
+    grown = -look.header.bytes if look.header is not None else 0
+    return Change(expected=look.stamp, header=None, wall=look.now, grown=grown, damaged=bool(look.damage))
+
+
+def _sound(look: Look) -> Look:
+    """
+    Return a look whose header could be read, or was not there.
+
+    Raises:
+        DecisionHistoryCorrupt: it is damaged.
+    """
+    if look.damage:
+        raise DecisionHistoryCorrupt(look.damage)
+    return look
 
 
 def _newest(entries: Iterable[Entry], header: Header, before: int, page: Page) -> tuple[Entry, ...]:

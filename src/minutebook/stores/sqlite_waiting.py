@@ -29,6 +29,13 @@ class Outcome(asyncio.Future[Any]):
         return self._ticket.acquire(blocking=False) and super().cancel(msg)
 
 
+async def ended(outcome: Outcome) -> None:
+    """Wait until a job has ended that cannot be withdrawn any more, whatever it comes to."""
+    if not outcome.done():
+        await asyncio.wait([outcome])
+        outcome.exception()  # heard, so that the loop does not log it as one that nobody cared for
+
+
 def awaited(job: Job) -> Outcome:
     """Return what a task of the running loop awaits for `job`."""
     return Outcome(job, asyncio.get_running_loop())

@@ -3,8 +3,9 @@ The one Writer of a database file in this process: it owns the connection, the l
 
 A write is a *job*: a function on a cursor inside a transaction that it neither begins nor ends. Blocking callers run
 theirs at once, in their own thread. Jobs of event loops are gathered for one iteration of their loop: a single one runs
-on the spot if nobody else is writing, several go to a thread that commits all that has queued up in one transaction
-and wakes each loop once. Running on the spot whenever the writer is idle would never let a group form.
+on the spot if nobody else is writing and the last commits were fast (`Pace`), others go to a thread that commits all
+that has queued up in one transaction and wakes each loop once. Running on the spot whenever the writer is idle would
+never let a group form.
 
 SQLite below 3.51.3 can corrupt a database when two connections checkpoint at once. So no connection of ours checkpoints
 by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
@@ -44,6 +45,7 @@ from minutebook.stores.sqlite_connection import (
     translated,
 )
 from minutebook.stores.sqlite_jobs import Job, fail_jobs, wake
+from minutebook.stores.sqlite_pace import Pace
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,6 +83,7 @@ class Writer:
         self._lock = threading.Lock()
         self._read_lock = threading.Lock()
         self._latch = Latch()
+        self._pace = Pace()
         self._closed = False
         self._lock_file = open_lock_file(private)
         try:
@@ -121,7 +124,8 @@ class Writer:
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
         """Queue one job and wait for its outcome; see `Outcome` for cancellation, and `Database`."""
-        from minutebook.stores.sqlite_waiting import awaited  # loads asyncio, which blocking callers do without
+        # Loads asyncio, which blocking callers do without.
+        from minutebook.stores.sqlite_waiting import awaited, ended
 
         refuse_fork(self._pid)
         job = Job(work, size, durable, erases)
@@ -138,6 +142,11 @@ class Writer:
         except GeneratorExit as error:
             if not outcome.cancel():
                 leave(outcome, error)
+            raise
+        except BaseException:
+            # An interrupt leaves a job behind that may be in the thread by now: what it does has to be found.
+            if not outcome.cancel():
+                await ended(outcome)
             raise
 
     def attempt(self, work: Work[None]) -> bool:
@@ -160,8 +169,7 @@ class Writer:
         for other in list(self._gathered):
             if other.is_closed():
                 self._gathered.pop(other, None)
-        # An erasure waits for readers, which must not hold up the loop.
-        if len(jobs) == 1 and not jobs[0].erases and not self._queue and self._lock.acquire(blocking=False):
+        if len(jobs) == 1 and self._is_quick(jobs[0]) and not self._queue and self._lock.acquire(blocking=False):
             try:
                 done = self._transact(jobs, patient=False)
                 chores = self._has_chores()
@@ -174,6 +182,10 @@ class Writer:
                 return
         if jobs:
             self._post(jobs)
+
+    def _is_quick(self, job: Job) -> bool:
+        """Whether a job will not hold up its loop: an erasure waits for readers, a durable one for the disk's sync."""
+        return not job.erases and not (job.durable and self._pace.slow)
 
     def _post(self, jobs: list[Job]) -> None:
         """Give jobs to the thread, starting it if need be; no jobs means that only chores wait."""
@@ -229,7 +241,7 @@ class Writer:
                 return False
             begun = True
             self._run_jobs(jobs)
-            self._cursor.execute(sql.COMMIT)
+            self._commit()
             self._log_bytes += sum([job.size for job in jobs]) + _COMMIT_BYTES
         except BaseException as error:
             self._undo(error)
@@ -275,6 +287,14 @@ class Writer:
             patiently(lambda: self._cursor.execute(sql.BEGIN_WRITE), BUSY_SECONDS)
         self._transactions += 1
         return True
+
+    def _commit(self) -> None:
+        if not self._full:  # without a sync it says nothing of the disk
+            self._cursor.execute(sql.COMMIT)
+            return
+        self._pace.begin()
+        self._cursor.execute(sql.COMMIT)
+        self._pace.end()
 
     def _run_jobs(self, jobs: list[Job]) -> None:
         """

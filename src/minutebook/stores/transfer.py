@@ -42,7 +42,7 @@ from minutebook.stores.streams import stream_entries
 
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header
+    from minutebook.model.record import Delta, Header, Receipt
     from minutebook.model.transfer import Head
     from minutebook.stores.journal import JournalStore
 
@@ -143,7 +143,7 @@ async def import_record(
     if not callable(check):  # pyright: ignore[reportUnnecessaryComparison] - callers without types
         raise InvalidOption("check is asked what the entries are; it must be callable", option="check")
     check_flag(good_prefix, "good_prefix")
-    await store.header(key)  # a closed store or a foreign key is told before the file is read
+    before = await store.header(key)  # a closed store or a foreign key is told before the file is read
     reading = Reading()
     problem = _read(reading, path, progress)
     head = reading.head
@@ -156,18 +156,39 @@ async def import_record(
         count = reading.complete_entries(lawful)
         if not good_prefix or not count:
             raise problem
-    reservation = Reservation(store.journal, store.tokens, key)
-    try:
-        reserved = await reservation.take(head.format, opening=reading.delta(count), release=True)
-    finally:
-        store.tails.drop(key)
-    assert reserved.receipt is not None
+    receipt = None
+    if before is not None and problem is None and _is_exported(before, head, reading):
+        receipt = await _newest_receipt(store, key, before)
+    receipt = receipt or await _recorded(store, key, head.format, reading.delta(count))
     return Imported(
-        receipt=reserved.receipt,
+        receipt=receipt,
         entries=count,
         left=head.entries - count,
         line=0 if problem is None else problem.facts["line"],
+        written=before is None or not before.entries,
     )
+
+
+def _is_exported(header: Header, head: Head, reading: Reading) -> bool:
+    """Return whether a conversation is still the one that the file was made of: its chain starts from its key."""
+    digest = "" if reading.end is None else reading.end.digest
+    return (header.format, header.entries, header.digest.hex()) == (head.format, head.cut + head.entries, digest)
+
+
+async def _newest_receipt(store: JournalStore, key: ConversationKey, header: Header) -> Receipt | None:
+    check_idle(header, read_clock(store.clock))
+    found = await store.journal.receipts(key, header.version - 1, 1)
+    return found[0] if found and found[0].digest == header.digest else None
+
+
+async def _recorded(store: JournalStore, key: ConversationKey, format: str, delta: Delta) -> Receipt:  # noqa: A002
+    reservation = Reservation(store.journal, store.tokens, key)
+    try:
+        reserved = await reservation.take(format, opening=delta, release=True)
+    finally:
+        store.tails.drop(key)
+    assert reserved.receipt is not None
+    return reserved.receipt
 
 
 def _lawful(reading: Reading, head: Head, check: Check) -> int:

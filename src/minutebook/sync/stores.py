@@ -57,6 +57,11 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
         """The namespace that every conversation of this store is in."""
         return self._core.namespace
 
+    @property
+    def durable(self) -> bool:
+        """Whether a commit that returned survives a power cut, as far as this is known."""
+        return self._core.durable
+
     key = plain(asynchronous.JournalStore.key)
     fresh_id = plain(asynchronous.JournalStore.fresh_id)
     read = blocking(asynchronous.JournalStore.read)
