@@ -7,6 +7,7 @@ else. `chat.py` tells the story, `policy/shortening.py` says which messages a hi
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from minutebook.chat.chat import Chat
@@ -20,10 +21,9 @@ from minutebook.chat.options import (
     given_summary,
     given_tools,
     kept_count,
-    task_cancelled,
-    uuid_of,
 )
 from minutebook.errors import InvalidOption
+from minutebook.model import codec
 from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
@@ -137,7 +137,7 @@ class Agent(AsyncClosing):
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
         self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
-        self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
+        self._handlers = Handlers(blocking=self._blocking, cancelled=_task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002
         """
@@ -318,8 +318,12 @@ class Agent(AsyncClosing):
 
     @property
     def agent_id(self) -> str:
-        """A UUID: the conversation's id where that is one, else one that is made of it."""
-        return uuid_of(self.key)
+        """A UUID: the conversation's id where that is one, else one that is made of its address."""
+        try:
+            return str(uuid.UUID(self.key.id))
+        except ValueError:
+            address = codec.encode([self.key.namespace, self.key.id]).decode()
+            return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{address}"))
 
     @property
     def key(self) -> ConversationKey:
@@ -359,3 +363,18 @@ class Agent(AsyncClosing):
     async def close(self) -> None:
         """Close the client that this agent made for itself; one that was given, and a store, stay open."""
         await self._post.close()
+
+
+def _task_cancelled() -> bool:
+    """
+    Return whether whoever runs this was asked to end.
+
+    Known under asyncio alone. In another event loop the answer is yes: there nobody else can raise a cancellation.
+    """
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop of asyncio runs here
+        return True
+    return task is not None and task.cancelling() > 0

@@ -29,12 +29,19 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+UNBOUNDED = 2**62
+"""More than any record has, and a number that every store's integers hold."""
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the log to read at once, newest first: stop after `rows` entries, or once `size` is exceeded."""
+    """
+    How much of the log to read at once, newest first: stop after `rows` entries, or once `messages` or `size` in bytes
+    is exceeded.
+    """
 
     rows: int
-    messages: int
-    size: int
+    messages: int = UNBOUNDED
+    size: int = UNBOUNDED
 
     def taken(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """Return this page of the entries that are to be read, which come in order."""
@@ -49,10 +56,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(taken)
 
 
-ONE_ENTRY = Page(rows=1, messages=2**62, size=2**62)
+ONE_ENTRY = Page(rows=1)
 """How a single entry is read, whatever its size."""
 
-STREAM_PAGE = Page(rows=256, messages=2**62, size=1024 * 1024)
+STREAM_PAGE = Page(rows=256, size=1024 * 1024)
 """How a whole record is read: in pages of bounded memory, so that neither RAM nor an event loop notices its length."""
 
 

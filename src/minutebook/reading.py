@@ -202,9 +202,11 @@ class Reading:
         reader = RecordReader(journal, self.key)
         answered = (await reader.entry(before)).turn if header.cut.seq < before <= header.entries else 0
         scan = Scan(header, below=before, answered=answered, reading=True)
-        while not scan.exhausted and (limit is None or len(scan.units) <= limit):
-            await reader.read_on(header, scan, STREAM_PAGE)
-            await pause()
+
+        def done() -> bool:
+            return scan.exhausted or (limit is not None and len(scan.units) > limit)
+
+        await reader.read_until(done, header, scan, STREAM_PAGE)
         found: list[Exchange] = []
         for position in reversed(range(len(scan.units))[:limit]):
             unit = await self._with_late_results(scan.units[position], header)

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
+from minutebook.model.pause import pause
 from minutebook.model.proof import check_links, followed, proved
 from minutebook.ports import ONE_ENTRY, Page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Cut, Header
     from minutebook.ports import Journal
 
-_THREE = Page(rows=3, messages=2**62, size=2**62)
+_THREE = Page(rows=3)
 
 
 class Scanning(Protocol):
@@ -96,6 +97,12 @@ class RecordReader:
             check_links(self._key, (found[0], *behind))
         scan.add(found)
         return found
+
+    async def read_until(self, done: Callable[[], bool], header: Header, scan: Scanning, page: Page) -> None:
+        """Have a scan take entries page by page until `done`; what else is ready runs in between. Raises as `entry`."""
+        while not done():
+            await self.read_on(header, scan, page)
+            await pause()
 
     async def refuse_missing(self, seq: int) -> NoReturn:
         """Say why an entry is not there: what is read without a reservation may be gone by now."""

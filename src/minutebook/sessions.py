@@ -19,7 +19,6 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import ABANDONED, INPUT
 from minutebook.model.keys import check_id
-from minutebook.model.pause import pause
 from minutebook.model.turns import (
     FORMAT,
     HistoryEntry,
@@ -192,12 +191,23 @@ class HistoryManager(Generic[Meta]):
         digest = self._written.digest(given) if idempotency else b""
         async with await self._history(key).open(attempt=False) as hold:
             if idempotency and await self._journal.receipt(key, idempotency) is not None:
-                again = await hold.commit((), release=True, idempotency=idempotency, given=digest)
-                return self._written.entry(await hold.history.entry(again.receipt.first))
+                return await self._again(hold, idempotency, digest)
             hold.generated = generates and not self._is_marked(hold)
             entry = self._transformed(await make())
             await self._keep(hold, entry, idempotency, digest)
         return entry
+
+    async def _again(self, hold: Hold, idempotency: str, given: bytes) -> HistoryEntry[Meta]:
+        """Return what was recorded under an id, of the same that is given now."""
+        again = await hold.commit((), release=True, idempotency=idempotency, given=given)
+        seq, cut = again.receipt.first, again.header.cut.seq
+        if seq <= cut:
+            raise DecisionHistoryAbsent(
+                f"what was recorded under this id, entry {seq}, has left the record; take a new id for a new entry",
+                seq=seq,
+                cut=cut,
+            )
+        return self._written.entry(await hold.history.entry(seq))
 
     async def _keep(self, hold: Hold, entry: HistoryEntry[Meta], idempotency: str, given: bytes) -> None:
         """Record an entry, and have what the bounds drop leave in the same commit."""
@@ -266,7 +276,5 @@ class HistoryManager(Generic[Meta]):
         """Return what a scan of the record that `header` describes finds."""
         reader = RecordReader(cast("Journal", OneRecord(self._journal, header)), key)
         page = msgspec.structs.replace(STREAM_PAGE, rows=self._retention.rows(STREAM_PAGE.rows))
-        while not scan.done:
-            await reader.read_on(header, scan, page)
-            await pause()
+        await reader.read_until(lambda: scan.done, header, scan, page)
         return scan.retained()

@@ -236,7 +236,7 @@ class WindowReader(RecordReader):
         passing = Passing(min(said, header.entries))
         while passing.next_seq >= turn:
             rows = min(passing.next_seq - turn + 2, INPUT_ROWS)
-            await self.read_on(header, passing, Page(rows=rows, messages=2**62, size=2**62))
+            await self.read_on(header, passing, Page(rows=rows))
         scan.add_input([entry for entry in reversed(passing.entries) if entry.seq >= turn])
 
 

@@ -149,6 +149,7 @@ def test_a1_a_local_servers_reasoning_is_replayed_within_its_message_alone(local
     [
         ("api.openai.com", False),
         ("eu.api.openai.com", False),
+        ("api.openai.com.", False),
         ("mine.openai.azure.com", False),
         ("api.openai.com.example.com", True),
         ("myapi.openai.com", True),

@@ -95,7 +95,7 @@ def test_e6_i08_a_repetition_of_what_has_left_is_refused_alike(store: JournalSto
     for number, call in enumerate((engine.turn, engine.inject)):
         drive(call("s", "one", id=f"{number}"))
         drive(engine.inject("s", "next"))
-        with pytest.raises(DecisionHistoryAbsent):
+        with pytest.raises(DecisionHistoryAbsent, match="take a new id"):
             drive(call("s", "one", id=f"{number}"))
         with pytest.raises(DecisionHistoryConflict):
             drive(call("s", "other", id=f"{number}"))
@@ -122,7 +122,7 @@ def test_e8_i08_an_injection_whose_reply_was_lost_comes_back_as_it_was_recorded(
         entry = drive(sound.inject("s", "m", id="1"))
         assert drive(sound.inject("s", "m", id="1")) == entry == injection("m", meta={"number": 0})
         assert context(sound) == ["a m"]
-    assert struck >= 6
+    assert struck >= 4
     assert recorded >= 12
 
 

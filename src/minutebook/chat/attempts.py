@@ -57,6 +57,8 @@ class Mark(msgspec.Struct, frozen=True):
     seq: int
     digest: bytes
 
+    __repr__ = type_alone
+
 
 NO_MARK: Final = Mark(0, b"")
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_messages import ConversationMessage
     from minutebook.model.codec import JSON
-    from minutebook.model.keys import ConversationKey
     from minutebook.stores.journal import JournalStore
 
 
@@ -113,14 +112,6 @@ def given_id(conversation: str | None, store: object) -> str:
             option="conversation",
         )
     return str(uuid.uuid4()) if conversation is None else conversation
-
-
-def uuid_of(key: ConversationKey) -> str:
-    """Return a UUID: a conversation's id where that is one, else one that is made of its address."""
-    try:
-        return str(uuid.UUID(key.id))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{codec.encode([key.namespace, key.id]).decode()}"))
 
 
 SUMMARY_BYTES: Final = 16_384
@@ -240,18 +231,3 @@ def given_state(state: object, limits: WindowLimits) -> tuple[list[ConversationM
     history = cast("list[JSON]", given["history"])
     messages = [checked_message(message, f"$.history[{place}]") for place, message in enumerate(history)]
     return messages, given_summary(given["summary"], limits)
-
-
-def task_cancelled() -> bool:
-    """
-    Return whether whoever runs this was asked to end.
-
-    Known under asyncio alone. In another event loop the answer is yes: there nobody else can raise a cancellation.
-    """
-    import asyncio
-
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop of asyncio runs here
-        return True
-    return task is not None and task.cancelling() > 0

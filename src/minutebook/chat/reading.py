@@ -16,7 +16,6 @@ from minutebook.errors import DecisionHistoryConflict
 from minutebook.history import History
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
-from minutebook.model.pause import pause
 from minutebook.model.summaries import Summary, read_summary
 from minutebook.policy.shortening import Backward, Said, said_in, shortened
 from minutebook.ports import STREAM_PAGE, Page
@@ -102,11 +101,13 @@ class ChatReading(Reading):
         """Return the newest messages behind the start, as far as the limit reaches, and the instructions."""
         limit, start = self.settings.max_history_messages, opening.start if opening else 0
         reader = RecordReader(self._one_record(header), self.key)
-        page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), messages=2**62, size=STREAM_PAGE.size)
+        page = Page(rows=min(2 * limit + 8, STREAM_PAGE.rows), size=STREAM_PAGE.size)
         backward = Backward(header)
-        while backward.next_seq > start and sum(not said.instructs for said in backward.said) < limit:
-            await reader.read_on(header, backward, page)
-            await pause()
+
+        def done() -> bool:
+            return backward.next_seq <= start or sum(not said.instructs for said in backward.said) >= limit
+
+        await reader.read_until(done, header, backward, page)
         found = {said.seq: said for said in backward.said if said.seq > start}
         for seq in opening.kept if opening else ():
             if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.errors import ProviderError
 from minutebook.model import codec
 from minutebook.model.emitting import emit
-from minutebook.policy.estimates import Billed, Estimates
+from minutebook.policy.estimates import Bills
 from minutebook.providers.chat import exact_counter, read_answer, weighed, without_reasoning
 from minutebook.providers.decision import Ask, Fields, joined
 from minutebook.providers.openai_chat import CHAT
@@ -20,8 +20,6 @@ from minutebook.providers.step import merged, opened
 from minutebook.providers.streams import Deltas, assembled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from minutebook.chat.options import Settings
     from minutebook.model.decisions import DecisionRequest
     from minutebook.providers.sdk_http import SdkPost
@@ -38,13 +36,7 @@ class Server:
         self.settings = settings
         self._post = post
         self._extra = settings.extra
-        self._counter: Callable[[str], int] | None = None
-        self._estimates: Estimates | None = None
-        self._tools = b""
-        self._first: Billed | None = None
-        """The first bill for these tools."""
-        self._bills: list[tuple[bytes, int]] = []
-        """Messages of requests and what these were billed at, until somebody wants an estimate: two at most."""
+        self._bills = Bills(weighed, lambda: exact_counter(settings.model))
 
     def ask(self, messages: bytes, request: DecisionRequest) -> Ask:
         """Return a request of the agent's with these messages."""
@@ -106,34 +98,12 @@ class Server:
 
     def bill(self, ask: Ask, billed: int | None) -> None:
         """Remember what a request was billed at, for the next estimate."""
-        if not billed:
-            return
-        fields = CHAT.fields(ask)
-        if fields.get("tools", b"") != self._tools:
-            self._tools, self._first, self._bills = fields.get("tools", b""), None, []
-        first = self._bills[:1] if self._tools and self._first is None else []
-        self._bills = [*first, (fields["messages"], billed)]
+        if billed:
+            fields = CHAT.fields(ask)
+            self._bills.add(fields["messages"], fields.get("tools", b""), billed)
 
     def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
         """
         Return how many tokens messages take, the newest ones left out: by a tokenizer, or by a rule that bills correct.
         """
-        estimates = self._learn()
-        found = weighed(messages)
-        return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
-
-    def _learn(self) -> Estimates:
-        """Return the estimates, once the newest bill is taken into account: a count that is exact has none to fear."""
-        if self._estimates is None:
-            self._counter = exact_counter(self.settings.model)
-            self._estimates = Estimates(count=self._counter) if self._counter else Estimates()
-        bills, self._bills = self._bills, []
-        for sent, tokens in bills if self._counter is None else ():
-            billed = Billed(expected=self._estimates.expected(weighed(sent)), tokens=tokens)
-            if not self._tools:
-                self._estimates = self._estimates.learned(billed)
-            elif self._first is None:
-                self._first = billed
-            else:
-                self._estimates = self._estimates.learned_beside_tools(self._first, billed)
-        return self._estimates
+        return self._bills.estimated(messages, leaving_out=leaving_out)

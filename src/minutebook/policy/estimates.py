@@ -21,7 +21,7 @@ import msgspec
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     Message = tuple[str, str, str]
     """Role, content and name of a message; the name is empty where there is none."""
@@ -81,3 +81,55 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
     def _believed(self, billed: int, expected: int) -> Estimates:
         ratio = billed / expected if expected else 0
         return msgspec.structs.replace(self, ratio=ratio) if MIN_RATIO <= ratio <= MAX_RATIO else self
+
+
+class Bills:
+    """
+    What a server billed for requests, and the estimates that come of it, learned once somebody wants one.
+
+    What it is given to weigh messages and to count texts is asked no sooner, and for two bills at most.
+    """
+
+    def __init__(
+        self, weigh: Callable[[bytes], Sequence[Message]], counter: Callable[[], Callable[[str], int] | None]
+    ) -> None:
+        """Nothing is billed yet. `counter` returns what counts texts exactly, if anything does."""
+        self._weigh = weigh
+        self._counter = counter
+        self._exact = False
+        self._estimates: Estimates | None = None
+        self._tools = b""
+        self._first: Billed | None = None
+        """The first bill for these tools."""
+        self._bills: list[tuple[bytes, int]] = []
+        """Messages of requests and what these were billed at."""
+
+    def add(self, messages: bytes, tools: bytes, tokens: int) -> None:
+        """Remember what a request was billed at; only bills for the same tools are compared."""
+        if tools != self._tools:
+            self._tools, self._first, self._bills = tools, None, []
+        first = self._bills[:1] if self._tools and self._first is None else []
+        self._bills = [*first, (messages, tokens)]
+
+    def estimated(self, messages: bytes, *, leaving_out: int = 0) -> int:
+        """Return how many tokens messages take, so many of the newest left out."""
+        estimates = self._learned()
+        found = self._weigh(messages)
+        return estimates.corrected(estimates.expected(found[: len(found) - leaving_out]))
+
+    def _learned(self) -> Estimates:
+        """Return the estimates, once the newest bill is taken into account: a count that is exact has none to fear."""
+        if self._estimates is None:
+            count = self._counter()
+            self._exact = count is not None
+            self._estimates = Estimates(count=count) if count else Estimates()
+        bills, self._bills = self._bills, []
+        for sent, tokens in () if self._exact else bills:
+            billed = Billed(expected=self._estimates.expected(self._weigh(sent)), tokens=tokens)
+            if not self._tools:
+                self._estimates = self._estimates.learned(billed)
+            elif self._first is None:
+                self._first = billed
+            else:
+                self._estimates = self._estimates.learned_beside_tools(self._first, billed)
+        return self._estimates

@@ -16,6 +16,7 @@ from minutebook.model import codec
 from minutebook.model.chat_messages import ROLES, ConversationMessage, role_of
 from minutebook.model.entries import INJECTION, Draft
 from minutebook.providers.decision import Diagnosis, token_count, violation
+from minutebook.providers.endpoints import OFFICIAL
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import opened
 from minutebook.providers.wire import _bodies, _slices
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 CHAT_IDENTITY: Final = "openai-chat/agent"
 """What a chat's conversation is opened with."""
-
-_OFFICIAL: Final = re.compile(r"(.+\.)?(api\.openai\.com|openai\.azure\.com)")
-"""OpenAI's own hosts."""
 
 _NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
 """What the API takes as the name of who speaks."""
@@ -216,9 +214,13 @@ def without_reasoning(messages: bytes, host: str | None) -> bytes:
         return messages
     fragments = _slices.items(messages)
     newest = max((place for place, each in enumerate(fragments) if _role(each) == "user"), default=0)
-    end = len(fragments) if _OFFICIAL.fullmatch(host or "") else newest
+    end = len(fragments) if _is_openai((host or "").rstrip(".")) else newest
     older = [_slices.without(each, lambda name, _: name in _REASONING, frozenset()) for each in fragments[:end]]
     return b"[%b]" % b",".join([*older, *fragments[end:]])
+
+
+def _is_openai(host: str) -> bool:
+    return host in OFFICIAL["openai"].hosts or host.endswith(".openai.azure.com")
 
 
 def _role(fragment: bytes) -> JSON:

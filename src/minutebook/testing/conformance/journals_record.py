@@ -166,6 +166,10 @@ async def replays_the_first_receipt(lab: Lab) -> None:
     expect(repeated.receipt == second.receipt and repeated.written == (), "a replayed commit answers another receipt")
     expect(not repeated.header.token, "a replayed commit kept the reservation that it was to give back")
     expect(len(await samples.entries(journal, KEY)) == 2, "a replay was written twice")
+    made, anew = (adding("three", say(text), given=b"the same") for text in ("c", "d"))
+    third = (await journal.reserve(KEY, "w", format=FORMAT, opening=made, release=True)).receipt
+    other = await journal.reserve(KEY, "x", format=FORMAT, opening=anew, release=True)
+    expect(other.receipt == third and other.written == (), "what was given is not what a replay is known by")
 
 
 async def takes_a_record_with_its_receipts(lab: Lab) -> None:
