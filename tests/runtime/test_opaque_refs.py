@@ -593,6 +593,21 @@ def test_d27_a_later_task_in_the_mode_shows_nothing_of_an_inline_one(api: str) -
     assert [marker.encode() in received.body for received in fake.requests] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(("api", "interface"), EVERY)
+def test_d27_what_stands_beside_a_finish_is_not_shown_to_the_next_task(api: str, interface: str) -> None:
+    """D27: thinking and text of a model that finishes may quote an argument; of a finish its output alone goes on."""
+    marker, store = secrets.token_hex(8), sync.MemoryStore(namespace="n")
+    finishing = msgspec.structs.replace(done(interface), thinking=f"I have saved {marker}.")
+    lines = [said(interface, marker, ("save", saving(marker))), finishing, done(interface)]
+    with ProviderFake(api, lines) as fake:
+        provider = provider_of(sync, api, interface, fake, sync.HistoryOptions(store=store))
+        runs = sync.Runtime(Desk().program(output=Result), provider, checkpoints=store, projection="opaque_refs")
+        for task in ("first", "second"):
+            assert runs.run(task, run_id="r", invocation_id="i").kind == "finished"
+    assert (len(fake.requests), fake.refused) == (3, ())
+    assert [marker.encode() in received.body for received in fake.requests] == [False, False, False]
+
+
 # --- stopped at every await ------------------------------------------------------------------------------------------
 
 
