@@ -40,6 +40,7 @@ from minutebook.runtime import Budgets, Program, capability, checkpoints, delega
 from minutebook.runtime.references import is_reference
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.sync import driving
 from minutebook.testing import Answer, Cut, FunctionCall, ProviderFake, ScriptedProvider, SuspendingJournal
 from minutebook.testing.drive import cancel_at, drive
 from minutebook.testing.fakes import Failure, Received
@@ -731,7 +732,7 @@ def test_b11_d27_a_blocking_provider_of_a_host_projects_too() -> None:
             if request.observations:
                 return finish()
             assert request.project is not None
-            return Decision(calls=drive(request.project((call("send", note="raw", to="x"),))))
+            return Decision(calls=driving.drive(request.project((call("send", note="raw", to="x"),))))
 
     with sync.MemoryStore(namespace="n") as store:
         opaque = sync.Runtime(desk.program(), Blocking(), checkpoints=store, projection="opaque_refs")
