@@ -5,11 +5,14 @@ A refund that a human approves: one process proposes it and ends, another one go
     python approval.py approve      in a new process: the refund is executed, once, and the agent finishes
     python approval.py deny         or: the agent reads that it was denied, and finishes
 
-Both keep the run and the conversation in `approval.sqlite`, in a private directory of your own. A function stands in
-for the model; with `OpenAIChatDecisionProvider(model=...)` instead, nothing else changes.
+Both keep the run and the conversation in `approval.sqlite`, in a private directory of your own. With a key in
+OPENAI_API_KEY the service answers; without one a strict fake of it does, on this machine. It needs
+`minutebook[openai]`.
 """
 
+import os
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from minutebook.sync import (
@@ -21,6 +24,8 @@ from minutebook.sync import (
     SQLiteStore,
     capability,
 )
+from minutebook.testing import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes import Received
 
 RUN: dict[str, Any] = {"run_id": "ticket-48213", "invocation_id": "refund"}
 
@@ -41,26 +46,26 @@ def refund(order: str, amount: int) -> str:
 PROGRAM = Program(name="clerk", instructions="You help customers with their orders.", capabilities=[look_up, refund])
 
 
-def model(messages: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
-    """Decide as a model would: look the order up, propose the refund, then tell how it went."""
-    told = str(messages[-1]["content"])
+def model(received: Received) -> Answer:
+    """Answer as a model would: look the order up, propose the refund, then tell how it went."""
+    told = str(received.json["messages"][-1]["content"])
     if "given back" in told:
-        return {"decision": {"action": "finish", "output": "Your 40 are on their way."}}
+        return Answer(text='{"output": "Your 40 are on their way."}')
     if "denied" in told:
-        return {"decision": {"action": "finish", "output": "A colleague will write to you."}}
+        return Answer(text='{"output": "A colleague will write to you."}')
     if '"price":40' in told:
-        return {"decision": {"action": "refund", "order": "ORD-42445", "amount": 40}}
-    return {"decision": {"action": "look_up", "order": "ORD-42445"}}
+        return Answer(calls=(FunctionCall("refund", {"order": "ORD-42445", "amount": 40}),))
+    return Answer(calls=(FunctionCall("look_up", {"order": "ORD-42445"}),))
 
 
 def main(step: str) -> None:
     """Take one of the three steps."""
-    with SQLiteStore("approval.sqlite", namespace="support") as store:
-        provider = OpenAIChatDecisionProvider(
-            model="stand-in",
-            decision_interface="structured",
-            generate=model,
-            history=HistoryOptions(store=store),
+    with ExitStack() as stack:
+        fake = None if os.environ.get("OPENAI_API_KEY") else stack.enter_context(ProviderFake("openai-chat", model))
+        where: dict[str, str] = {"base_url": fake.base_url, "api_key": "none is needed"} if fake else {}
+        store = stack.enter_context(SQLiteStore("approval.sqlite", namespace="support"))
+        provider = stack.enter_context(
+            OpenAIChatDecisionProvider(model="gpt-6", history=HistoryOptions(store=store), **where)
         )
         runtime = Runtime(PROGRAM, provider)
         if step == "propose":

@@ -5,12 +5,13 @@ An editor that gives three questions to three invocations of another agent at on
 
 Each branch has a conversation, an identity and a ledger of its own, and sees nothing of the editor's task or of the
 other branches. What it may do is a subset of what the editor may; what all of them use together is within the editor's
-budgets. A function stands in for the model, and answers only when all three branches have asked: they run side by side.
+budgets. A strict fake of the service stands in for it, and answers only when all three branches have asked: they run
+side by side. It needs `minutebook[openai]`.
 """
 
 import asyncio
 import json
-from typing import Any
+import threading
 
 from minutebook import (
     Budgets,
@@ -24,6 +25,8 @@ from minutebook import (
     capability,
     delegate,
 )
+from minutebook.testing import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes import Received
 
 SOURCES = MemoryResource(name="sources", scope="run")
 FACTS = {"tallest": "Everest", "longest": "the Nile", "deepest": "the Mariana Trench"}
@@ -64,37 +67,44 @@ editor = Program(
 )
 
 
+ALL_THERE = threading.Barrier(len(TASKS), timeout=30)
+
+
+def model(received: Received) -> Answer:
+    """Answer as a model would, whichever agent asks."""
+    instructions, task, *rest = received.json["messages"]
+    results = [message["content"] for message in rest if message["role"] == "tool"]
+    if "one question" in instructions["content"]:
+        topic = next(word for word in FACTS if word in task["content"])
+        if not results:
+            ALL_THERE.wait()
+            return Answer(calls=(FunctionCall("consult", {"topic": topic}),))
+        return finish(f"{topic}: {results[0]}")
+    if not results:
+        return Answer(calls=(FunctionCall("researcher", {"tasks": TASKS}),))
+    if len(results) == 1:
+        return Answer(calls=(FunctionCall("sources", {}),))
+    return finish(f"{', '.join(json.loads(results[0]))} ({results[1]} sources)")
+
+
+def finish(output: str) -> Answer:
+    """Return the answer that ends an agent's task."""
+    return Answer(text=json.dumps({"output": output}))
+
+
 async def main() -> None:
     """Run the editor, and show what it came to."""
-    all_there = asyncio.Barrier(len(TASKS))
-
-    async def model(messages: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
-        """Decide as a model would, for whichever agent asks."""
-        instructions, task, *rest = [str(message["content"]) for message in messages]
-        results = [json.loads(said.partition(": ")[2]) for said in rest[1::2]]  # "Result of consult: "Everest""
-        if "one question" in instructions:
-            topic = next(word for word in FACTS if word in task)
-            if not results:
-                await all_there.wait()
-                return {"decision": {"action": "consult", "topic": topic}}
-            return {"decision": {"action": "finish", "output": f"{topic}: {results[0]}"}}
-        if not results:
-            return {"decision": {"action": "researcher", "tasks": TASKS}}
-        if len(results) == 1:
-            return {"decision": {"action": "sources"}}
-        return {"decision": {"action": "finish", "output": f"{', '.join(results[0])} ({results[1]} sources)"}}
-
-    async with MemoryStore("press") as store:
-        provider = OpenAIChatDecisionProvider(
-            model="stand-in",
-            decision_interface="structured",
-            generate=model,
-            history=HistoryOptions(store=store),
-        )
-        outcome = await Runtime(editor, provider, checkpoints=store).run("Write about extremes.", run_id="issue-7")
-        print(outcome.output)
-        print(f"{outcome.decisions} decisions and {outcome.calls} calls, those of the branches among them")
-        print(f"{(await store.totals()).conversations} logs: 4 conversations, 4 checkpoints, 1 memory resource")
+    with ProviderFake("openai-chat", model) as fake:
+        async with (
+            MemoryStore("press") as store,
+            OpenAIChatDecisionProvider(
+                model="gpt-6", base_url=fake.base_url, api_key="none is needed", history=HistoryOptions(store=store)
+            ) as provider,
+        ):
+            outcome = await Runtime(editor, provider, checkpoints=store).run("Write about extremes.", run_id="issue-7")
+            print(outcome.output)
+            print(f"{outcome.decisions} decisions and {outcome.calls} calls, those of the branches among them")
+            print(f"{(await store.totals()).conversations} logs: 4 conversations, 4 checkpoints, 1 memory resource")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def ran(folder: Path, strace: str | None) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run a copy of it where `make` only notes its targets, and `strace` is absent or does what is given."""
+def ran(folder: Path, strace: str | None, timeout: str = "") -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a copy of it where `make` only notes its targets, and `strace` and `timeout` do what is given."""
     (folder / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("bash", "dirname", "true"):
+    for name in ("bash", "dirname", "true", *(() if timeout else ("timeout",))):
         (programs / name).symlink_to(str(shutil.which(name)))
     scripts = {"make": f"echo $@ >> {folder}/made"} | ({"strace": strace} if strace else {})
+    scripts |= {"timeout": timeout} if timeout else {}
     for name, script in scripts.items():
         (programs / name).write_text(f"#!{shutil.which('bash')}\n{script}\n")
         (programs / name).chmod(0o755)
@@ -45,3 +46,9 @@ def test_with_strace_everything_is_run(tmp_path: Path) -> None:
     """Control: where it traces, lint, the demo and the tests follow."""
     run, made = ran(tmp_path, "exit 0")
     assert (run.returncode, made) == (0, ["tools", "lint", "demo", "test"])
+
+
+def test_the_tests_have_25_minutes(tmp_path: Path) -> None:
+    """What runs out of them has failed, and whatever it left running is killed."""
+    run, made = ran(tmp_path, "exit 0", timeout=f"echo $@ >> {tmp_path}/made; exit 124")
+    assert (run.returncode, made) == (124, ["tools", "lint", "demo", "--kill-after=60", "25m", "make", "test"])

@@ -286,6 +286,32 @@ def test_d12_d17_a_step_that_makes_summaries_searches_at_most_four_times(
         assert most > search  # so the bound of one search does not hold for a step
 
 
+@both
+def test_d18_a_step_asks_for_a_summary_twice_and_is_then_refused(server: CountingServer, api: str) -> None:
+    """D18: where each summary weighs more than the room kept for it, there are two rounds and no third."""
+    asked: list[int] = []
+
+    def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        asked.append(len(turns))
+        return f"HEAVY {len(asked)}"
+
+    options = HistoryOptions(summarize=summarize, max_summary_bytes=200)
+    told = Invocation(server, provider_of(server, api, "native", history=options), api, "native")
+    server.count = lambda body: 0
+    for number in range(20):
+        told.turn(f"task {number}")
+        told.step(f"{number}", result=lambda path: path + "r" * 500)
+        told.step()
+    told.turn("the last task")
+    # Heavier with each round, so that the second summary is too heavy for its room as the first was.
+    server.count = lambda body: by_size(8_000 - 1_000 * len(asked) * ("HEAVY" in json.dumps(body)))(body)
+    before = len(server.generated)
+    with pytest.raises(ProviderContextWindowExceeded):
+        told.step()
+    assert len(asked) == 2
+    assert len(server.generated) == before
+
+
 def counts(events: list[Any]) -> list[ProviderContextCount]:
     return [event for event in events if isinstance(event, ProviderContextCount)]
 

@@ -1280,7 +1280,6 @@ def test_a_provider_closes_the_client_it_made_and_no_other(server: Server, api: 
         ((msgspec.structs.replace(LOOK, parameters={"type": "string"}),), "native"),
         ((msgspec.structs.replace(LOOK, parameters={"type": "object", "if": {}}),), "native"),
         ((msgspec.structs.replace(LOOK, name="finish"),), "structured"),
-        ((msgspec.structs.replace(LOOK, parameters={"type": "object", "properties": {"action": {}}}),), "structured"),
     ],
 )
 def test_capabilities_that_clash_are_refused_before_anything_is_sent(

@@ -12,6 +12,8 @@ import pytest
 from minutebook.errors import (
     DecisionHistoryConflict,
     DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
+    DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
     InvalidMessage,
     InvalidOption,
@@ -22,7 +24,7 @@ from minutebook.model.entries import Call, Draft, Kind, first_digest, recompute_
 from minutebook.model.keys import ConversationKey
 from minutebook.model.law import extend, interrupt
 from minutebook.model.record import Delta, new_header, replayed
-from minutebook.model.reservation import recover, take
+from minutebook.model.reservation import check_owner, recover, take
 
 KEY = ConversationKey("law", "record")
 
@@ -556,6 +558,28 @@ def test_o33_recovery_marks_the_attempt_once_and_fences_by_the_epoch(log):
     assert recovered.header.token == ""
     assert recovered.header.state.open == ()
     assert recovered.header.state.unanswered is not None
+
+
+@pytest.mark.parametrize(
+    ("token", "epoch"), [("t", 0), ("t", -1), ("t", 2), ("u", 1), ("", 1)], ids=lambda value: repr(value)
+)
+def test_i13_a_reservation_is_its_token_and_its_epoch(log, token, epoch):
+    """Either one that differs is another's."""
+    held = take(log.header, "t", "law", 9)
+    assert (check_owner(held, "t", 1), held.epoch) == (held, 1)
+    with pytest.raises(DecisionHistoryFenced):
+        check_owner(held, token, epoch)
+    with pytest.raises(DecisionHistoryFenced):
+        check_owner(None, "t", 1)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_i14_a_recovery_that_names_another_epoch_is_refused(log, epoch):
+    """The one that holds now is not the one that was meant; none named is whoever holds."""
+    held = take(log.header, "t", "law", 9)
+    with pytest.raises(DecisionHistoryNotReserved):
+        recover(held, epoch, 10)
+    assert recover(held, 1, 10).header.epoch == recover(held, None, 10).header.epoch == 2
 
 
 def test_o33_an_interrupt_before_anything_was_written_is_still_seen(log):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -232,6 +234,40 @@ def test_i24_windows_are_the_same_bytes_under_every_hash_seed():
         command = [sys.executable, "-c", CHILD, budget("12", "200")]
         digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(digests) == 1
+
+
+def pythons():
+    """
+    Return the interpreters to compare, by name: the test's own, those of MINUTEBOOK_PYTHONS (paths, between colons)
+    and every `python3.x` on the path. One is asked for its version, since a shim may stand for none.
+    """
+    named = [path for path in os.environ.get("MINUTEBOOK_PYTHONS", "").split(os.pathsep) if path]
+    on_path = [shutil.which(f"python3.{minor}") for minor in range(11, 16)]
+    found = {platform.python_version(): sys.executable}
+    for path in [*named, *filter(None, on_path)]:
+        asked = [path, "-c", "import platform, msgspec, hypothesis; print(platform.python_version())"]
+        version = subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip()
+        if version:
+            found.setdefault(version, path)
+        elif path in named:
+            raise AssertionError(f"{path} does not run, or lacks msgspec or hypothesis")
+    return found
+
+
+def test_i24_windows_are_the_same_bytes_on_every_python(figure):
+    """Each interpreter that is here, and has what the package needs, prints one digest over all windows and chains."""
+    found = pythons()
+    if len(found) == 1:
+        pytest.skip(f"Python {min(found)} is the only one here with msgspec; name others in MINUTEBOOK_PYTHONS")
+    digests = {}
+    for version, path in found.items():
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{os.getcwd()}/src", os.getcwd()])}
+        run = subprocess.run(
+            [path, "-c", CHILD, budget("12", "200")], env=environment, check=True, capture_output=True, text=True
+        )
+        digests[version] = run.stdout
+    assert len(set(digests.values())) == 1, digests
+    figure(f"the same windows on Python {', '.join(sorted(digests))}")
 
 
 # --- the start that stays (SPEC B3, case O-50) -----------------------------------------------------------------------

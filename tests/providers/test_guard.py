@@ -521,6 +521,10 @@ OUTSIDE: list[tuple[str, dict[str, Any], Refusal, str]] = [
     ("chat", {"tools": [{"type": "web_search"}]}, Refusal.SERVER_TOOL, "web_search"),
     ("chat", {"n": 2}, Refusal.SEVERAL_ANSWERS, "n"),
     ("chat", {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, Refusal.SERVER_STATE, "audio"),
+    *(
+        ("chat", heard({"type": kind}), Refusal.OUTSIDE_CONTENT, kind)
+        for kind in ("video_url", "input_file", "image_file", "container_upload")
+    ),
     ("chat", heard({"type": "file", "file": {"file_id": "f"}}), Refusal.OUTSIDE_CONTENT, "file_id"),
     ("chat", heard({"type": "image_url", "image_url": {"url": "https://x"}}), Refusal.OUTSIDE_CONTENT, "url"),
     ("chat", heard({"type": "image_url", "image_url": "https://x"}), Refusal.OUTSIDE_CONTENT, "image_url"),
@@ -534,6 +538,16 @@ OUTSIDE: list[tuple[str, dict[str, Any], Refusal, str]] = [
     *(
         ("anthropic", heard({"type": kind}), Refusal.OUTSIDE_CONTENT, kind)
         for kind in ("container_upload", "compaction", "server_tool_use", "web_search_tool_result", "mcp_tool_use")
+    ),
+    *(
+        ("anthropic", {"system": [{"type": "text", "text": "s"}, {"type": kind}]}, Refusal.OUTSIDE_CONTENT, kind)
+        for kind in ("container_upload", "compaction", "mcp_tool_use")
+    ),
+    (
+        "anthropic",
+        {"system": [{"type": "document", "source": {"type": "url", "url": "https://x"}}]},
+        Refusal.OUTSIDE_CONTENT,
+        "document.source.url",
     ),
     *(
         (

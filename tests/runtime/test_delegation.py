@@ -116,6 +116,35 @@ def test_d28_an_agent_never_has_more_authority_than_its_caller() -> None:
     assert (FOUND, above.requests[-1].observations[0].value) == ([], "tried")
 
 
+def test_d28_an_agent_under_way_loses_what_its_caller_lost() -> None:
+    """D28: resumed with less, every level below has no more than what was left above it, whatever its call hands on."""
+
+    @capability(authority="write")
+    def write() -> None:
+        FOUND.append("write")
+
+    lowest = scholar(write, name="lowest", authority={"write"})
+    middle = scholar(delegate(lowest), name="middle", authority={"write"})
+    store = MemoryStore()
+
+    def made(top: Program[Any], *scripts: Any) -> Any:
+        names = ("middle", "lowest")
+        providers = {name: ScriptedProvider(script) for name, script in zip(names, scripts[1:], strict=True)}
+        return kept(top, store, *scripts[0], providers=providers)[0], providers["lowest"]
+
+    down = AgentDecisionProviderUnavailable("down")
+    whole = program(delegate(middle), authority={"write"})
+    first, _ = made(whole, [calls(call("middle", task="t"))], [calls(call("lowest", task="u"))], [down])
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(first.run("go", **IDS))
+    narrowed = program(delegate(middle, grants=set()))
+    then, below = made(narrowed, [finish()], [finish("m")], [calls(call("write")), finish("tried")])
+    assert drive(then.resume("r", "i")).kind == "finished"
+    assert [spec.name for spec in below.requests[0].capabilities] == []
+    assert [seen.value for seen in below.requests[1].observations] == [{"refused": "not_authorized"}]
+    assert FOUND == []
+
+
 def test_d28_agents_stand_as_deep_as_the_budget_lets_them() -> None:
     """D28: the depth that is left is the least of all budgets above; where there is none the agent is not offered."""
     names = ["c", "b", "a"]

@@ -40,6 +40,7 @@ from minutebook.runtime import Budgets, Program, capability, checkpoints, delega
 from minutebook.runtime.references import is_reference
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.sync import driving
 from minutebook.testing import Answer, Cut, FunctionCall, ProviderFake, ScriptedProvider, SuspendingJournal
 from minutebook.testing.drive import cancel_at, drive
 from minutebook.testing.fakes import Failure, Received
@@ -593,6 +594,21 @@ def test_d27_a_later_task_in_the_mode_shows_nothing_of_an_inline_one(api: str) -
     assert [marker.encode() in received.body for received in fake.requests] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(("api", "interface"), EVERY)
+def test_d27_what_stands_beside_a_finish_is_not_shown_to_the_next_task(api: str, interface: str) -> None:
+    """D27: thinking and text of a model that finishes may quote an argument; of a finish its output alone goes on."""
+    marker, store = secrets.token_hex(8), sync.MemoryStore(namespace="n")
+    finishing = msgspec.structs.replace(done(interface), thinking=f"I have saved {marker}.")
+    lines = [said(interface, marker, ("save", saving(marker))), finishing, done(interface)]
+    with ProviderFake(api, lines) as fake:
+        provider = provider_of(sync, api, interface, fake, sync.HistoryOptions(store=store))
+        runs = sync.Runtime(Desk().program(output=Result), provider, checkpoints=store, projection="opaque_refs")
+        for task in ("first", "second"):
+            assert runs.run(task, run_id="r", invocation_id="i").kind == "finished"
+    assert (len(fake.requests), fake.refused) == (3, ())
+    assert [marker.encode() in received.body for received in fake.requests] == [False, False, False]
+
+
 # --- stopped at every await ------------------------------------------------------------------------------------------
 
 
@@ -716,7 +732,7 @@ def test_b11_d27_a_blocking_provider_of_a_host_projects_too() -> None:
             if request.observations:
                 return finish()
             assert request.project is not None
-            return Decision(calls=drive(request.project((call("send", note="raw", to="x"),))))
+            return Decision(calls=driving.drive(request.project((call("send", note="raw", to="x"),))))
 
     with sync.MemoryStore(namespace="n") as store:
         opaque = sync.Runtime(desk.program(), Blocking(), checkpoints=store, projection="opaque_refs")

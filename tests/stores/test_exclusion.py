@@ -333,6 +333,21 @@ def test_i13_turn_of_a_stopped_worker_is_fenced(kind: str, at: str, tmp_path: Pa
     drive(new.store.verify(new.key))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_i13_both_token_and_epoch_must_be_those_of_the_reservation(kind: str, tmp_path: Path) -> None:
+    """I-13: after a power cut an epoch may come again, and a token of its own process may be an older hold's."""
+    journal, key = open_journal(kind, tmp_path), ConversationKey("lab", "owned")
+    old = drive(journal.reserve(key, "old", format=FORMAT, opening=adding("one", say("a")))).header.epoch
+    drive(journal.recover(key, old))
+    new = drive(journal.reserve(key, "new", format=FORMAT)).header.epoch
+    before = drive(dump(journal, key))
+    for token, epoch in (("new", old), ("new", new + 1), ("new", new - 1), ("old", new), ("old", old), ("", new)):
+        with pytest.raises(DecisionHistoryFenced):
+            drive(journal.commit(key, token, epoch, adding("late", say("b"))))
+    assert drive(dump(journal, key)) == before
+    drive(journal.commit(key, "new", new, adding("two", say("b")), release=True))
+
+
 # --- recovery --------------------------------------------------------------------------------------------------------
 
 
@@ -352,6 +367,19 @@ def recovered_at_once(journal: Any, number: int) -> int:
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     assert all(type(error) is DecisionHistoryNotReserved for error in errors), errors
     return len(answers) - len(errors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_i14_a_recovery_of_another_epoch_ends_nobodys_hold(kind: str, tmp_path: Path) -> None:
+    """I-14: an operator who means the worker of an earlier epoch does not stop the one that holds it now."""
+    journal, key = open_journal(kind, tmp_path), ConversationKey("lab", "held")
+    old = drive(journal.reserve(key, "old", format=FORMAT, opening=adding("one", say("a")))).header.epoch
+    drive(journal.recover(key, old))
+    new = drive(journal.reserve(key, "new", format=FORMAT)).header.epoch
+    for epoch in (old, new - 1, new + 1):
+        with pytest.raises(DecisionHistoryNotReserved):
+            drive(journal.recover(key, epoch))
+    drive(journal.commit(key, "new", new, adding("two", say("b")), release=True))
 
 
 def test_i14_control_a_recovery_that_always_succeeds_is_found(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 The structured interface: every decision is one typed JSON object, for models and servers without tool calling.
 
 The object is `{"decision": {"action": NAME, …}}` with the parameters of the action beside its name; `finish` is the
-action that ends the invocation. The alternatives stand one level down because OpenAI refuses a schema whose root is an
-`anyOf`. A structured call has no id and no message type of its own: its result is a user's message, and only the
-record knows that the two are one exchange. `StructuredWire` is how it knows.
+action that ends the invocation. Where a parameter is called `action` or `arguments` itself, they stand one level down:
+`{"decision": {"action": NAME, "arguments": {…}}}`; so a program needs no other names than under the native interface,
+and no decision can be read in two ways. The alternatives stand one level down because OpenAI refuses a
+schema whose root is an `anyOf`. A structured call has no id and no message type of its own: its result is a user's
+message, and only the record knows that the two are one exchange. `StructuredWire` is how it knows.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from minutebook.providers.decision import Diagnosis, in_object, is_object, viola
 from minutebook.providers.native import finished, output_text, parsed, proposed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from minutebook.ports import Wire
     from minutebook.providers.decision import Api
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 FINISH: Final = "finish"
 _ROOT: Final = "decision"
 _ACTION: Final = "action"
+_ARGUMENTS: Final = "arguments"
 _WORDS: Final = {False: "Result", True: "Error"}
 _LOCAL_REFERENCE: Final = "#/$defs/"
 
@@ -72,8 +75,8 @@ class StructuredWire:
             value = codec.decode(text.encode()) if text else None
         except (InvalidValue, UnicodeEncodeError):
             return ()
-        name, arguments = _action(value)
-        return ((Call("", name), arguments),) if name not in ("", FINISH) else ()
+        name, fields = _action(value)
+        return ((Call("", name), _unwrapped(fields)),) if name not in ("", FINISH) else ()
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
         """Return the draft that answers `call`: a user's message with the value as JSON."""
@@ -107,8 +110,10 @@ class Structured:
         """Return the instructions and the catalogue of actions: a server that binds the answer may not show them."""
         lines = [request.instructions] if request.instructions else []
         lines.append(f'Answer with one JSON object: {{"{_ROOT}": {{"{_ACTION}": NAME, …}}}}. The actions:')
-        lines += [_line(spec.name, _parameters(spec.parameters), spec.description) for spec in request.capabilities]
-        lines.append(_line(FINISH, _parameters(_finish_schema(request.output)), "end with the output"))
+        lines += [
+            _line(spec.name, _shown_parameters(spec.parameters), spec.description) for spec in request.capabilities
+        ]
+        lines.append(_line(FINISH, ", ".join(_parameters(_finish_schema(request.output))), "end with the output"))
         return "\n".join(lines)
 
     def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:  # noqa: ARG002 - the interface's shape
@@ -120,16 +125,13 @@ class Structured:
         Return the schema of a decision: exactly the capabilities of the request, and the finish.
 
         Raises:
-            InvalidOption: a capability called `finish`, or a parameter called `action`.
+            InvalidOption: a capability called `finish`.
         """
-        for spec in request.capabilities:
-            if spec.name == FINISH or _ACTION in _parameters(spec.parameters):
-                raise InvalidOption(
-                    f"the structured interface has its own action {FINISH!r} and its own field {_ACTION!r}; rename "
-                    "the capability or the parameter",
-                    option="capabilities",
-                )
-        named = [(spec.name, spec.parameters) for spec in request.capabilities]
+        if any(spec.name == FINISH for spec in request.capabilities):
+            raise InvalidOption(
+                f"the structured interface has its own action {FINISH!r}; rename the capability", option="capabilities"
+            )
+        named = [(spec.name, _stated_schema(spec.parameters)) for spec in request.capabilities]
         named.append((FINISH, _finish_schema(request.output)))
         definitions: dict[str, JSON] = {}
         alternatives: list[JSON] = [_alternative(name, schema, definitions) for name, schema in named]
@@ -149,7 +151,7 @@ class Structured:
         if not name:
             raise violation(Diagnosis.DECISION_MISMATCH)
         if name != FINISH:
-            return Decision(calls=(proposed(request, name, fields),))
+            return Decision(calls=(proposed(request, name, _arguments(request, name, fields)),))
         if _is_flat(request.output):
             return finished(request, fields)
         if fields.keys() != {"output"}:
@@ -161,7 +163,9 @@ class Structured:
         if not decision.calls:
             return self.wire.response(self._api.said(output_text(self._api, draft.payload[draft.start : draft.stop])))
         (call,) = decision.calls
-        text = codec.encode({_ROOT: {_ACTION: call.capability, **call.arguments}}).decode()
+        _, fields = _action(parsed(self._api.text(draft.payload[draft.start : draft.stop])))
+        stated = call.arguments if _unwrapped(fields) is fields else {_ARGUMENTS: call.arguments}
+        text = codec.encode({_ROOT: {_ACTION: call.capability, **stated}}).decode()
         return self.wire.response(self._api.said(text))
 
 
@@ -186,6 +190,35 @@ def _action(value: JSON) -> tuple[str, dict[str, JSON]]:
     return name, {key: item for key, item in decision.items() if key != _ACTION}
 
 
+def _nests(parameters: Mapping[str, JSON]) -> bool:
+    """Return whether a capability's arguments stand one level down, since a name of theirs has a meaning here."""
+    return not {_ACTION, _ARGUMENTS}.isdisjoint(_parameters(parameters))
+
+
+def _stated_schema(parameters: dict[str, JSON]) -> dict[str, JSON]:
+    return in_object(_ARGUMENTS, parameters) if _nests(parameters) else parameters
+
+
+def _shown_parameters(parameters: Mapping[str, JSON]) -> str:
+    names = ", ".join(_parameters(parameters))
+    return f"{_ARGUMENTS}: {{{names}}}" if _nests(parameters) else names
+
+
+def _unwrapped(fields: dict[str, JSON]) -> dict[str, JSON]:
+    """Return what stands beside an action's name as its arguments, by its form: one that could be both is nested."""
+    inner = fields.get(_ARGUMENTS)
+    return inner if len(fields) == 1 and isinstance(inner, dict) else fields
+
+
+def _arguments(request: DecisionRequest, name: str, fields: dict[str, JSON]) -> dict[str, JSON]:
+    """Return the arguments of a decision, in the form that its capability has; of one withheld, in whichever it has."""
+    spec = next((spec for spec in request.capabilities if spec.name == name), None)
+    inner = _unwrapped(fields)
+    if spec is not None and _nests(spec.parameters) is (inner is fields):
+        raise violation(Diagnosis.ARGUMENTS_MISMATCH)
+    return inner
+
+
 def _is_flat(output: Mapping[str, JSON]) -> bool:
     """Return whether the output's properties can stand beside the action."""
     return is_object(output) and _ACTION not in _parameters(output)
@@ -200,8 +233,8 @@ def _parameters(schema: Mapping[str, JSON]) -> dict[str, JSON]:
     return properties if isinstance(properties, dict) else {}
 
 
-def _line(name: str, parameters: Sequence[str] | dict[str, JSON], description: str) -> str:
-    return f"- {name}({', '.join(parameters)}): {description}"
+def _line(name: str, parameters: str, description: str) -> str:
+    return f"- {name}({parameters}): {description}"
 
 
 def _alternative(name: str, schema: dict[str, JSON], definitions: dict[str, JSON]) -> dict[str, JSON]:
