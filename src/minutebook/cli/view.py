@@ -15,6 +15,7 @@ import msgspec
 from minutebook.model.codec import reread
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.receipts import decode_sent
+from minutebook.model.shown import type_alone
 from minutebook.model.summaries import read_summary
 from minutebook.policy.standing import marks_over
 from minutebook.ports import ONE_ENTRY, STREAM_PAGE, Page
@@ -43,6 +44,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     abandoned_by: int | None
     """The `seq` of the mark that took it out; `None` if it stands."""
+
+    __repr__ = type_alone
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +119,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     log: list[Logged]
     retained: list[Retained]
     sent: list[Request]
+
+    __repr__ = type_alone
 
 
 async def look(
