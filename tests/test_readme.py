@@ -120,6 +120,17 @@ def test_b02_whoever_lists_the_stores_lists_all_of_them(path: Path) -> None:
     assert not [scheme for scheme in (*SCHEMES, "postgres") if re.search(rf"\b{re.escape(scheme)}\b", denied)], denied
 
 
+NEEDED = re.compile(r"^\s*(?:import|from) (openai|anthropic|psycopg|redis)\b", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", TYPED, ids=relative)
+def test_a_section_names_the_extra_that_its_code_needs(path: Path) -> None:
+    """Whoever copies a block learns what to install right there, not from the error."""
+    for section in re.split(r"^(?=## )", path.read_text(), flags=re.MULTILINE):
+        needed = {name for block in BLOCK.findall(section) for name in NEEDED.findall(block)}
+        assert [name for name in needed if f"[{name}]" not in section] == [], section.partition("\n")[0]
+
+
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 PEER = re.compile(r"^```python with=([\w-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAIR = re.compile(

@@ -425,6 +425,7 @@ def test_d18_a_poisoned_summary_is_shown_and_dropped(database: Path) -> None:
     assert asked(database, "drop-summary", "absent").returncode != 0
     outcomes = [documents(asked(database, "drop-summary", "c", "--json").stdout)[0]["dropped"] for _ in range(2)]
     assert outcomes == [True, False]
+    assert "mark: no summary stands from here on" in asked(database, "show", "c", "--messages").stdout
     with SQLiteStore(database, namespace=NAMESPACE) as store:
         assert b"poison" not in Conversation(store, "c", format="openai-chat", limits=limits).window().json
     assert asked(database, "verify", "c").returncode == 0

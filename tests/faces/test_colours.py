@@ -341,3 +341,16 @@ def test_b11_d24_a_hosts_store_that_finds_no_event_loop_is_named() -> None:
         minutebook.sync.Conversation(store, "x", format="openai-chat").append([{"role": "user", "content": "q"}])
     with pytest.raises(BlockingMismatch):
         minutebook.Engine(history=minutebook.sync.HistoryConfig(store=store), respond=lambda _: "never asked")
+
+
+class HostsOwn(minutebook.MemoryStore):
+    """A host's own kind of our store."""
+
+
+@pytest.mark.parametrize("store", [minutebook.MemoryStore(), HostsOwn()])
+def test_d21_a_store_of_the_other_colour_is_named_as_its_host_imports_it(store: Any) -> None:
+    """D21: ours by the name of the package, a class of the host's by its own module."""
+    with pytest.raises(BlockingMismatch) as refused:
+        minutebook.sync.Conversation(store, "c", format="openai-chat")
+    name = "minutebook.MemoryStore" if type(store) is minutebook.MemoryStore else f"{__name__}.HostsOwn"
+    assert str(refused.value) == f"minutebook.sync takes a store of minutebook.sync, not {name}"

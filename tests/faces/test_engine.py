@@ -1638,3 +1638,8 @@ def test_e8_a_session_is_exported_and_imported_as_other_conversations_are(tmp_pa
 
 async def _all_entries(store: Any, key: Any) -> list[Any]:
     return [entry async for entry in store.entries(key)]
+
+
+def test_i37_an_entry_shows_its_kind_and_no_more() -> None:
+    """I-37: of a list of entries one sees what they are, and none of what was said."""
+    assert [repr(turn("canary")), repr(injection("canary"))] == ["HistoryEntry(turn)", "HistoryEntry(injection)"]

@@ -15,9 +15,10 @@ import msgspec
 from minutebook.model.codec import reread
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.receipts import decode_sent
+from minutebook.model.shown import type_alone
 from minutebook.model.summaries import read_summary
 from minutebook.policy.standing import marks_over
-from minutebook.ports import ONE_ENTRY, STREAM_PAGE, Page
+from minutebook.ports import STREAM_PAGE, Page
 from minutebook.record_reader import RecordReader
 from minutebook.stores.streams import OneRecord, standing
 
@@ -43,6 +44,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     abandoned_by: int | None
     """The `seq` of the mark that took it out; `None` if it stands."""
+
+    __repr__ = type_alone
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +120,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     retained: list[Retained]
     sent: list[Request]
 
+    __repr__ = type_alone
+
 
 async def look(
     store: JournalStore,
@@ -182,12 +187,16 @@ class _Newest:
 
 async def _newest_entries(store: JournalStore, id: str, header: Header, last: int) -> list[Entry]:  # noqa: A002
     """Return the entries of the newest `last` exchanges, newest first, proved as they are read."""
-    reader = RecordReader(cast("Journal", OneRecord(store.journal, header)), store.key(id))
+    reader = _reader(store, id, header)
     newest = _Newest(header, last)
     page = Page(rows=min(STREAM_PAGE.rows, 4 * last), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
     while not newest.whole:
         await reader.read_on(header, newest, page)
     return newest.entries
+
+
+def _reader(store: JournalStore, id: str, header: Header) -> RecordReader:  # noqa: A002
+    return RecordReader(cast("Journal", OneRecord(store.journal, header)), store.key(id))
 
 
 class _Exchange(msgspec.Struct, kw_only=True):
@@ -283,8 +292,7 @@ async def entry_lines(store: JournalStore, id: str, header: Header, found: Look)
     lines: list[str] = []
     seq = header.state.summary
     if seq and seq < found.entries[0].seq:
-        (summary,) = await store.journal.oldest(store.key(id), seq - 1, ONE_ENTRY)
-        lines += _lines(summary, None)
+        lines += _lines(await _reader(store, id, header).entry(seq), None)
     for entry, row in zip(found.entries, found.log, strict=True):
         lines += _lines(entry, row.abandoned_by)
     return lines
@@ -298,7 +306,8 @@ def _lines(entry: Entry, abandoned_by: int | None) -> list[str]:
 def _told(entry: Entry) -> list[str]:
     """Return an entry's messages, each with its role; what has none as it was recorded, with the entry's kind."""
     if entry.kind is Kind.SUMMARY:
-        return [f"summary: {read_summary(entry).text}"]
+        text = read_summary(entry).text
+        return [f"summary: {text}" if text else "mark: no summary stands from here on"]
     if entry.kind is Kind.ABANDONED:
         taken = f"entries {entry.exchange} to {entry.call}" if entry.exchange <= entry.call else "an attempt"
         return [f"mark: {taken} abandoned, {entry.payload.decode()}"]

@@ -87,7 +87,8 @@ class HistoryEntry(msgspec.Struct, Generic[Meta], frozen=True, kw_only=True):
     details: JSON = None
     meta: Meta | None = None
 
-    __repr__ = type_alone
+    def __repr__(self) -> str:
+        return f"HistoryEntry({self.kind})"  # all else is content
 
     def __post_init__(self) -> None:
         turn = self.kind == "turn"

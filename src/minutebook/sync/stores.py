@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from minutebook.errors import BlockingMismatch, InvalidOption
 from minutebook.model.colours import Closing
 from minutebook.stores import journal as asynchronous
+from minutebook.stores import opening
 from minutebook.stores.clock import system_clock
 from minutebook.stores.opening import (
     DECISION_BYTES,
@@ -254,7 +255,10 @@ def core_of(store: JournalStore) -> asynchronous.JournalStore:
     """
     if isinstance(store, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         return store._core  # pyright: ignore[reportPrivateUsage]
-    told = f"a store of minutebook.sync, not {type(store).__module__}.{type(store).__name__}"
+    module = type(store).__module__
+    # Hosts know our stores by the package's name, not by the module that they happen to stand in.
+    public = "minutebook" if module == opening.__name__ else module
+    told = f"a store of minutebook.sync, not {public}.{type(store).__name__}"
     if isinstance(store, asynchronous.JournalStore):
         raise BlockingMismatch(f"minutebook.sync takes {told}")
     raise InvalidOption(f"store is {told}", option="store")
