@@ -36,7 +36,7 @@ from minutebook.errors import (
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.growth import Growth
-from minutebook.model.record import State
+from minutebook.model.record import Cut, State
 from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out, taken_back
 from minutebook.providers.derivation import derived_entries
 from minutebook.providers.native import Native
@@ -579,15 +579,15 @@ def drafted(kind: Kind, call: int, calls: int, *, wire: Wire = wire_format("open
     return wire.input("x") if kind is Kind.INPUT else wire.result(call, Call(f"c{call}", "look_up"), "done")
 
 
-def forged(*drafts: tuple[Any, ...], honest: bool = True, format: str = "openai-chat") -> bytes:  # noqa: A002
+def forged(*drafts: tuple[Any, ...], honest: bool = True, format: str = "openai-chat", cut: int = 0) -> bytes:  # noqa: A002
     """A file whose chain and checks are right for entries that no record would hold; `honest` about its marks."""
     from minutebook.model.entries import Entry, first_digest, recompute_digest
     from minutebook.model.keys import ConversationKey
     from minutebook.model.transfer import sealed_entry
 
     key = ConversationKey("n", "first")
-    digest, entries = first_digest(key), []
-    for seq, (kind, turn, exchange, call, calls) in enumerate(drafts, 1):
+    digest, entries = bytes(32) if cut else first_digest(key), []
+    for seq, (kind, turn, exchange, call, calls) in enumerate(drafts, cut + 1):
         draft = calls if isinstance(calls, Draft) else drafted(kind, call, calls)
         entry = Entry(
             seq=seq, kind=kind, turn=turn, exchange=exchange, call=call, messages=draft.messages, size=draft.size,
@@ -597,8 +597,11 @@ def forged(*drafts: tuple[Any, ...], honest: bool = True, format: str = "openai-
         entries.append(msgspec.structs.replace(entry, digest=digest))
     size = sum(len(entry.payload) for entry in entries if entry.kind is not Kind.ABANDONED)
     head = Head(minutebook=1, format=format, namespace="n", id="first", created=1, entries=len(entries), bytes=size)
+    begins = Cut(cut, bytes(32), 0, 0) if cut else None
+    if begins:
+        head = msgspec.structs.replace(head, cut=cut, cut_digest=begins.digest.hex())
     checks = Checks()
-    out = left_out((entry for entry in entries if honest and entry.kind is MARK), State())
+    out = left_out((entry for entry in entries if honest and entry.kind is MARK), State(cut=begins))
     lines = [checks.sealed(head), *(sealed_entry(checks, entry, stands=entry.seq not in out) for entry in entries)]
     end = End(end=len(entries), digest=digest.hex(), window_from=0, window_limits=(0, 0))
     return b"".join([*lines, checks.sealed(end)])
@@ -662,6 +665,30 @@ def test_forged_control_a_lawful_one_is_taken(folder: Path) -> None:
     path = folder / "lawful.jsonl"
     path.write_bytes(forged((INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 1), (RESULT, 1, 2, 0, 0)))
     assert take(store, store.key("x"), path).entries == 3
+
+
+def test_bad_input_37_s3_a_small_file_with_a_far_cut_takes_no_memory(folder: Path) -> None:
+    """A mark may begin among what had left: of that nothing is told, were it 2 to the power of 50 entries."""
+    cut = 2**50
+    path = folder / "far.jsonl"
+    path.write_bytes(forged((INPUT, cut + 1, 0, 0, 0), (MARK, 0, 1, cut + 1, 0), cut=cut))
+    store = MemoryStore("n")
+    assert take(store, store.key("x"), path).entries == 2
+    assert left_out(store.entries(store.key("x")), State(cut=Cut(cut, bytes(32), 0, 0))) == {cut + 1}
+
+
+@pytest.mark.parametrize(
+    ("cut", "turns", "exchanges"), [(5, 3, 3), (5, 6, 0), (5, -1, 1), (2**62, 0, 0), (0, 1, 0)], ids=str
+)
+def test_o48_a_cut_that_its_counters_do_not_explain_is_refused(
+    folder: Path, cut: int, turns: int, exchanges: int
+) -> None:
+    """Each turn and each exchange that left was an entry, and numbers stay within what a record counts to."""
+    head, rows, end = decoded(folder)
+    changed = msgspec.structs.replace(
+        head, cut=cut, cut_digest="00" * 32 if cut else "", cut_turns=turns, cut_exchanges=exchanges
+    )
+    assert refuse(folder, sealed(changed, *rows, end)).problem == "foreign"
 
 
 # --- entries that are not of their payloads --------------------------------------------------------------------------

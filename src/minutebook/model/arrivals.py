@@ -275,11 +275,16 @@ class Reading:
 
 
 def _is_anchor(head: Head) -> bool:
-    """Return whether the first line names a place that a record can begin at."""
+    """
+    Return whether the first line names a place that a record can begin at.
+
+    Every turn and every exchange that left did so with an entry of its own.
+    """
     counts = (head.cut, head.cut_turns, head.cut_exchanges)
     if not head.cut:
         return (head.cut_digest, *counts) == ("", 0, 0, 0)
-    return 0 <= min(counts) <= max(counts) <= _LARGEST and bool(_DIGEST.fullmatch(head.cut_digest))
+    explained = min(counts) >= 0 and head.cut_turns + head.cut_exchanges <= head.cut <= _LARGEST - head.entries
+    return explained and bool(_DIGEST.fullmatch(head.cut_digest))
 
 
 def _moved(draft: Draft, cut: int) -> Draft:
