@@ -170,6 +170,12 @@ def kind_of(value: JSON) -> str:
     return _text(value.get("type")) if isinstance(value, dict) else ""
 
 
+def refuse_beside(value: dict[str, JSON], allowed: frozenset[str], path: str) -> None:
+    """Refuse a member beside those that a result has: what stands there would be said, and not by a tool."""
+    if not value.keys() <= allowed:
+        raise InvalidMessage("a result has nothing beside it; this holds a member that no result has", path=path)
+
+
 def are_parts(output: JSON, types: frozenset[str]) -> bool:
     """Return whether `output` is a list of content parts of the given types, which goes to the provider as it is."""
     return isinstance(output, list) and len(output) > 0 and all(kind_of(part) in types for part in output)
