@@ -33,6 +33,7 @@ from minutebook.errors import (
     InvalidOption,
     StoreClosed,
 )
+from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.growth import Growth
@@ -675,6 +676,15 @@ def test_bad_input_37_s3_a_small_file_with_a_far_cut_takes_no_memory(folder: Pat
     store = MemoryStore("n")
     assert take(store, store.key("x"), path).entries == 2
     assert left_out(store.entries(store.key("x")), State(cut=Cut(cut, bytes(32), 0, 0))) == {cut + 1}
+
+
+def test_bad_input_58_an_entry_of_a_time_that_no_calendar_has_is_refused(folder: Path) -> None:
+    """What is imported can be shown, as what is recorded can."""
+    head, rows, end = decoded(folder)
+    for wall in (MAX_WALL_MS, 2**62, -1):
+        assert refuse(folder, sealed(head, msgspec.structs.replace(rows[0], wall=wall), *rows[1:], end)).problem == (
+            "foreign"
+        )
 
 
 @pytest.mark.parametrize(

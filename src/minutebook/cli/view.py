@@ -9,6 +9,7 @@ import msgspec
 
 from minutebook.cli.terminal import shown
 from minutebook.conversation import Conversation
+from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.model.summaries import read_summary
@@ -79,7 +80,9 @@ def _or_blank(number: int | None) -> int | str:
 
 
 def moment(unix_ms: int) -> str:
-    """Return a time as a person reads it, in UTC."""
+    """Return a time as a person reads it, in UTC; one that no calendar has, of a damaged record, as its number."""
+    if not 0 <= unix_ms < MAX_WALL_MS:
+        return f"{unix_ms} ms"
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

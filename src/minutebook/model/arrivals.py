@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from minutebook.errors import ImportRefused, InvalidId, InvalidMessage, InvalidOption, PairingViolation
+from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Draft, Entry, Kind, first_digest, recompute_digest
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
@@ -160,7 +161,8 @@ class Reading:
     def _entry(self, row: Row) -> Entry:
         payload = self._payload(row)
         places = (row.turn, row.exchange, row.call, row.messages, row.size, row.wall)
-        if row.kind not in _KINDS or min(places) < 0 or max(places) > _LARGEST or len(row.calls) > len(payload):
+        out = min(places) < 0 or max(places) > _LARGEST or row.wall >= MAX_WALL_MS
+        if row.kind not in _KINDS or out or len(row.calls) > len(payload):
             raise self.refusal("foreign", "a field is out of its range")
         if not 0 <= row.start <= row.stop <= len(payload):
             raise self.refusal("foreign", "its fragment is out of its payload")
