@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import random
@@ -909,6 +910,59 @@ def test_delete_says_when_a_reader_kept_a_copy_and_tries_again(path: Path) -> No
         done(append(journal, ConversationKey("tenant", "other"), str(number)))
     assert copies(path) == 0
     done(journal.close())
+
+
+def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process checkpoints: the deletion waits in its thread, and reads of anything go on."""
+    monkeypatch.setattr(writer_module, "_ERASE_SECONDS", 60.0)
+    waiting = threading.Event()
+    real = writer_module.checkpoint_lock
+
+    def told(descriptor: int, seconds: float) -> Any:
+        if seconds == 60.0:
+            waiting.set()
+        return real(descriptor, seconds)
+
+    async def story() -> None:
+        journal = SQLiteJournal(path)
+        await append(journal, KEY, "a")
+        await append(journal, ConversationKey("tenant", "other"), "b")
+        other = os.open(path.with_name("history.db-lock"), os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(writer_module, "checkpoint_lock", told)
+        deletion = asyncio.create_task(journal.delete(KEY))
+        await asyncio.to_thread(waiting.wait)
+        assert not writer_of(journal)._read_lock.locked()
+        assert await journal.header(ConversationKey("tenant", "other")) is not None
+        assert not deletion.done()
+        os.close(other)
+        assert await deletion is True
+        await journal.close()
+
+    asyncio.run(story())
+
+
+def test_o38_closing_holds_no_loop_while_a_write_waits_for_another_process(path: Path) -> None:
+    """What the last commit waits for comes from the same loop, so a loop that was held would never see its end."""
+
+    async def story() -> None:
+        journal = SQLiteJournal(path)
+        await append(journal, KEY, "a")
+        foreign = sqlite3.connect(path, isolation_level=None)
+        foreign.execute("BEGIN IMMEDIATE")
+        written = asyncio.create_task(append(journal, ConversationKey("tenant", "other"), "b"))
+        while not writer_of(journal)._lock.locked():
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(journal.close())
+        await asyncio.sleep(0)
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        assert (await written).header.entries == 4
+        await closing
+
+    asyncio.run(story())
 
 
 # --- files and faults ------------------------------------------------------------------------------------------------

@@ -354,12 +354,19 @@ class Writer:
                 job.result = erased
 
     def _truncate(self, seconds: float) -> bool:
-        """Copy the log into the database and cut it to nothing; False when a reader was in the way."""
-        with self._read_lock:
-            for _ in self._attempts(seconds):
-                if self._checkpoint(sql.TRUNCATE, seconds) and self._sync_log():
-                    self._erase_at = 0
-                    return True
+        """
+        Copy the log into the database and cut it to nothing; False when a reader or another process was in the way.
+
+        Another process's checkpoint is waited for before our own reader is kept out, so that no read waits for it too.
+        """
+        with checkpoint_lock(self._lock_file, seconds) as held:
+            if not held:
+                return False
+            with self._read_lock:
+                for _ in self._attempts(seconds):
+                    if self._copy_log(sql.TRUNCATE) and self._sync_log():
+                        self._erase_at = 0
+                        return True
         return False
 
     def _sync_log(self) -> bool:
@@ -386,22 +393,20 @@ class Writer:
             # One short wait for a reader that is just about to end; a long one is not waited for.
             yield from pauses(min(seconds, 0.05))
 
-    def _checkpoint(self, statement: str, seconds: float) -> bool:
-        with checkpoint_lock(self._lock_file, seconds) as held:
-            if not held:
-                return False
-            try:
-                if statement is sql.TRUNCATE:
-                    busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
-                else:
-                    busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
-            except sqlite3.Error as error:
-                # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
-                if proves_nothing(error):
-                    self._undo(error)
-                return False
-            self._log_bytes = 0
-            return not busy and frames <= 0
+    def _copy_log(self, statement: str) -> bool:
+        """Make a checkpoint under the lock that all processes share; False where something of the log is left."""
+        try:
+            if statement is sql.TRUNCATE:
+                busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
+            else:
+                busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
+        except sqlite3.Error as error:
+            # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
+            if proves_nothing(error):
+                self._undo(error)
+            return False
+        self._log_bytes = 0
+        return not busy and frames <= 0
 
     def _has_chores(self) -> bool:
         """Whether a checkpoint or a new try to erase is due."""
@@ -416,7 +421,9 @@ class Writer:
                 self._erase_wait = min(self._erase_wait * 2, _MAX_ERASE_WAIT)
                 self._erase_at = self._transactions + self._erase_wait
             return
-        self._checkpoint(sql.CHECKPOINT, 0)
+        with checkpoint_lock(self._lock_file, 0) as held:
+            if held:
+                self._copy_log(sql.CHECKPOINT)
 
     # --- reading
 
