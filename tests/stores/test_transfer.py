@@ -32,13 +32,14 @@ from minutebook.errors import (
     DecisionHistoryStoreFull,
     ImportRefused,
     InvalidOption,
+    PairingViolation,
     StoreClosed,
 )
 from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.growth import Growth
-from minutebook.model.record import Cut, State
+from minutebook.model.record import MAX_PARKED, Cut, State
 from minutebook.model.summaries import Covered, Summary, bare_opening, bracketed, fenced, summary_draft
 from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out, taken_back
 from minutebook.providers.derivation import derived_entries
@@ -46,6 +47,7 @@ from minutebook.providers.native import Native
 from minutebook.providers.openai_responses import RESPONSES
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import FORMATS, wire_format
+from minutebook.stores.packed import pack_header
 from minutebook.sync import Conversation, HistoryOptions, MemoryStore, OpenAIChatDecisionProvider, SQLiteStore
 from minutebook.testing import FrozenClock
 
@@ -668,6 +670,54 @@ def test_forged_control_a_lawful_one_is_taken(folder: Path) -> None:
     path = folder / "lawful.jsonl"
     path.write_bytes(forged((INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, 1), (RESULT, 1, 2, 0, 0)))
     assert take(store, store.key("x"), path).entries == 3
+
+
+def parking(told: Conversation, text: str) -> None:
+    with told.turn(text) as turn:
+        (call,) = turn.respond(said("look", "c"))
+        turn.park(call)
+        turn.respond(said("so"))
+
+
+def test_b1_c4_what_waits_parked_is_bounded_and_so_is_what_a_commit_writes(folder: Path) -> None:
+    """One exchange more is refused by name; it can be parked once an older one has its result, here or elsewhere."""
+    store = MemoryStore("n")
+    told = conversation(store)
+    for number in range(MAX_PARKED):
+        parking(told, f"q{number}")
+    header = store.header(told.key)
+    assert header is not None
+    bound = len(pack_header(header)) + 1_000
+    with pytest.raises(PairingViolation, match="wait parked, and no more can") as refused:
+        parking(told, "one more")
+    assert refused.value.facts["parked"] == MAX_PARKED
+    with told.turn("one more") as turn:
+        (call,) = turn.respond(said("look", "c"))
+        turn.result(call, "at once")
+        turn.respond(said("so"))
+    header = store.header(told.key)
+    assert header is not None
+    assert len(pack_header(header)) <= bound
+    store.export(told.key, folder / "parked.jsonl")
+    other = MemoryStore("n")
+    take(other, other.key("first"), folder / "parked.jsonl")
+    for each in (told, conversation(other)):
+        each.complete(each.open_calls()[0], "late")
+        parking(each, "again")
+        assert len(each.open_calls()) == MAX_PARKED
+
+
+def test_b1_an_import_in_which_more_waits_than_ever_can_is_refused(folder: Path) -> None:
+    """As many as are parked, and the newest that waits; what comes behind those is not good."""
+    waits = [each for n in range(MAX_PARKED + 5) for each in (
+        (INPUT, 2 * n + 1, 0, 0, 0), (RESPONSE, 2 * n + 1, 2 * n + 2, 0, 1),
+    )]  # fmt: skip
+    refused = refuse(folder, forged(*waits))
+    assert refused.problem == "unlawful"
+    assert refused.good_records <= 2 * (MAX_PARKED + 2)
+    store, path = MemoryStore("n"), folder / "most.jsonl"
+    path.write_bytes(forged(*waits[: 2 * (MAX_PARKED + 1)]))
+    assert take(store, store.key("x"), path).entries == 2 * (MAX_PARKED + 1)
 
 
 COVERED = Covered(exchanges=1, first=2, last=2, digest="ab" * 32)
