@@ -287,7 +287,6 @@ class Growth:
                 f"{parked} exchanges of this conversation wait parked, and no more can; `complete` their calls "
                 "(`open_calls()` has them), or answer this one now",
                 exchange=exchange,
-                parked=parked,
             )
         self._set(
             open=tuple(
