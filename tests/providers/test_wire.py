@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import typing
 from itertools import product
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from minutebook.errors import InvalidMessage, InvalidOption, InvalidValue, PairingViolation
 from minutebook.model import codec
+from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.model.law import extend
@@ -839,6 +841,23 @@ def turn_with(raw):
         assert (len(window.json), len(window.messages)) == (window.sent.bytes, window.sent.messages)
         turn.respond(message(ANTHROPIC))
     return next(entry.payload for entry in told.entries() if entry.kind is Kind.RESPONSE), window.messages
+
+
+@pytest.mark.parametrize("ids", ["repeated", "twice", "missing"])
+def test_b1_what_a_response_of_many_parallel_calls_costs_grows_with_their_number(ids):
+    """8,000 calls of one response, which one hostile answer may have: paired, renamed and sent in seconds."""
+    wire, count = GEMINI if ids == "missing" else CHAT, 8_000
+    names = {"repeated": ["c"] * count, "twice": [f"c{n}" for n in range(count)], "missing": [""] * count}[ids]
+    calls = [(name, "f") for name in names]
+    listed = [user(wire), message(wire, "", calls), *answers(wire, calls)]
+    conversation = Conversation(
+        MemoryStore(), "c", format=wire.name, limits=WindowLimits(max_messages=10**6, max_bytes=10**9)
+    )
+    before = time.process_time()
+    for _ in range(2 if ids == "twice" else 1):
+        conversation.append(listed)
+    assert len(conversation.window()) == len(listed) * (2 if ids == "twice" else 1)
+    assert time.process_time() - before < 3
 
 
 @pytest.mark.parametrize("parts", [[""], ["", "x"], ["x", "", ""], ["\n"], ["x"]])

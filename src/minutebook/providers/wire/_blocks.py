@@ -16,7 +16,7 @@ from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
-from minutebook.providers.wire._transcript import match
+from minutebook.providers.wire._transcript import Waiting
 from minutebook.providers.wire._values import (
     Answer,
     Names,
@@ -134,12 +134,10 @@ class BlockFormat(Format):
         replies = [(self.replied(members(block, "$"), "$"), block) for block in blocks]
         if sum(reply is not None for reply, _ in replies) == 1:
             return tuple((None if reply is None else position, block) for reply, block in replies)
-        left = dict(waiting)
+        left = Waiting(waiting)
         found: list[tuple[int | None, JSON]] = []
         for reply, block in replies:
-            place = None if reply is None else match(left, reply)
-            if place is not None:
-                del left[place]
+            place = None if reply is None else left.take(reply)
             found.append((place, block))
         return tuple(found)
 

@@ -18,7 +18,7 @@ from minutebook.model import codec
 from minutebook.model.entries import IN_MESSAGE_BEFORE, Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._mistaken import mistaken
-from minutebook.providers.wire._transcript import Walk, match
+from minutebook.providers.wire._transcript import Waiting, Walk
 from minutebook.providers.wire._values import Answer, Piece, Reply, Side, are_parts, array, as_text, kind_of, members
 
 if TYPE_CHECKING:
@@ -222,16 +222,16 @@ class Format(ABC):
         """
         payload, value = _bodies.opened(payload)
         reply = self.complete(value) if len(calls) == 1 else None
-        if reply is not None and match(calls, reply) is not None:
+        if reply is not None and Waiting(calls).take(reply) is not None:
             return (self._resulted(payload, value, *calls),)
         walk = Walk(self)
-        walk.waiting = dict(calls)
+        walk.waiting = Waiting(calls)
         side = self.side(value, "$")
         if side is not Side.RESULTS:
             raise InvalidMessage("not a result", path="$")
         walk.take(Piece("$", 0, side, payload, value))
-        if walk.waiting:
-            raise PairingViolation(f"the message leaves {len(walk.waiting)} of its calls unanswered")
+        if walk.waiting.calls:
+            raise PairingViolation(f"the message leaves {len(walk.waiting.calls)} of its calls unanswered")
         return tuple(walk.drafts)
 
     def outputs(
