@@ -68,8 +68,8 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 _SHOWN_KEYS = frozenset(
     {
-        "action", "approval", "arguments", "args", "call", "call_id", "candidates", "caller", "choices", "content", "data",
-        "delta", "document", "encrypted_content", "error", "exchange", "file", "file_data", "function",
+        "action", "approval", "arguments", "args", "call", "call_id", "candidates", "caller", "choices", "content",
+        "data", "delta", "document", "encrypted_content", "error", "exchange", "file", "file_data", "function",
         "functionCall", "functionResponse", "function_call", "history", "id", "image_url", "index", "inlineData",
         "input", "input_text", "is_error", "kind", "message", "messages", "meta", "metadata", "mimeType", "model",
         "name", "namespace", "operation", "output", "parameters", "parts", "path", "prompt", "properties",
