@@ -260,10 +260,11 @@ def check_base_url(base_url: str, example: str) -> None:
     try:
         url = urlsplit(base_url)
         plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
+        # A password in a URL is shown wherever that is: by a client's repr, in logs, among the arguments of a command.
+        plain = plain and "@" not in url.netloc
     except ValueError:
         plain = False
-    # A password in a URL is shown wherever that is: by a client's repr, in logs, among the arguments of a command.
-    if not plain or "@" in url.netloc:
+    if not plain:
         raise InvalidOption(
             f"base_url is the URL of a server, such as {example}, without user, query and fragment; give a key as "
             "api_key",
