@@ -174,7 +174,7 @@ class _Answers:
                     "stands beside them in the transcript",
                     seq=exchange,
                 )
-            parts.append(self._wire.result(key, self._calls[key], value))
+            parts.append(self._wire.ready_result(key, self._calls[key], value))
         return parts
 
 

@@ -172,18 +172,21 @@ class Conversation(Reading):
             found.extend(tool_call(self.key, calls[p], waiting.exchange, p) for p in waiting.waiting)
         return tuple(found)
 
-    async def complete(self, call: ToolCall, output: object, *, error: bool = False) -> Receipt | None:
+    async def complete(
+        self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False
+    ) -> Receipt | None:
         """
         Record the late result of a parked call; its exchange is complete, and in windows again, once all have come.
 
-        The same result again is a no-op.
+        `output`, `error` and `raw` are those of `Turn.result`. The same result again is a no-op.
 
         Raises:
             PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
                 not what the response has.
             DecisionHistoryConflict: another result stands already.
         """
-        draft = result_draft(self._wire, checked_call(call, self.key, await self.history.header()), output, error=error)
+        call = checked_call(call, self.key, await self.history.header())
+        draft = result_draft(self._wire, call, output, error=error, raw=raw)
         try:
             committed = await self.history.append((draft,), idempotency=await self._result_id(call))
         except DecisionHistoryConflict as conflict:

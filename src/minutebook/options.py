@@ -11,7 +11,7 @@ from datetime import timedelta
 import msgspec
 
 from minutebook.errors import InvalidOption
-from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_retained, ttl_ms
+from minutebook.model.bounds import WINDOW_BYTES, StoreBounds, WindowLimits, check_count, check_retained, ttl_ms
 from minutebook.model.colours import check_plain, check_store_colour
 from minutebook.model.events import check_observer
 from minutebook.model.keys import check_id
@@ -68,6 +68,9 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         window_limits(self)
+        for name, bound in (("max_sessions", self.max_sessions), ("max_store_bytes", self.max_store_bytes)):
+            if bound is not None:
+                check_count(bound, name)
         if self.max_retained_bytes is not None:
             check_retained(self.max_retained_bytes, self.max_bytes)
         check_observer(self.on_event)

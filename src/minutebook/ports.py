@@ -288,7 +288,11 @@ class Wire(Protocol):
         ...
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
-        """Return the draft that answers `call`, which stands at `position` in its response, with a text or value."""
+        """Return the draft that answers `call`, at `position` in its response, with a tool's text or value."""
+        ...
+
+    def ready_result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
+        """Return the draft that answers `call` with a complete result, or a list of parts, of this format."""
         ...
 
     def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:

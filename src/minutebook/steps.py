@@ -9,6 +9,7 @@ the same step can then be asked again.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from urllib.parse import quote
 
@@ -54,7 +55,7 @@ from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -122,7 +123,7 @@ class Steps:
         self.context = _checked_context(context, max_output_tokens)
         self.count = count or context is not None
         self.stream = api.stream if stream else None
-        self.extra = _extra_fields(api, extra_body or {}, count=self.count)
+        self.extra = _extra_fields(api, {} if extra_body is None else extra_body, count=self.count)
         self.options = given_options(history)
         self.store = self.options.open_store() if self.options else None
         self._post = post
@@ -445,7 +446,10 @@ def _checked_context(context: object, max_output_tokens: int | None) -> ContextW
     return context
 
 
-def _extra_fields(api: Api, extra: Mapping[str, JSON], *, count: bool) -> dict[str, bytes]:
+def _extra_fields(api: Api, extra: object, *, count: bool) -> dict[str, bytes]:
+    if not isinstance(extra, Mapping):
+        raise InvalidOption(f"extra_body is a mapping of fields, not {type(extra).__name__}", option="extra_body")
+    extra = cast("Mapping[str, JSON]", extra)
     fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
     for name, value in extra.items():
         if name in api.own:

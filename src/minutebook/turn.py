@@ -188,16 +188,22 @@ class Turn:
         calls = self._wire.calls(draft.payload[draft.start : draft.stop])
         return [tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
 
-    async def result(self, call: ToolCall, output: object, *, error: bool = False) -> None:
+    async def result(self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False) -> None:
         """
-        Record what answers a call, durable when this returns: a text, a JSON value, or a complete wire message.
+        Record what answers a call, durable when this returns.
+
+        `output` is what the tool gave, and data: a text, or any other JSON value. However much it looks like a message
+        or a part of the wire format, the model gets it as this tool's output. With `raw=True` it is in the format's own
+        form, written by you and not by a tool: the complete result of this call and nothing beside it, or a list of the
+        parts that results may hold, such as texts and images.
 
         Raises:
             PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
-                not what the response has.
+                not what the response has, or not what the raw result has.
+            InvalidMessage: with `raw`, something else than these two; without, a call of one of OpenAI's own tools.
         """
         call = checked_call(call, self._history.key, self._held().header)
-        await self._record(result_draft(self._wire, call, output, error=error))
+        await self._record(result_draft(self._wire, call, output, error=error, raw=raw))
 
     async def say(self, message: object) -> None:
         """
@@ -311,15 +317,16 @@ def _named(call: ToolCall) -> Call:
     return Call(call.id, call.name, call.custom)
 
 
-def result_draft(wire: Wire, call: ToolCall, output: object, *, error: bool) -> Draft:
+def result_draft(wire: Wire, call: ToolCall, output: object, *, error: bool, raw: bool) -> Draft:
     """
     Return the draft of what answers a call, in its own exchange.
 
     Raises:
         InvalidValue: the output is nothing that JSON can hold.
-        InvalidOption: `error` is no bool.
+        InvalidOption: `error` or `raw` is no bool.
     """
-    draft = wire.result(call.position, _named(call), output, error=check_flag(error, "error"))
+    made = wire.ready_result if check_flag(raw, "raw") else wire.result
+    draft = made(call.position, _named(call), output, error=check_flag(error, "error"))
     return msgspec.structs.replace(draft, exchange=call.exchange)
 
 

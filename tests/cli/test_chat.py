@@ -21,6 +21,7 @@ from tests.cli.test_demo import on_the_model
 import minutebook
 from minutebook.cli import agent
 from minutebook.cli import chat as chat_module
+from minutebook.errors import InvalidOption
 from minutebook.model.decisions import Observation
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.record import Header
@@ -406,3 +407,15 @@ def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> N
     folder = tmp_path / "minutebook"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "chat.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("environment", [False, True])
+def test_i37_a_base_url_with_a_password_is_refused(environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything starts, and without a word of it."""
+    url = "http://user:hunter2@127.0.0.1:1/v1"
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-test")
+    if environment:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(InvalidOption) as refused, agent.endpoint(None if environment else url, "m"):
+        pass
+    assert "hunter2" not in str(refused.value)

@@ -78,6 +78,7 @@ EXCEPTIONS = {
 }
 """All that the window of a whole history changes, and at how many messages; every other byte is the recorded one."""
 REFUSED_ANSWERS = {
+    "anthropic: a result has nothing beside it; this message has": 2,
     "openai-chat: 2 choices where exactly one is kept; ask for one": 8,
     "openai-chat: a JSON object is needed here, not a NoneType": 3,  # a filtered prompt: a choice without a message
     "openai-chat: no input was recorded that an answer could be for": 18,  # instructions alone were sent
@@ -414,7 +415,7 @@ class Replay:
         for answered, result in separate_results(self.name, item, [call.id for call in self.waiting]):
             call = next(call for call in self.waiting if answered == (call.id or call.name))
             self.waiting.remove(call)
-            await self.turn.result(call, result)
+            await self.turn.result(call, result, raw=True)
             self.figures["results"] += 1
 
 

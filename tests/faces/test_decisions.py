@@ -596,6 +596,9 @@ WITHOUT_URL = [
     "http://h:no/v1",
     "http://h/v1?geheim=1",
     "http://[h/v1",
+    "http://user:hunter2@h/v1",
+    "https://hunter2@h/v1",
+    "https://@h/v1",
 ]
 
 

@@ -21,7 +21,7 @@ from minutebook import (
 )
 from minutebook.model.bounds import WindowLimits
 from minutebook.sync import Conversation, MemoryStore
-from minutebook.testing import ScriptedProvider
+from minutebook.testing import ScriptedProvider, drive
 
 
 class ShortText(str):
@@ -209,3 +209,113 @@ def test_d24_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
         program = minutebook.Program(name="p", instructions="Do it.", capabilities=[])
         with pytest.raises(InvalidOption, match="checkpoints is a store of minutebook"):
             minutebook.Runtime(program, ScriptedProvider([]), checkpoints=store)
+
+
+HUGE = 10**5_000
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+def acting(*, amount: int) -> str:
+    """Act."""
+    return str(amount)
+
+
+def recorded() -> tuple[MemoryStore, Any]:
+    """A store with one conversation, and its key."""
+    told = talk()
+    told.append([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])
+    store = told.store
+    assert isinstance(store, MemoryStore)
+    return store, told.key
+
+
+def ran(**options: Any) -> object:
+    program = minutebook.Program(name="p", instructions="i", capabilities=[minutebook.capability(acting)])
+    runtime = minutebook.Runtime(program, ScriptedProvider([]), checkpoints=minutebook.MemoryStore("n"))
+    return drive(runtime.run("t", run_id="r", invocation_id="i", **options))
+
+
+ENTRIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "WindowLimits(max_messages=)": (lambda bad: WindowLimits(max_messages=bad), (HUGE, -HUGE)),
+    "MemoryStore(max_sessions=)": (lambda bad: MemoryStore("n", max_sessions=bad), (HUGE, -HUGE)),
+    "MemoryStore(ttl=)": (lambda bad: MemoryStore("n", ttl=bad), (HUGE, -HUGE, float("nan"), float("inf"))),
+    "Conversation(max_retained_bytes=)": (lambda bad: talk(max_retained_bytes=bad), (HUGE,)),
+    "Conversation.page(before=)": (lambda bad: talk().page(before=bad), (HUGE, -HUGE)),
+    "store.entries(after=)": (lambda bad: list(recorded()[0].entries(recorded()[1], after=bad)), (HUGE,)),
+    "store.list(limit=)": (lambda bad: recorded()[0].list(limit=bad), (HUGE,)),
+    "ContextWindow": (lambda bad: minutebook.ContextWindow(context_window_tokens=bad), (HUGE,)),
+    "Budgets(max_decisions=)": (lambda bad: minutebook.Budgets(max_decisions=bad), (HUGE,)),
+    "Budgets(max_wall=)": (lambda bad: minutebook.Budgets(max_wall=bad), (HUGE, float("nan"), float("inf"))),
+    "MemoryResource(max_bytes=)": (
+        lambda bad: minutebook.MemoryResource(name="r", scope="run", max_bytes=bad),
+        (HUGE,),
+    ),
+    "Runtime(approval_ttl=)": (
+        lambda bad: minutebook.Runtime(
+            minutebook.Program(name="p", instructions="i"), ScriptedProvider([]), approval_ttl=bad
+        ),
+        (HUGE, -HUGE),
+    ),
+    "HistoryOptions(ttl=)": (lambda bad: minutebook.HistoryOptions(ttl=bad), (HUGE,)),
+    "HistoryOptions(max_store_bytes=)": (
+        lambda bad: minutebook.HistoryOptions(max_store_bytes=bad),
+        ("1MB", b"1", [], 1.5, HUGE),
+    ),
+    "HistoryOptions(max_sessions=)": (lambda bad: minutebook.HistoryOptions(max_sessions=bad), ("1", HUGE)),
+    "HistoryConfig(metadata=)": (
+        lambda bad: minutebook.HistoryConfig(store=minutebook.create_in_memory_store(), metadata=bad),
+        (HUGE, DEEP),
+    ),
+    "store.verify(receipt=)": (lambda bad: recorded()[0].verify(recorded()[1], receipt=bad), ("x", 5, True, {})),
+    "store.transact(operation)": (
+        lambda bad: recorded()[0].transact(recorded()[1], bad),
+        (None, 5, "x", lambda _: None, lambda _: 5, lambda record: [record, None], lambda record: (record,)),
+    ),
+    "store.copy(progress=)": (
+        lambda bad: recorded()[0].copy(recorded()[1], MemoryStore("n"), progress=bad),
+        (5, "x", True),
+    ),
+    "extra_body=": (
+        lambda bad: minutebook.OpenAIChatDecisionProvider(model="m", api_key="k", extra_body=bad),
+        ("x", 5, [], True, b""),
+    ),
+    "Program(memory=)": (
+        lambda bad: minutebook.Program(name="p", instructions="i", memory=bad),
+        (None, 5, "x", True, {}),
+    ),
+    "Program(output=)": (lambda bad: minutebook.Program(name="p", instructions="i", output=bad), (DEEP,)),
+    "capability(memory=)": (lambda bad: minutebook.capability(memory=bad)(acting), (None, 5, "x")),
+    "run(observations=)": (lambda bad: ran(observations=bad), (None, 5, "x", True, {})),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_bad_input_51_what_is_given_to_a_public_entry_is_refused_by_name(entry: str) -> None:
+    """No error of Python's own comes through: each is ours, short, and says which option it is about."""
+    call, values = ENTRIES[entry]
+    for bad in values:
+        with pytest.raises(InvalidOption) as refused:
+            call(bad)
+        assert len(str(refused.value)) < 300
+        assert refused.value.option
+
+
+def test_c4_what_export_tells_its_progress_to_is_a_function(tmp_path: Path) -> None:
+    """Refused before a file is there."""
+    tmp_path.chmod(0o700)
+    store, key = recorded()
+    with pytest.raises(InvalidOption):
+        store.export(key, tmp_path / "a.jsonl", progress=5)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_d24_a_refused_operation_leaves_the_conversation_free() -> None:
+    """What an operation returned is looked at under the reservation, which is given back."""
+    store, key = recorded()
+    with pytest.raises(InvalidOption):
+        store.transact(key, lambda _: 5)  # type: ignore[arg-type,return-value]
+    header = store.header(key)
+    assert header is not None
+    assert not header.token

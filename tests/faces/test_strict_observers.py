@@ -60,7 +60,9 @@ def live(name: str, path: Path, hook: Hook, tasks: int = 2) -> list[tuple[int, l
 
 
 @names
-@pytest.mark.parametrize("raised", [OSError("hook"), DecisionHistoryBusy("hook"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize(
+    "raised", [OSError("hook"), DecisionHistoryBusy("hook"), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
 def test_d04_d16_a_hook_that_raises_at_every_event_changes_no_request(
     name: str, raised: BaseException, tmp_path: Path
 ) -> None:

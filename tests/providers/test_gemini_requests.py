@@ -265,6 +265,8 @@ async def _posted(base_url: str) -> None:
         "https://host/v1?key=hunter2",
         "https://host/v1#hunter2",
         "https://user:hunter2@[::1",
+        "https://user:hunter2@host/v1",
+        "https://hunter2@host/v1",
         "https://user:hunter2@host:port/v1",
     ],
 )

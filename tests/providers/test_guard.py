@@ -233,6 +233,15 @@ def asynchronous_call(server: CountingServer, api: str, body: dict[str, Any], **
     return asyncio.run(call())
 
 
+def test_d11_a_field_of_the_other_api_is_counted_at_whatever_server_takes_it(server: CountingServer) -> None:
+    """D11: llama.cpp's server binds answers of Responses by `response_format`; another may tell the model of it."""
+    bound = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    content = json.dumps({**BODIES["openai"], "response_format": bound}).encode()
+    assert post(server, "openai", content).status_code == 200
+    (counted,), (generated,) = server.counted, server.generated
+    assert counted.json["response_format"] == generated.json["response_format"] == bound
+
+
 @pytest.mark.parametrize("api", ["openai", "chat", "anthropic"])
 @pytest.mark.parametrize("colour", ["blocking", "async"])
 def test_d14_the_official_clients_work_over_it(server: CountingServer, api: str, colour: str) -> None:

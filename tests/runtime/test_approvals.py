@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from tests.runtime.programs import IDS, call, calls, finish, kept, program, runtime
 from tests.stores.labs import KINDS, open_journal
 
-from minutebook.errors import AgentDecisionProviderUnavailable, ApprovalRefused, DecisionHistoryCorrupt, InvalidOption
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    ApprovalRefused,
+    DecisionHistoryCorrupt,
+    InvalidOption,
+    InvalidValue,
+)
 from minutebook.model.decisions import CallReference
 from minutebook.ports import Page
 from minutebook.runtime import Approval, Budgets, PendingApproval, Program, approvals, capability, delegate
@@ -650,6 +656,37 @@ def test_i42_a_human_sees_what_the_digest_covers() -> None:
     assert waits.arguments_digest == arguments_digest({"to": hidden, "amount": 3})
     assert canonical({"b": 1, "a": [1.0, {"d": None, "c": True}]}) == b'{"a":[1.0,{"c":true,"d":null}],"b":1}'
     assert arguments_digest({"amount": 1}) != arguments_digest({"amount": 1.0}) != arguments_digest({"amount": True})
+
+
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180f\u200b\u200f\u202e\u2066\u2060\u206f\u2800\u3164"
+    "\ufe00\ufe0f\ufeff\uffa0\ufff0\U0001bca0\U0001d17a\U000e0000\U000e0041\U000e0100\U000e0fff\u2028\u3000\u00a0"
+)
+
+
+@pytest.mark.parametrize("unseen", UNSEEN, ids=lambda character: f"{ord(character):04x}")
+def test_i42_what_is_drawn_as_nothing_is_shown_as_an_escape_and_names_nobody(unseen: str) -> None:
+    """I-42: Unicode has letters and marks that nobody sees; what surrounds each of them stays as it is."""
+    (waits,) = stopped(MemoryStore(), call("pay", to=f"alice{unseen}bob", amount=3))
+    assert waits.shown.isascii()
+    assert json.loads(waits.shown)["to"] == f"alice{unseen}bob"
+    for answer in (waits.approve, waits.deny):
+        with pytest.raises(InvalidValue):
+            answer(by=f"ann{unseen}")
+
+
+def test_i42_seen_characters_stay_and_a_principal_has_a_name() -> None:
+    """I-42: letters of every script, emoji and their neighbours in the table are themselves; a blank is nobody."""
+    seen = "é日ا😀\u2801\u1161\u3165\ufe10\u0300 x"
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", to=seen, amount=3))
+    assert seen in waits.shown
+    assert waits.approve(by=seen).by == seen
+    for blank in ("", " ", "  "):
+        with pytest.raises(InvalidValue):
+            waits.approve(by=blank)
+        with pytest.raises(InvalidValue):  # one that was made elsewhere, and came as JSON
+            refusal(store, msgspec.structs.replace(waits.approve(by="ann"), by=blank))
 
 
 def test_d28_an_approval_travels_as_json() -> None:

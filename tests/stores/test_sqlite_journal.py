@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import random
@@ -913,6 +914,59 @@ def test_delete_says_when_a_reader_kept_a_copy_and_tries_again(path: Path) -> No
     done(journal.close())
 
 
+def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process checkpoints: the deletion waits in its thread, and reads of anything go on."""
+    monkeypatch.setattr(writer_module, "_ERASE_SECONDS", 60.0)
+    waiting = threading.Event()
+    real = writer_module.checkpoint_lock
+
+    def told(descriptor: int, seconds: float) -> Any:
+        if seconds == 60.0:
+            waiting.set()
+        return real(descriptor, seconds)
+
+    async def story() -> None:
+        journal = SQLiteJournal(path)
+        await append(journal, KEY, "a")
+        await append(journal, ConversationKey("tenant", "other"), "b")
+        other = os.open(path.with_name("history.db-lock"), os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(writer_module, "checkpoint_lock", told)
+        deletion = asyncio.create_task(journal.delete(KEY))
+        await asyncio.to_thread(waiting.wait)
+        assert not writer_of(journal)._read_lock.locked()
+        assert await journal.header(ConversationKey("tenant", "other")) is not None
+        assert not deletion.done()
+        os.close(other)
+        assert await deletion is True
+        await journal.close()
+
+    asyncio.run(story())
+
+
+def test_o38_closing_holds_no_loop_while_a_write_waits_for_another_process(path: Path) -> None:
+    """What the last commit waits for comes from the same loop, so a loop that was held would never see its end."""
+
+    async def story() -> None:
+        journal = SQLiteJournal(path)
+        await append(journal, KEY, "a")
+        foreign = sqlite3.connect(path, isolation_level=None)
+        foreign.execute("BEGIN IMMEDIATE")
+        written = asyncio.create_task(append(journal, ConversationKey("tenant", "other"), "b"))
+        while not writer_of(journal)._lock.locked():
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(journal.close())
+        await asyncio.sleep(0)
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        assert (await written).header.entries == 4
+        await closing
+
+    asyncio.run(story())
+
+
 # --- files and faults ------------------------------------------------------------------------------------------------
 
 
@@ -1026,6 +1080,78 @@ def test_bad_input_85_a_database_that_was_moved_away_is_noticed(path: Path, repl
         done(append(journal, KEY, "b"))
     assert caught.value.problem == "replaced"
     done(journal.close())
+
+
+@pytest.mark.parametrize("suffixes", [("-wal",), ("-shm",), ("-wal", "-shm"), ("-lock",)], ids="".join)
+def test_i01_bad_input_85_a_removed_sidecar_is_noticed_and_nothing_acknowledged_is_lost(
+    path: Path, suffixes: tuple[str, ...]
+) -> None:
+    """What was acknowledged before is in the database once the store is closed, and nothing is acknowledged after."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    for suffix in suffixes:
+        path.with_name(path.name + suffix).unlink()
+    with pytest.raises(DecisionHistoryStorageUnsafe) as caught:
+        done(append(journal, KEY, "b"))
+    assert caught.value.problem == "replaced"
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        done(journal.header(KEY))
+    done(journal.close())
+    again = SQLiteJournal(path, blocking=True)
+    kept = done(again.header(KEY))
+    assert kept
+    assert kept.entries == 4
+    done(again.close())
+
+
+def test_i01_bad_input_85_what_others_wrote_to_a_second_log_stays_when_the_first_is_closed(path: Path) -> None:
+    """Two logs of one database: whoever notices it touches neither, and its program does not open the file again."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, ConversationKey("tenant", "early"), "a"))
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink()
+    other = "import os\n" + OTHER.format(path=str(path)) + "os._exit(0)\n"
+    assert subprocess.run([sys.executable, "-c", other], timeout=60, check=False).returncode == 0
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        done(append(journal, KEY, "b"))
+    log = path.with_name(path.name + "-wal").read_bytes()
+    assert log
+    done(journal.close())
+    assert path.with_name(path.name + "-wal").read_bytes() == log
+    with pytest.raises(DecisionHistoryStorageUnsafe) as caught:
+        SQLiteJournal(path, blocking=True)
+    assert caught.value.problem == "replaced"
+
+
+OTHER = """
+import sqlite3
+connection = sqlite3.connect({path!r}, isolation_level=None)
+connection.execute("PRAGMA wal_autocheckpoint = 0")
+connection.execute("PRAGMA user_version")
+connection.execute("CREATE TABLE theirs (a)")
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_i39_bad_input_87_a_log_without_its_database_is_never_thrown_away(path: Path, gone: bool) -> None:
+    """SQLite takes an empty file for a new database and empties the log; all that was acknowledged is in it."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a"))
+    log = path.with_name(path.name + "-wal")
+    files = {file: file.read_bytes() for file in (path, log)}
+    done(journal.close())
+    log.write_bytes(files[log])
+    path.unlink()
+    if not gone:
+        path.touch(0o600)
+    with pytest.raises(DecisionHistoryCorrupt, match="restore the database beside it"):
+        SQLiteJournal(path, blocking=True)
+    assert log.read_bytes() == files[log]
+    assert path.exists() is not gone
+    path.write_bytes(files[path])
+    again = SQLiteJournal(path, blocking=True)
+    assert done(again.header(KEY)) is not None
+    done(again.close())
 
 
 def altered(position: int, value: object) -> Callable[[bytes], object]:

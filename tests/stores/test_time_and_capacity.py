@@ -18,6 +18,8 @@ from tests.budgets import budget
 from tests.stores.labs import BOUNDED, KINDS, PROVE, chat, in_threads, open_journal, said
 from tests.stores.redis_lab import REDIS
 
+from minutebook import sync
+from minutebook.cli.view import moment
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import (
     DecisionHistoryAbsent,
@@ -143,6 +145,18 @@ def test_o45_conversation_expires_as_one_unit(kind: str, tmp_path: Path) -> None
     assert drive(journal.totals("lab")).expired == 0
     if kind == "SQLite":
         assert _rows(tmp_path / "lab.db") == {"conversation": 1, "log": 2}
+
+
+def test_d19_a_ttl_is_the_stores_and_holds_for_its_namespace_alone(tmp_path: Path) -> None:
+    """README, Bounds and defaults: a decision history beside a chat that is kept has a namespace of its own."""
+    tmp_path.chmod(0o700)
+    path, long_ago = tmp_path / "app.sqlite", time.time_ns() // 1_000_000 - 25 * HOUR
+    with sync.SQLiteStore(path, namespace="chats", clock=lambda: long_ago) as chats:
+        sync.Conversation(chats, "kept", format="openai-chat").append([{"role": "user", "content": "Keep this."}])
+        for namespace, kept in (("decisions", True), ("chats", False)):
+            with sync.create_sqlite_decision_history_store(path, namespace=namespace) as decisions:
+                sync.Conversation(decisions, "d", format="openai-chat").append([{"role": "user", "content": "x"}])
+            assert (chats.header(chats.key("kept")) is not None) is kept
 
 
 def test_d06_a_namespace_in_ram_goes_with_its_last_conversation() -> None:
@@ -474,15 +488,17 @@ def test_bad_input_57_and_58_clock_that_lies(kind: str, answer: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_input_58_year_beyond_9999(kind: str, tmp_path: Path) -> None:
-    """Times that a calendar cannot show are stored and read back (58)."""
+def test_bad_input_58_the_first_and_the_last_time_that_a_calendar_shows(kind: str, tmp_path: Path) -> None:
+    """1970 and the end of 9999 are stored and read back, and shown; what lies beyond is refused above (58)."""
     clock = FrozenClock(MAX_WALL_MS - 1)
     journal = open_journal(kind, tmp_path, clock=clock)
     key = ConversationKey("lab", "a")
     drive(append(journal, key, "one", say("q")))
     clock.jump(0)
     drive(append(journal, key, "two", say("r")))
-    assert [entry.wall for entry in drive(samples.entries(journal, key))] == [MAX_WALL_MS - 1, 0]
+    walls = [entry.wall for entry in drive(samples.entries(journal, key))]
+    assert list(map(moment, walls)) == ["9999-12-31 23:59:59", "1970-01-01 00:00:00"]
+    assert [moment(wall) for wall in (MAX_WALL_MS, 2**63, -1)] == [f"{MAX_WALL_MS} ms", f"{2**63} ms", "-1 ms"]
 
 
 def test_bad_input_59_two_hosts_with_skewed_clocks(tmp_path: Path) -> None:

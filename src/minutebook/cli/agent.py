@@ -23,6 +23,7 @@ from minutebook.errors import InvalidOption
 from minutebook.local import MODEL_PACKAGE, SERVER_PACKAGE, LocalModel, has_model
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.shown import type_alone
+from minutebook.providers.sdk_http import check_base_url
 from minutebook.runtime import Budgets, Program, capability
 
 if TYPE_CHECKING:
@@ -139,8 +140,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return what a person is told of it."""
         if self.local:
             return f"{self.model} on this machine, no key and no network"
-        # Only the host is shown: an address may hold a password.
-        host = urlsplit(self.base_url).netloc.rpartition("@")[2] if self.base_url else "api.openai.com"
+        host = urlsplit(self.base_url).netloc if self.base_url else "api.openai.com"
         return f"{self.model} at {host}"
 
 
@@ -158,9 +158,12 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
         raise InvalidOption("--base-url needs the --model that is served there", option="model")
     if model and not (base_url or has_key):
         raise InvalidOption("--model needs a --base-url, or OPENAI_API_KEY in the environment", option="base_url")
+    given = base_url or os.environ.get("OPENAI_BASE_URL")
+    if given and (model or has_key):
+        check_base_url(given, "https://models.example.com/v1")
     _check_installed(local=not (model or has_key))
     if model or has_key:
-        yield Endpoint(model=model or DEFAULT_MODEL, base_url=base_url or os.environ.get("OPENAI_BASE_URL"))
+        yield Endpoint(model=model or DEFAULT_MODEL, base_url=given)
         return
     with LocalModel() as running:
         yield Endpoint(model=running.model, base_url=running.base_url, local=True)

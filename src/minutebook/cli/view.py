@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.codec import reread
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.receipts import decode_sent
@@ -108,7 +109,9 @@ def _or_blank(number: int | None) -> int | str:
 
 
 def moment(unix_ms: int) -> str:
-    """Return a time as a person reads it, in UTC."""
+    """Return a time as a person reads it, in UTC; one that no calendar has, of a damaged record, as its number."""
+    if not 0 <= unix_ms < MAX_WALL_MS:
+        return f"{unix_ms} ms"
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

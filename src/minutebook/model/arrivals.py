@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from minutebook.errors import ImportRefused, InvalidId, InvalidMessage, InvalidOption, PairingViolation
+from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.codec import MAX_PAYLOAD_BYTES
 from minutebook.model.entries import Draft, Entry, Kind, first_digest, recompute_digest
 from minutebook.model.keys import MAX_ID_BYTES, ConversationKey
@@ -160,7 +161,8 @@ class Reading:
     def _entry(self, row: Row) -> Entry:
         payload = self._payload(row)
         places = (row.turn, row.exchange, row.call, row.messages, row.size, row.wall)
-        if row.kind not in _KINDS or min(places) < 0 or max(places) > _LARGEST or len(row.calls) > len(payload):
+        out = min(places) < 0 or max(places) > _LARGEST or row.wall >= MAX_WALL_MS
+        if row.kind not in _KINDS or out or len(row.calls) > len(payload):
             raise self.refusal("foreign", "a field is out of its range")
         if not 0 <= row.start <= row.stop <= len(payload):
             raise self.refusal("foreign", "its fragment is out of its payload")
@@ -275,11 +277,16 @@ class Reading:
 
 
 def _is_anchor(head: Head) -> bool:
-    """Return whether the first line names a place that a record can begin at."""
+    """
+    Return whether the first line names a place that a record can begin at.
+
+    Every turn and every exchange that left did so with an entry of its own.
+    """
     counts = (head.cut, head.cut_turns, head.cut_exchanges)
     if not head.cut:
         return (head.cut_digest, *counts) == ("", 0, 0, 0)
-    return 0 <= min(counts) <= max(counts) <= _LARGEST and bool(_DIGEST.fullmatch(head.cut_digest))
+    explained = min(counts) >= 0 and head.cut_turns + head.cut_exchanges <= head.cut <= _LARGEST - head.entries
+    return explained and bool(_DIGEST.fullmatch(head.cut_digest))
 
 
 def _moved(draft: Draft, cut: int) -> Draft:

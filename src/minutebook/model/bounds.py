@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import cast
 
 import msgspec
 
@@ -30,8 +31,32 @@ def check_count(value: object, name: str) -> int:
     if type(value) is not int:
         raise InvalidOption(f"{name} must be an int, not {type(value).__name__}", option=name)
     if not 0 < value <= MAX_COUNT:
-        raise InvalidOption(f"{name} must be between 1 and 2**62, not {value}", option=name)
+        told = value if abs(value) <= 2 * MAX_COUNT else f"a number of {value.bit_length():,} bits"
+        raise InvalidOption(f"{name} must be between 1 and 2**62, not {told}", option=name)
     return value
+
+
+def check_callable(value: object, name: str) -> None:
+    """
+    Refuse what is given as a function and is none; `None` is for leaving it out.
+
+    Raises:
+        InvalidOption: neither a function nor `None`.
+    """
+    if value is not None and not callable(value):
+        raise InvalidOption(f"{name} is a function, not {type(value).__name__}", option=name)
+
+
+def check_listed(value: object, name: str) -> tuple[object, ...]:
+    """
+    Return the values of a list or a tuple.
+
+    Raises:
+        InvalidOption: neither of the two, a text or a generator among them.
+    """
+    if not isinstance(value, (list, tuple)):
+        raise InvalidOption(f"{name} is a list or a tuple, not {type(value).__name__}", option=name)
+    return tuple(cast("tuple[object, ...]", value))
 
 
 def check_place(value: object, name: str) -> int:
@@ -88,8 +113,8 @@ def ttl_ms(ttl: object) -> int | None:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float):
         raise InvalidOption(f"ttl must be a timedelta or seconds, not {type(ttl).__name__}", option="ttl")
-    number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
-    if not (math.isfinite(number) and 0.001 <= number <= 1e12):
+    number = seconds if isinstance(seconds, (int, float)) else math.nan
+    if not 0.001 <= number <= 1e12:  # an int is compared as what it is: as a float it may be too large
         raise InvalidOption("ttl must be finite and at least one millisecond", option="ttl")
     return int(number * 1000)
 

@@ -142,8 +142,9 @@ class Handlers:
             raise
         except Exception:
             return False
-        except BaseException:
-            if not self._blocking and self._cancelled():
+        except BaseException as error:
+            # Closed at the await is the chat itself; where nothing is awaited it is the handler's own making.
+            if not self._blocking and (isinstance(error, GeneratorExit) or self._cancelled()):
                 raise
             return False
         return True

@@ -55,7 +55,6 @@ MAX_NODES = 2_000_000
 
 _INT_BOUND = 10**MAX_INT_DIGITS
 _INT64_BOUND = 2**63
-_SHOWN_KEY_CHARACTERS = 40
 _DIGITS = b"0123456789"
 _MEND_SURROGATE = "cut texts between characters, or replace it with U+FFFD"
 _TOO_SMALL_HERE = "this thread's stack or the interpreter's limit on integer digits is too small for it"
@@ -66,6 +65,23 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 # A text that is never closed runs to the end, else each quote in it would start another search of the whole rest.
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+_SHOWN_KEYS = frozenset(
+    {
+        "action", "approval", "arguments", "args", "call", "call_id", "candidates", "caller", "choices", "content",
+        "data", "delta", "document", "encrypted_content", "error", "exchange", "file", "file_data", "function",
+        "functionCall", "functionResponse", "function_call", "history", "id", "image_url", "index", "inlineData",
+        "input", "input_text", "is_error", "kind", "message", "messages", "meta", "metadata", "mimeType", "model",
+        "name", "namespace", "operation", "output", "parameters", "parts", "path", "prompt", "properties",
+        "reasoning", "refusal", "response", "result", "results", "role", "schema", "signature", "source", "status",
+        "summary", "system", "text", "thinking", "thought", "thoughtSignature", "timestamp", "title",
+        "tool_call_id", "tool_calls", "tool_use_id", "tools", "turn", "type", "url", "usage", "user", "value",
+    }
+)  # fmt: skip
+"""
+The keys that a path names: words of the wire formats and of records. Any other may be content itself, such as a
+customer's name in a tool's arguments, and is shown as `*` (promise I-37).
+"""
 
 # Where a value stands: its parent's place, and the key or index there. A link is cheaper than a text seldom read. The
 # outermost link stands for the root itself.
@@ -411,5 +427,4 @@ def _path(place: _Place) -> str:
 def _step(step: object) -> str:
     if not isinstance(step, str):
         return f"[{step}]"
-    shown = step if len(step) <= _SHOWN_KEY_CHARACTERS else step[:_SHOWN_KEY_CHARACTERS] + "…"
-    return f".{shown}" if shown.isidentifier() else f"[{shown!r}]"
+    return f".{step}" if step in _SHOWN_KEYS else ".*"

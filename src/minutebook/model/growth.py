@@ -27,7 +27,7 @@ from minutebook.model.entries import (
     damaged,
     payload_digest,
 )
-from minutebook.model.record import UNCUT, Attempt, Delta, Header, OpenExchange, Unanswered
+from minutebook.model.record import MAX_PARKED, UNCUT, Attempt, Delta, Header, OpenExchange, Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 class Growth:
     """A header's fields while a delta is applied to them."""
+
+    most_parked = MAX_PARKED
 
     def __init__(self, header: Header, delta: Delta, wall: int) -> None:
         self.before = header
@@ -279,6 +281,13 @@ class Growth:
     def _park(self, exchange: int) -> None:
         if all(open_.exchange != exchange for open_ in self.state.open):
             raise PairingViolation("only an exchange with an open call can be parked", exchange=exchange)
+        parked = sum(open_.parked for open_ in self.state.open if open_.exchange != exchange)
+        if parked >= self.most_parked:
+            raise PairingViolation(
+                f"{parked} exchanges of this conversation wait parked, and no more can; `complete` their calls "
+                "(`open_calls()` has them), or answer this one now",
+                exchange=exchange,
+            )
         self._set(
             open=tuple(
                 msgspec.structs.replace(open_, parked=True) if open_.exchange == exchange else open_

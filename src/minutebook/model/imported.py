@@ -15,7 +15,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryConflict, InvalidMessage
 from minutebook.model.entries import INPUT, damaged
 from minutebook.model.growth import Growth
-from minutebook.model.record import State, Unanswered
+from minutebook.model.record import MAX_PARKED, State, Unanswered
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Draft
@@ -32,6 +32,9 @@ class ImportedGrowth(Growth):
     opened an attempt shows only when a mark stands right after it, or right after what the attempt wrote: it counts as
     unanswered from there on, until an answer stands or another mark supersedes it.
     """
+
+    most_parked = MAX_PARKED + 1
+    """The exchange that the original had open, parked or not, is parked here."""
 
     def __init__(self, header: Header, delta: Delta, wall: int) -> None:
         super().__init__(header, delta, wall)

@@ -10,7 +10,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from minutebook.errors import DecisionHistoryCorrupt
-from minutebook.model.entries import ABANDONED, damaged, first_digest, recompute_digest
+from minutebook.model.entries import ABANDONED, SUMMARY, damaged, first_digest, recompute_digest
+from minutebook.model.summaries import check_made, read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +113,7 @@ class Proof:
         Take the next entry.
 
         Raises:
-            DecisionHistoryCorrupt: it is not what was written.
+            DecisionHistoryCorrupt: it is not what was written, or a summary that nobody here makes.
         """
         self.seq += 1
         self._digest = _digest_after(self._digest, entry)
@@ -120,6 +121,11 @@ class Proof:
             raise DecisionHistoryCorrupt(f"entry {self.seq} is not what was written", seq=self.seq)
         if entry.kind is not ABANDONED:
             self._size += len(entry.payload)
+        if entry.kind is SUMMARY:
+            summary = read_summary(entry)
+            check_made(summary)
+            if summary.covered.last > entry.seq:  # a chat's first entry reaches as far as itself
+                raise damaged(entry.seq, "covers what stands behind it")
 
     def take_receipt(self, receipt: Receipt) -> None:
         """

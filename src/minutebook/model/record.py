@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
 
 
+MAX_PARKED: Final = 128
+"""
+How many exchanges may wait parked in one conversation.
+
+Each of them stands in the header, which every commit writes anew: so its size, and with it a step's cost, is bounded.
+"""
+
+
 class OpenExchange(msgspec.Struct, frozen=True, array_like=True):
     """An exchange that still waits for results. A parked one lets the conversation go on meanwhile (SPEC C4)."""
 

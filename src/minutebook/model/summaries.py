@@ -10,6 +10,7 @@ digest that anybody can make again from the record. The exchanges themselves sta
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 SUMMARY_BYTES = 4096
 """UTF-8 bytes that a summary may have, unless the host says otherwise."""
+
+LARGEST_SUMMARY_BYTES = 1024 * 1024
+"""No host may say more, and no record has one that is larger."""
+
+_FENCED = re.compile("<summary ([0-9a-f]{32})>\n")
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Covered(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +188,33 @@ def dropped_summary(before: Summary) -> Draft | None:
     if before.start or before.kept:
         return summary_draft(bare_opening(Covered(last=before.covered.last), before.start, before.kept))
     return summary_draft(Summary(before="", text="", after="", covered=Covered()))
+
+
+def check_made(summary: Summary) -> None:
+    """
+    See that a recorded summary is one that a face here could have made, whoever wrote its text.
+
+    What stands around the text is then ours: a fence that the text does not hold, or brackets that it does not close.
+    What is covered is held to what can be told without the exchanges: their number, order and the form of the digest.
+
+    Raises:
+        DecisionHistoryCorrupt: it is not.
+    """
+    covered, told = summary.covered, summary.told
+    counted = 0 <= covered.exchanges <= covered.last and 0 <= covered.first <= covered.last
+    digested = bool(_DIGEST.fullmatch(covered.digest)) if covered.exchanges else covered.digest == ""
+    if not (counted and digested and bool(covered.first) == bool(covered.exchanges)):
+        raise DecisionHistoryCorrupt("a summary covers what no record holds; verify the store")
+    if len(told.encode()) > LARGEST_SUMMARY_BYTES + SUMMARY_BYTES or (told and not _is_framed(summary)):
+        raise DecisionHistoryCorrupt("a summary is larger than any, or no fence of ours stands around it")
+
+
+def _is_framed(summary: Summary) -> bool:
+    found = _FENCED.match(summary.before)
+    if found is None:
+        return summary == bracketed(summary.text, summary.covered, summary.start, summary.kept)
+    fence = found.group(1)
+    return summary == fenced(summary.text, summary.covered, fence) and fence not in summary.text
 
 
 def read_summary(entry: Entry | Draft) -> Summary:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Told = TypeVar("Told")
 Returned = TypeVar("Returned")
 
-STOPS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends the program or the coroutine itself, whoever happens to run: always passed on."""
+STOPS: Final = (KeyboardInterrupt, SystemExit)
+"""What ends the program itself, whoever happens to run: always passed on."""
 
 
 def tell(listener: Callable[[Told], Returned], event: Told) -> tuple[Returned | None, BaseException | None]:
@@ -25,5 +25,5 @@ def tell(listener: Callable[[Told], Returned], event: Told) -> tuple[Returned | 
         return listener(event), None
     except STOPS:
         raise
-    except BaseException as error:  # no await happened, so a cancellation here is the listener's own
+    except BaseException as error:  # no await happened: a cancellation, or a closing, is of the listener's own making
         return None, error

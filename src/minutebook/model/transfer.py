@@ -212,22 +212,22 @@ def end_of(header: Header) -> End:
 
 def left_out(marks: Iterable[Entry], state: State) -> set[int]:
     """Return the `seq` of every entry that stands in no window for good: what marks took back, and what waits."""
-    taken = taken_back((mark.exchange, mark.call, mark.seq) for mark in marks)
-    return {seq for seq in taken if seq > (state.cut.seq if state.cut else 0)} | (
-        {state.turn} if state.unanswered else set()
-    )
+    retained = state.cut.seq + 1 if state.cut else 1
+    taken = taken_back(((mark.exchange, mark.call, mark.seq) for mark in marks), retained)
+    return taken | ({state.turn} if state.unanswered else set())
 
 
-def taken_back(marks: Iterable[tuple[int, int, int]]) -> set[int]:
+def taken_back(marks: Iterable[tuple[int, int, int]], retained: int = 1) -> set[int]:
     """
     Return every `seq` that marks take out, each given oldest first as (first, last, its own `seq`).
 
-    Linear in what comes out: a mark takes in the stretch that other marks before it took out already.
+    `retained` is the first entry that has not left the record; what had left is named by a mark and not told. Linear
+    in what comes out: a mark takes in the stretch that other marks before it took out already.
     """
     taken: set[int] = set()
     below = 2**63
     for first, last, seq in reversed(list(marks)):
-        taken.update(range(first, min(last, seq, below - 1) + 1))
+        taken.update(range(max(first, retained), min(last, seq, below - 1) + 1))
         if last == seq - 1:
             below = min(below, first)
     return taken

@@ -227,7 +227,7 @@ class Written(Generic[Meta]):
         """
         try:
             self._decoder = None if metadata is None else msgspec.json.Decoder(metadata)
-        except (TypeError, NameError):
+        except (TypeError, NameError, ValueError, RecursionError):  # the last two where msgspec shows what it was given
             raise InvalidOption("metadata is a type that JSON can be read as", option="metadata") from None
 
     def draft(self, entry: HistoryEntry[Meta]) -> Draft:

@@ -18,7 +18,15 @@ from minutebook.model.bounds import check_count
 from minutebook.model.codec import JSON, encode, reread
 from minutebook.model.colours import refuse_loopless
 from minutebook.model.shown import type_alone
-from minutebook.model.summaries import Covered, Summary, checked_summary, covering, drawn_fence, fenced
+from minutebook.model.summaries import (
+    LARGEST_SUMMARY_BYTES,
+    Covered,
+    Summary,
+    checked_summary,
+    covering,
+    drawn_fence,
+    fenced,
+)
 from minutebook.policy.projection import unit_fragments
 
 if TYPE_CHECKING:
@@ -93,6 +101,10 @@ def summarising(
         raise InvalidOption("summarize is a function, or a coroutine function", option="summarize")
     _check_takes_keywords(summarize)
     size = check_count(max_summary_bytes, "max_summary_bytes")
+    if size > LARGEST_SUMMARY_BYTES:
+        raise InvalidOption(
+            f"max_summary_bytes is at most {LARGEST_SUMMARY_BYTES:,}, not {size:,}", option="max_summary_bytes"
+        )
     if size > most_of_window(max_bytes):
         raise InvalidOption(
             f"a summary of {size:,} bytes may fill more than half of the window, max_bytes {max_bytes:,}; lower "

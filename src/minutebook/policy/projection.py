@@ -72,6 +72,7 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
     fragments: list[bytes] = []
     results: list[bytes] = []
     said: list[bytes] = []
+    empty = [other.call for other in unit.entries if other.kind is RESULT and not other.fragment] if names else []
     for entry in unit.entries:
         kind, fragment = entry.kind, entry.fragment
         if not fragment:
@@ -81,7 +82,7 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
             sent = wire.sendable(fragment)
             fragments.append(before + (wire.rename(sent, names) if names else sent) + after)
         elif kind is RESULT:
-            results.append(wire.rename(fragment, _answered(entry, unit, names)) if names else fragment)
+            results.append(wire.rename(fragment, _answered(entry, empty, names)) if names else fragment)
         else:
             said.append(fragment)
     if results:
@@ -90,7 +91,6 @@ def unit_fragments(unit: Unit, wire: Wire, renaming: Renaming | None = None) -> 
     return fragments + said if said else fragments
 
 
-def _answered(entry: Entry, unit: Unit, names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The renamed calls that one result entry answers: its own, and those of later entries that it stands for."""
-    empty = [other.call for other in unit.entries if other.kind is RESULT and not other.fragment]
+def _answered(entry: Entry, empty: Sequence[int], names: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The renamed calls that one result entry answers: its own, and those of `empty` ones behind it."""
     return (names[entry.call], *(names[call] for call in empty if call > entry.call))

@@ -202,13 +202,14 @@ OPENAI_RESPONSES: Final = Counting(
     provider="openai",
     counted=frozenset(
         {"model", "instructions", "input", "text", "tools", "tool_choice", "parallel_tool_calls", "reasoning"}
+        # By the other API's field llama.cpp's server binds the answer; another one may tell the model of it.
+        | {"response_format"}
     ),
     uncounted=frozenset(
         {"max_output_tokens", "store", "include", "temperature", "top_p", "top_logprobs", "metadata", "user", "seed"}
         | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier"}
         | {"stream", "stream_options", "max_tool_calls"}
-        # llama.cpp's server binds the answer by the other API's field; it is not part of the prompt.
-        | {"response_format", "top_k", "min_p", "cache_prompt"}
+        | {"top_k", "min_p", "cache_prompt"}
     ),
     switched_off={
         "previous_response_id": (None,),

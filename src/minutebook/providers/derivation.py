@@ -25,7 +25,7 @@ from minutebook.model.entries import (
     Call,
     Draft,
 )
-from minutebook.model.summaries import read_summary, summary_draft
+from minutebook.model.summaries import check_made, read_summary, summary_draft
 from minutebook.model.transfer import taken_back
 from minutebook.providers.anthropic import ANTHROPIC
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE
@@ -142,7 +142,9 @@ class _Derivation:
 
 def _is_summary(draft: Draft) -> bool:
     try:
-        return msgspec.structs.replace(summary_draft(read_summary(draft)), wall=draft.wall) == draft
+        summary = read_summary(draft)
+        check_made(summary)
+        return msgspec.structs.replace(summary_draft(summary), wall=draft.wall) == draft
     except DecisionHistoryCorrupt:
         return False
 

@@ -255,16 +255,20 @@ def check_base_url(base_url: str, example: str) -> None:
     Refuse what no request can be posted below.
 
     Raises:
-        InvalidOption: no `http` or `https` URL of a host, or one with a query or fragment; it is not quoted.
+        InvalidOption: no `http` or `https` URL of a host, or one with a user, query or fragment; it is not quoted.
     """
     try:
         url = urlsplit(base_url)
         plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
+        # A password in a URL is shown wherever that is: by a client's repr, in logs, among the arguments of a command.
+        plain = plain and "@" not in url.netloc
     except ValueError:
         plain = False
     if not plain:
         raise InvalidOption(
-            f"base_url is the URL of a server, such as {example}, without query and fragment", option="base_url"
+            f"base_url is the URL of a server, such as {example}, without user, query and fragment; give a key as "
+            "api_key",
+            option="base_url",
         )
 
 

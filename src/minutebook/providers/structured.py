@@ -50,6 +50,7 @@ class StructuredWire:
         self.input = plain.input
         self.injection = plain.injection
         self.outputs = plain.outputs
+        self.ready_result = plain.ready_result
         self.transcript = plain.transcript
         self.sendable = plain.sendable
         self.rename = plain.rename

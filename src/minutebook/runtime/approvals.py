@@ -10,23 +10,20 @@ and durable in the checkpoint's log before anything is done; the intent to execu
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from minutebook.errors import ApprovalRefused
+from minutebook.errors import ApprovalRefused, InvalidValue
 from minutebook.model.codec import JSON, encode, text
 from minutebook.model.decisions import CallReference
+from minutebook.model.shown import is_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 APPROVAL_SECONDS: Final = 24 * 60 * 60
 """How long a call waits for its approval before it has to be shown anew, unless the host says otherwise."""
-
-_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-"""Categories of characters that change how a text looks and are not seen: directions, joiners, controls."""
 
 
 def canonical(value: JSON) -> bytes:
@@ -81,10 +78,15 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
         The arguments as their digest covers them, for a human: canonical JSON, with characters that hide or turn text
         written as escapes. Letters that only look alike stay as they are.
         """
-        return "".join(_escaped(each) if _is_hidden(each) else each for each in canonical(self.arguments).decode())
+        return "".join(_escaped(each) if is_unseen(each) else each for each in canonical(self.arguments).decode())
 
     def approve(self, *, by: str) -> Approval:
-        """Return the approval of exactly this call by the principal `by`, whom the host has made sure of."""
+        """
+        Return the approval of exactly this call by the principal `by`, whom the host has made sure of.
+
+        Raises:
+            InvalidValue: `by` is blank, or has characters that nobody sees.
+        """
         return self._ruled(approved=True, by=by, message=None)
 
     def deny(self, *, by: str, message: str | None = None) -> Approval:
@@ -94,7 +96,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     def _ruled(self, *, approved: bool, by: str, message: str | None) -> Approval:
         bound = {name: getattr(self, name) for name in _BOUND}
         told = None if message is None else text(message, "message")
-        return Approval(id=self.id, approved=approved, by=text(by, "by"), message=told, **bound)
+        return Approval(id=self.id, approved=approved, by=_principal(by), message=told, **bound)
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +136,17 @@ _BOUND = (
 """What an approval and the call that waits must have in common."""
 
 
-def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in _HIDDEN or (character.isspace() and character != " ")
+def _principal(by: object) -> str:
+    """
+    Return who answered, if that is a name which a person can read.
+
+    Raises:
+        InvalidValue: no text, a blank one, or one with characters that are not seen or turn what stands around them.
+    """
+    name = text(by, "by")
+    if not name.strip() or any(map(is_unseen, name)):
+        raise InvalidValue("by is blank, or has characters that nobody sees; name who answered", path="by")
+    return name
 
 
 def _escaped(character: str) -> str:
@@ -153,7 +164,7 @@ def check_approvals(
 
     Raises:
         ApprovalRefused: one is for nothing; `problem` says why. Nothing was executed.
-        InvalidValue: `by` or `message` is no text.
+        InvalidValue: `by` or `message` is no text, or `by` names nobody.
     """
     checked: dict[str, Approval] = {}
     for each in approvals:
@@ -178,7 +189,7 @@ def _check_bound(approval: Approval, pending: PendingApproval, now_ms: int) -> N
             raise _refused("altered", f"its {name} is not that of the call that waits")
     if type(approval.approved) is not bool:
         raise _refused("altered", "approved is True or False")
-    text(approval.by, "by")
+    _principal(approval.by)
     if approval.message is not None:
         text(approval.message, "message")
     if now_ms >= pending.expires_ms:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import msgspec
 
 from minutebook.errors import DecisionHistoryBusy, DecisionHistoryConflict, InvalidOption, InvalidValue, MemoryRefused
-from minutebook.model.bounds import check_count, check_flag
+from minutebook.model.bounds import check_count, check_flag, check_listed
 from minutebook.model.codec import JSON, decode, encode
 from minutebook.model.entries import Draft, Entry, Kind, damaged
 from minutebook.model.proof import check_end
@@ -24,7 +24,7 @@ from minutebook.model.record import Delta, State
 from minutebook.ports import ONE_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Self
 
     from minutebook.model.keys import ConversationKey
@@ -76,15 +76,15 @@ class MemoryValue(msgspec.Struct, frozen=True):
         return f"MemoryValue(version={self.version})"
 
 
-def checked_resources(memory: Sequence[object]) -> tuple[MemoryResource, ...]:
+def checked_resources(memory: object) -> tuple[MemoryResource, ...]:
     """
     Return the resources that a program or a capability declares.
 
     Raises:
-        InvalidOption: something else is among them, or two have one name.
+        InvalidOption: no list or tuple, something else is in it, or two have one name.
     """
     found: dict[str, MemoryResource] = {}
-    for each in memory:
+    for each in check_listed(memory, "memory"):
         if not isinstance(each, MemoryResource):
             raise InvalidOption(f"memory holds a {type(each).__name__}; give MemoryResource values", option="memory")
         if each.name in found:

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from minutebook.errors import InvalidOption
+from minutebook.model.bounds import check_listed
 from minutebook.model.codec import encode
 from minutebook.model.decisions import Observation
 from minutebook.runtime.authority import Denial
@@ -81,23 +82,24 @@ def was_executed(observation: Observation) -> bool:
     return not (observation.error and isinstance(observation.value, dict) and "refused" in observation.value)
 
 
-def check_earlier(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+def check_earlier(observations: object) -> tuple[Observation, ...]:
     """
     Return the observations that an invocation goes on with.
 
     Raises:
-        InvalidOption: something else is among them, or two of them answer one proposal.
+        InvalidOption: no list or tuple, something else is in it, or two of them answer one proposal.
         InvalidValue: one holds what JSON cannot hold exactly.
     """
-    earlier = tuple(observations)
-    for at, each in enumerate(earlier):
+    earlier: list[Observation] = []
+    for at, each in enumerate(check_listed(observations, "observations")):
         if type(each) is not Observation:
             raise InvalidOption(f"observations[{at}] is a {type(each).__name__}", option="observations")
+        earlier.append(each)
         encode({"capability": each.capability, "arguments": each.arguments, "value": each.value})
     references = [each.reference for each in earlier if each.reference is not None]
     if len(set(references)) < len(references):
         raise InvalidOption("two observations answer one proposed call", option="observations")
-    return earlier
+    return tuple(earlier)
 
 
 def used_by(observations: Sequence[Observation]) -> Used:

@@ -31,7 +31,7 @@ def schema_of(kind: Any) -> Schema:
         (top,), defs = msgspec.json.schema_components([kind], ref_template=REF + "{name}")
         # Defaults and literals come as Python values; a round trip makes them what a request will hold.
         schema = cast("dict[str, Any]", decode(msgspec.json.encode({**top, "$defs": defs})))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         told = f"no JSON can be converted to it: {str(error).splitlines()[-1]}"
         raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option="type") from None
     _close(schema["$defs"])

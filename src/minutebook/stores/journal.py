@@ -23,7 +23,7 @@ from minutebook.model.bounds import check_count, check_place
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing, check_store_colour
 from minutebook.model.keys import ConversationKey, check_id
-from minutebook.model.record import Delta, Record
+from minutebook.model.record import Delta, Receipt, Record
 from minutebook.model.reservation import check_idle
 from minutebook.model.summaries import dropped_summary, read_summary
 from minutebook.model.tails import Tails, Tokens
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.colours import Colour
     from minutebook.model.entries import Draft, Entry
-    from minutebook.model.record import Header, Receipt
+    from minutebook.model.record import Header
     from minutebook.model.transfer import Copied, Imported
     from minutebook.ports import Journal, Listing, Totals
     from minutebook.stores.transfer import Check, Progress
@@ -200,15 +200,22 @@ class JournalStore(AsyncClosing):
         Raises:
             DecisionHistoryBusy: another operation on `key` is under way.
             DecisionHistoryFenced: the reservation was recovered by somebody else meanwhile; nothing was saved.
-            InvalidOption: the operation returned no record although it was given one; nothing was saved.
+            InvalidOption: no function, or one that returned no record although it was given one, or no pair; nothing
+                was saved.
         """
+        if not callable(operation):
+            raise InvalidOption(f"operation is a function, not {type(operation).__name__}", option="operation")
         known = await self.journal.header(self._own(key))
 
         async def saved(header: Header) -> tuple[tuple[Draft, ...], Result]:
             entries = [entry async for entry in self.entries(key)]
             absent = not header.entries
-            after, result = await operation(None if absent else Record(header=header, entries=tuple(entries)))
-            return _added(after, absent=absent), result
+            given = await operation(None if absent else Record(header=header, entries=tuple(entries)))
+            if type(given) is not tuple or len(given) != 2:
+                raise InvalidOption(
+                    f"the operation returned a {type(given).__name__}; it returns (record, result)", option="operation"
+                )
+            return _added(given[0], absent=absent), given[1]
 
         return await self._reserved(key, known.format if known else format, saved)
 
@@ -318,6 +325,7 @@ class JournalStore(AsyncClosing):
         one the record also has to hold that commit, which an older backup or a standby that fell behind does not.
 
         Raises:
+            InvalidOption: `receipt` is none.
             DecisionHistoryCorrupt: the first entry that is not what was written; `seq` names it.
             DecisionHistoryRegressed: the record does not hold the commit of `receipt`, which was acknowledged.
             DecisionHistoryAbsent: there is no such conversation, it was deleted, or what comes next was cut meanwhile.
@@ -325,6 +333,8 @@ class JournalStore(AsyncClosing):
         header = await self.journal.header(self._own(key))
         if header is None:
             raise DecisionHistoryAbsent("no such conversation to verify")
+        if receipt is not None and type(receipt) is not Receipt:
+            raise InvalidOption(f"receipt is a Receipt that was kept, not {type(receipt).__name__}", option="receipt")
         if receipt is not None and await self.journal.receipt(key, receipt.idempotency) != receipt:
             raise DecisionHistoryRegressed(
                 f"the record has version {header.version} and not the commit that made version {receipt.version}: it "

@@ -85,7 +85,8 @@ class SQLiteStore(JournalStore):
         max_sessions: the most conversations of the namespace.
         max_bytes: the most payload bytes of the namespace.
         max_retained_bytes: the most payload bytes of one conversation.
-        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds.
+        ttl: a conversation expires when nothing was written for this long, as a `timedelta` or in seconds; each one of
+            the namespace, also where another store object wrote it.
         clock: gives Unix milliseconds.
 
     A bound that is `None` does not exist. A full store refuses; it never evicts (SPEC D7).
@@ -263,6 +264,9 @@ def create_sqlite_decision_history_store(
 ) -> SQLiteStore:
     """
     Return a `SQLiteStore` with the bounds of a decision history: 128 conversations, 32 MiB, 24 hours (SPEC D19).
+
+    They hold for the whole `namespace`, whoever wrote what is there: what a store without a `ttl` keeps in it expires
+    with the rest. So let the namespace be the decision history's own, and not that of chats which are to stay.
 
     Raises:
         InvalidOption: see `SQLiteStore`.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.errors import InvalidOption
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
 from minutebook.stores.network_filesystems import refuse_network
 from minutebook.stores.private_modes import create, is_private, refuse_foreign, refuse_shared, restore
 from minutebook.stores.private_paths import held_parent, look
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LOCK_SIDECAR = "-lock"
 SIDECARS = ("-wal", "-shm", "-journal", LOCK_SIDECAR)
+_LASTING_SIDECARS = ("-wal", "-shm", LOCK_SIDECAR)
 
 # SQLite's unix layer holds a path in 512 bytes and refuses a database whose `-journal` would not fit, with no more than
 # "unable to open database file".
@@ -89,6 +90,7 @@ def open_private_database(
     Raises:
         InvalidOption: the name is empty, `:memory:`, holds NUL, is too long, is no text or is a directory.
         DecisionHistoryStorageUnsafe: see `Problem`; nothing was created and no file of another was changed.
+        DecisionHistoryCorrupt: a log that holds something stands beside no database, or an empty one.
         DecisionHistoryStorageFailed: the system refused (permission, read-only, full disk, too many open files).
     """
     with held_parent(path) as (directory, name), translated(directory.join(name)):
@@ -101,6 +103,7 @@ def open_private_database(
         for each, status in found.items():
             refuse_foreign(status, directory.join(each))
         database = found.pop(name)
+        _refuse_headless(database, found[name + "-wal"])
         used = database is not None and (database.st_dev, database.st_ino) in in_use
         if database is not None and not used:
             _refuse_strange(directory, name, database)
@@ -112,22 +115,45 @@ def open_private_database(
     return private
 
 
-def recheck(private: PrivateDatabase) -> None:
+def sidecars_of(private: PrivateDatabase) -> tuple[PrivateDatabase, ...]:
+    """
+    Return the sidecars that last as long as a connection does, each as the file that it is now.
+
+    While one is open nothing of SQLite's removes or replaces them. A log that is gone takes with it every commit that
+    is not in the database yet, and one that was made anew is a second history of the same database.
+    """
+    with translated(private.path):
+        paths = (private.path + sidecar for sidecar in _LASTING_SIDECARS)
+        found = ((path, look(path)) for path in paths)
+        return tuple(PrivateDatabase(path, status.st_dev, status.st_ino) for path, status in found if status)
+
+
+def stands(file: PrivateDatabase) -> bool:
+    """Whether the path still names the file: one call to the system, of a microsecond or two."""
+    try:
+        status = os.stat(file.path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (file.device, file.inode) and status.st_nlink > 0
+
+
+def recheck(private: PrivateDatabase, sidecars: tuple[PrivateDatabase, ...] = ()) -> None:
     """
     Return if the path still names the file that was opened, and it and its sidecars are still private.
 
-    Looks at the five names and opens nothing, so no lock of a live connection is dropped: about 15 microseconds. The
-    directories above are not walked again.
+    `sidecars` are those that a live connection has, by `sidecars_of`: they must be the same files too. Looks at the
+    five names and opens nothing, so no lock of a live connection is dropped: about 15 microseconds. The directories
+    above are not walked again.
 
     Raises:
-        DecisionHistoryStorageUnsafe: `problem` is "replaced" when the file is gone or another is in its place,
-            else what became of it or of a sidecar.
+        DecisionHistoryStorageUnsafe: `problem` is "replaced" when a file is gone or another is in its place, else
+            what became of the database or of a sidecar.
     """
     with translated(private.path):
-        status = look(private.path)
-        if status is None or not status.st_nlink or (status.st_dev, status.st_ino) != (private.device, private.inode):
-            raise unsafe("replaced", private.path)
-        refuse_shared(status, private.path)
+        for file in (private, *sidecars):
+            if not stands(file):
+                raise unsafe("replaced", file.path)
+        refuse_shared(look(private.path), private.path)
         for sidecar in SIDECARS:
             refuse_shared(look(private.path + sidecar), private.path + sidecar)
 
@@ -170,6 +196,19 @@ def _refuse_strange(directory: Directory, name: str, status: os.stat_result) -> 
     new = application == 0 and pages <= 1
     if not header.startswith(_MAGIC) or not (new or application == APPLICATION_ID):
         raise unsafe("mode", directory.join(name), detail=_STRANGE)
+
+
+def _refuse_headless(database: os.stat_result | None, log: os.stat_result | None) -> None:
+    """
+    Refuse a log whose database is gone or was emptied: SQLite would make a new one and throw the log away.
+
+    A database of ours is never empty beside a log, since its first commit is made before there is one.
+    """
+    if log is not None and log.st_size and (database is None or not database.st_size):
+        raise DecisionHistoryCorrupt(
+            f"the database is {'gone' if database is None else 'empty'} and its log has {log.st_size:,} bytes; "
+            "restore the database beside it, or move the log (-wal) away to begin anew"
+        )
 
 
 def _refuse_long_path(path: str) -> None:

@@ -182,10 +182,16 @@ class SQLiteJournal:
         return await self._write(partial(self._delete, key), erases=True)
 
     async def close(self) -> None:
-        """Give the file back; the last journal closes it. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
+        """Give the file back; the last journal closes it, off an event loop's thread. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._blocking:
             self._database.release()
+            return
+        from minutebook.stores.sqlite_waiting import released  # loads asyncio, which blocking callers do without
+
+        await released(self._database.release)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

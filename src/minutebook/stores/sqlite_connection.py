@@ -314,11 +314,16 @@ def _set_durable(connection: sqlite3.Connection) -> None:
 
 
 def open_writing(path: str) -> sqlite3.Connection:
-    """Return a connection that writes durably, to a database of ours that is made where there is none."""
+    """
+    Return a connection that writes durably, to a database of ours that is made where there is none.
+
+    It has opened its log and the log's index, so these are the files that it goes on with.
+    """
     connection = _connect(path)
     try:
         _create_database(connection)
         _set_durable(connection)
+        connection.execute(sql.GET_USER_VERSION).fetchone()
         # From here on waiting is the writer's own: SQLite's would hold up an event loop.
         connection.execute(sql.WAIT_FOR_NOBODY)
     except BaseException:

@@ -1,5 +1,5 @@
 """
-How a task waits for a job: the part of the writer that needs an event loop, loaded by the first one.
+How a task waits for a job, or for the end of the writer: the part that needs an event loop, loaded by the first one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from minutebook.stores.sqlite_jobs import Job
 
 
@@ -34,6 +36,20 @@ async def ended(outcome: Outcome) -> None:
     if not outcome.done():
         await asyncio.wait([outcome])
         outcome.exception()  # heard, so that the loop does not log it as one that nobody cared for
+
+
+async def released(release: Callable[[], None]) -> None:
+    """
+    Give a database back in a thread, since its last holder waits for what is under way and for other processes.
+
+    A task that is cancelled meanwhile leaves it to the thread. Without a running loop nobody is held up.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        release()
+        return
+    await asyncio.shield(loop.run_in_executor(None, release))
 
 
 def awaited(job: Job) -> Outcome:

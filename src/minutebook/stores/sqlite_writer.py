@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from minutebook.errors import StorageError
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.aside import leave
-from minutebook.stores.private_files import PrivateDatabase, open_lock_file, open_private_database, recheck
+from minutebook.stores.private_files import (
+    PrivateDatabase,
+    open_lock_file,
+    open_private_database,
+    recheck,
+    sidecars_of,
+    stands,
+)
+from minutebook.stores.private_refusals import unsafe
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
     DRIVER_ERRORS,
@@ -66,6 +74,11 @@ _RECHECK_EVERY = 64
 _ERASE_SECONDS = 2.0
 _MAX_ERASE_WAIT = 64
 
+_SECOND_LOG = (
+    "had its log, or the log's index, replaced while this program had it open, and somebody may have written since; "
+    "end this program, find out who did it, then open again"
+)
+
 
 # --- the writer ------------------------------------------------------------------------------------------------------
 
@@ -85,9 +98,12 @@ class Writer:
         self._latch = Latch()
         self._pace = Pace()
         self._closed = False
+        self.stranded = False
+        """Whether it was closed beside another log than its own; its connections stay, so that neither is lost."""
         self._lock_file = open_lock_file(private)
         try:
             self._connection = open_writing(private.path)
+            self._sidecars = sidecars_of(private)
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -261,14 +277,10 @@ class Writer:
         self._latch.refuse_failed()
 
     def _refuse_replaced(self) -> None:
-        """Look whether the path still names our file, and now and then at the sidecars and all modes too."""
-        try:
-            status = os.stat(self.private.path, follow_symlinks=False)
-            same = (status.st_dev, status.st_ino) == (self.private.device, self.private.inode)
-        except OSError:
-            same = False
+        """Look whether the paths still name our files, and now and then at all modes too."""
+        same = stands(self.private) and all(map(stands, self._sidecars))
         if not same or not self._transactions % _RECHECK_EVERY:
-            recheck(self.private)
+            recheck(self.private, self._sidecars)
 
     def _begin(self, durable: bool, *, patient: bool) -> bool:
         if self._connection.in_transaction:
@@ -362,12 +374,19 @@ class Writer:
                 job.result = erased
 
     def _truncate(self, seconds: float) -> bool:
-        """Copy the log into the database and cut it to nothing; False when a reader was in the way."""
-        with self._read_lock:
-            for _ in self._attempts(seconds):
-                if self._checkpoint(sql.TRUNCATE, seconds) and self._sync_log():
-                    self._erase_at = 0
-                    return True
+        """
+        Copy the log into the database and cut it to nothing; False when a reader or another process was in the way.
+
+        Another process's checkpoint is waited for before our own reader is kept out, so that no read waits for it too.
+        """
+        with checkpoint_lock(self._lock_file, seconds) as held:
+            if not held:
+                return False
+            with self._read_lock:
+                for _ in self._attempts(seconds):
+                    if self._copy_log(sql.TRUNCATE) and self._sync_log():
+                        self._erase_at = 0
+                        return True
         return False
 
     def _sync_log(self) -> bool:
@@ -394,22 +413,20 @@ class Writer:
             # One short wait for a reader that is just about to end; a long one is not waited for.
             yield from pauses(min(seconds, 0.05))
 
-    def _checkpoint(self, statement: str, seconds: float) -> bool:
-        with checkpoint_lock(self._lock_file, seconds) as held:
-            if not held:
-                return False
-            try:
-                if statement is sql.TRUNCATE:
-                    busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
-                else:
-                    busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
-            except sqlite3.Error as error:
-                # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
-                if proves_nothing(error):
-                    self._undo(error)
-                return False
-            self._log_bytes = 0
-            return not busy and frames <= 0
+    def _copy_log(self, statement: str) -> bool:
+        """Make a checkpoint under the lock that all processes share; False where something of the log is left."""
+        try:
+            if statement is sql.TRUNCATE:
+                busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
+            else:
+                busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
+        except sqlite3.Error as error:
+            # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
+            if proves_nothing(error):
+                self._undo(error)
+            return False
+        self._log_bytes = 0
+        return not busy and frames <= 0
 
     def _has_chores(self) -> bool:
         """Whether a checkpoint or a new try to erase is due."""
@@ -424,7 +441,9 @@ class Writer:
                 self._erase_wait = min(self._erase_wait * 2, _MAX_ERASE_WAIT)
                 self._erase_at = self._transactions + self._erase_wait
             return
-        self._checkpoint(sql.CHECKPOINT, 0)
+        with checkpoint_lock(self._lock_file, 0) as held:
+            if held:
+                self._copy_log(sql.CHECKPOINT)
 
     # --- reading
 
@@ -435,7 +454,7 @@ class Writer:
             self._refuse_unusable()
             try:
                 if self._reading is None:
-                    recheck(self.private)
+                    recheck(self.private, self._sidecars)
                     self._reading = open_reading(self.private.path)
                 return read_snapshot(self._reading, work)
             except DRIVER_ERRORS as error:
@@ -461,11 +480,19 @@ class Writer:
             self._close_files()
 
     def _close_files(self) -> None:
+        whole = all(map(stands, self._sidecars))
+        # Where a sidecar is merely gone nobody has begun another, and closing saves what our log alone still holds.
+        self.stranded = not whole and any(os.path.lexists(each.path) and not stands(each) for each in self._sidecars)
+        if self.stranded:
+            # SQLite would copy our log into the database and remove, by its name, the one that somebody else wrote.
+            self.abandon()
+            os.close(self._lock_file)
+            return
         # The last connection to a database checkpoints as it closes, so this too happens under the lock.
         with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, _ERASE_SECONDS):
             if self._reading is not None:
                 self._reading.close()
-            if not self._latch.failed:
+            if whole and not self._latch.failed:
                 with contextlib.suppress(sqlite3.Error):
                     self._cursor.execute(sql.TRUNCATE)
             self._cursor.close()
@@ -474,10 +501,10 @@ class Writer:
 
     def abandon(self) -> None:
         """
-        Forget the connections in a forked child without closing them.
+        Forget the connections without closing them: in a forked child, or where a second log stands.
 
-        They are the parent's; SQLite's manual forbids even `sqlite3_close` on them here, so they get one reference
-        more than anybody will ever give back.
+        In a child they are the parent's; SQLite's manual forbids even `sqlite3_close` on them. So they get one
+        reference more than anybody will ever give back.
         """
         import ctypes
 
@@ -507,6 +534,8 @@ class _Registry:
             file = (private.device, private.inode)
             writer = self.writers.get(file)
             if writer is not None:
+                if writer.stranded:
+                    raise unsafe("replaced", private.path, detail=_SECOND_LOG)
                 writer.holders += 1
                 return writer
             try:
@@ -523,7 +552,8 @@ class _Registry:
                 return
             # Closed under the lock: who opens the same file next must not meet it half closed.
             writer.close()
-        self.forget(writer)
+            if not writer.stranded:
+                self.forget(writer)
 
     def forget(self, writer: Writer) -> None:
         """Let the next opening make a new writer, after this one failed or was closed."""

@@ -23,7 +23,7 @@ from minutebook.errors import (
     InvalidOption,
 )
 from minutebook.model.arrivals import Reading
-from minutebook.model.bounds import check_flag
+from minutebook.model.bounds import check_callable, check_flag
 from minutebook.model.clock import read_clock
 from minutebook.model.entries import Draft, Kind, first_digest, recompute_digest
 from minutebook.model.reservation import check_idle
@@ -62,7 +62,13 @@ class Counting:
     """Tells `progress` of every so many entries, and of the last one."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
-        """Begin with nothing done, of `total`."""
+        """
+        Begin with nothing done, of `total`.
+
+        Raises:
+            InvalidOption: `progress` is no function.
+        """
+        check_callable(progress, "progress")
         self._progress = progress
         self.total = total
 

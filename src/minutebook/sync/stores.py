@@ -98,7 +98,8 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
         async def awaited(record: Record | None) -> tuple[Record | None, Result]:
             return operation(record)
 
-        return drive(self._core.transact(key, awaited, format=format))
+        given = awaited if callable(operation) else operation
+        return drive(self._core.transact(key, given, format=format))
 
     def copy(self, key: ConversationKey, target: JournalStore, *, progress: Progress | None = None) -> Copied:
         """See `JournalStore.copy`."""

@@ -16,8 +16,18 @@ from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._format import Format
-from minutebook.providers.wire._transcript import match
-from minutebook.providers.wire._values import Answer, Names, Piece, Reply, Side, array, members, unknown_role
+from minutebook.providers.wire._transcript import Waiting
+from minutebook.providers.wire._values import (
+    Answer,
+    Names,
+    Piece,
+    Reply,
+    Side,
+    array,
+    members,
+    refuse_beside,
+    unknown_role,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +51,10 @@ class BlockFormat(Format):
     @abstractmethod
     def replied(self, block: dict[str, JSON], path: str) -> Reply | None:
         """Return what the block answers, if it is a result."""
+
+    @abstractmethod
+    def refuse_more(self, block: dict[str, JSON], path: str) -> None:
+        """Refuse a block that is a result and has a member that no result has."""
 
     @abstractmethod
     def rename_block(self, block: dict[str, JSON], names: Names) -> None:
@@ -89,6 +103,19 @@ class BlockFormat(Format):
             raise InvalidMessage(f"a message with {len(replies)} results; give each with its own call", path="$")
         return replies[0] if replies else None
 
+    def check_complete(self, call: Call, output: JSON) -> None:  # noqa: ARG002
+        """Refuse whatever stands beside the one result: a block, a member, another role."""
+        block, path = members(output, "$"), "$"
+        if self._is_message(output):
+            refuse_beside(block, frozenset({"role", self.list_key}), path)
+            if self.side(output, path) is not Side.RESULTS:
+                raise InvalidMessage("a result is said by the user's side", path="$.role")
+            blocks = array(block[self.list_key], f"$.{self.list_key}")
+            if len(blocks) != 1:
+                raise InvalidMessage("a result has nothing beside it; this message has", path=f"$.{self.list_key}")
+            block, path = members(blocks[0], f"$.{self.list_key}[0]"), f"$.{self.list_key}[0]"
+        self.refuse_more(block, path)
+
     def results_span(self, payload: bytes, value: JSON) -> tuple[int, int]:
         """Return the whole of a single block; of a message the inside of its list, text beside results included."""
         if not self._is_message(value):
@@ -107,12 +134,10 @@ class BlockFormat(Format):
         replies = [(self.replied(members(block, "$"), "$"), block) for block in blocks]
         if sum(reply is not None for reply, _ in replies) == 1:
             return tuple((None if reply is None else position, block) for reply, block in replies)
-        left = dict(waiting)
+        left = Waiting(waiting)
         found: list[tuple[int | None, JSON]] = []
         for reply, block in replies:
-            place = None if reply is None else match(left, reply)
-            if place is not None:
-                del left[place]
+            place = None if reply is None else left.take(reply)
             found.append((place, block))
         return tuple(found)
 

@@ -18,8 +18,8 @@ from minutebook.model import codec
 from minutebook.model.entries import IN_MESSAGE_BEFORE, Call, Draft, Kind
 from minutebook.providers.wire import _bodies, _slices
 from minutebook.providers.wire._mistaken import mistaken
-from minutebook.providers.wire._transcript import Walk, match
-from minutebook.providers.wire._values import Answer, Piece, Reply, Side, array, kind_of, members
+from minutebook.providers.wire._transcript import Waiting, Walk
+from minutebook.providers.wire._values import Answer, Piece, Reply, Side, are_parts, array, as_text, kind_of, members
 
 if TYPE_CHECKING:
     import re
@@ -44,6 +44,8 @@ class Format(ABC):
     loops: bool = True
     list_key: str = "content"
     """Where a message has what it says: a text, or a list of parts."""
+    result_parts: frozenset[str] = frozenset()
+    """The types of the parts that a result may be a list of."""
 
     @abstractmethod
     def user_message(self, text: str) -> JSON:
@@ -73,6 +75,10 @@ class Format(ABC):
         """Return the slice of a complete result, or of a message of side RESULTS, that stands in `results_wrap`."""
         return _slices.find(payload)
 
+    def told(self, output: JSON) -> JSON:
+        """Return a tool's output in the form in which results hold data: as a text, any other value as JSON text."""
+        return as_text(output)
+
     @abstractmethod
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
         """Return what answers `call` with `output`: a message, or where results are grouped, a block of one."""
@@ -82,7 +88,12 @@ class Format(ABC):
         """Return what `output` answers, if it already is a complete result of this format."""
 
     def check_complete(self, call: Call, output: JSON) -> None:
-        """Refuse a complete result in a form that the provider does not take for `call`: `InvalidMessage`."""
+        """
+        Refuse a complete result in a form that the provider does not take for `call`, or with anything beside it.
+
+        Raises:
+            InvalidMessage: `path` names the place.
+        """
         del call, output
 
     def pieces(self, messages: Iterable[Piece]) -> Iterable[Piece]:
@@ -154,27 +165,50 @@ class Format(ABC):
 
     def result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
         """
-        Return the draft that answers `call`. A text is sent as it is, a list of the provider's own content parts too;
-        any other value as JSON. A complete message of this format that answers `call` is taken as it stands.
+        Return the draft that answers `call` with a tool's output, which is data: a text, or any other value as JSON.
+
+        Whatever it looks like, a message, a block or a part of this format too, it is that text or value.
 
         Raises:
-            PairingViolation: a complete message that answers another call.
-            InvalidMessage: a value that no result of this call is made of, or a complete one in another form.
+            InvalidMessage: a call whose results are no data; see `ready_result`.
+            InvalidValue: what JSON cannot hold.
+        """
+        _, value = _bodies.opened(output)
+        return self._replied(position, call, self.told(value), error=error)
+
+    def ready_result(self, position: int, call: Call, output: object, *, error: bool = False) -> Draft:
+        """
+        Return the draft that answers `call` with what already has this format's own form.
+
+        That is a complete result of `call`, taken as it stands, or a list of the parts that results may hold. Nothing
+        stands beside the result: whoever writes one for a tool says nothing as somebody else.
+
+        Raises:
+            PairingViolation: a complete result that answers another call.
+            InvalidMessage: neither of the two; one in a form that the provider does not take; or more than a result.
             InvalidValue: what JSON cannot hold.
         """
         payload, value = _bodies.opened(output)
         reply = self.complete(value)
         if reply is None:
-            value = self.reply(call, value, error=error)
-            payload = codec.encode(value)
-        elif reply.id != call.id or (not reply.id and reply.name not in ("", call.name)):
+            if not are_parts(value, self.result_parts):
+                raise InvalidMessage(
+                    f"neither a complete result of the format {self.name} nor a list of parts that its results hold; "
+                    "give a tool's output without raw=True",
+                    path="$",
+                )
+            return self._replied(position, call, value, error=error)
+        if reply.id != call.id or reply.name not in ("", call.name):
             raise PairingViolation(
                 f"the message answers another call than the one at position {position}; give it with its own call",
                 call=position,
             )
-        else:
-            self.check_complete(call, value)
+        self.check_complete(call, value)
         return self._resulted(payload, value, position)
+
+    def _replied(self, position: int, call: Call, output: JSON, *, error: bool) -> Draft:
+        value = self.reply(call, output, error=error)
+        return self._resulted(codec.encode(value), value, position)
 
     def answered(self, payload: bytes, calls: Mapping[int, Call]) -> tuple[Draft, ...]:
         """
@@ -188,16 +222,16 @@ class Format(ABC):
         """
         payload, value = _bodies.opened(payload)
         reply = self.complete(value) if len(calls) == 1 else None
-        if reply is not None and match(calls, reply) is not None:
+        if reply is not None and Waiting(calls).take(reply) is not None:
             return (self._resulted(payload, value, *calls),)
         walk = Walk(self)
-        walk.waiting = dict(calls)
+        walk.waiting = Waiting(calls)
         side = self.side(value, "$")
         if side is not Side.RESULTS:
             raise InvalidMessage("not a result", path="$")
         walk.take(Piece("$", 0, side, payload, value))
-        if walk.waiting:
-            raise PairingViolation(f"the message leaves {len(walk.waiting)} of its calls unanswered")
+        if walk.waiting.calls:
+            raise PairingViolation(f"the message leaves {len(walk.waiting.calls)} of its calls unanswered")
         return tuple(walk.drafts)
 
     def outputs(

@@ -8,6 +8,7 @@ provider made of messages that it dropped opens the input behind it where it sta
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from minutebook.errors import InvalidMessage, PairingViolation
@@ -27,7 +28,7 @@ class Walk:
     def __init__(self, wire: Format) -> None:
         self.wire = wire
         self.drafts: list[Draft] = []
-        self.waiting: dict[int, Call] = {}
+        self.waiting = Waiting({})
         self.begun = False
         self.asked = False
         self.heard = False
@@ -43,7 +44,7 @@ class Walk:
         self.begun = True
         if piece.side is Side.USER:
             self.heard = True
-            kind = Kind.INJECTION if self.asked or self.waiting else Kind.INPUT
+            kind = Kind.INJECTION if self.asked or self.waiting.calls else Kind.INPUT
             self.asked = self.asked or kind is Kind.INPUT
             self.drafts.append(self._spoken(kind, piece.payload))
         elif piece.side is Side.ASSISTANT:
@@ -74,11 +75,12 @@ class Walk:
         self.drafts.append(Draft(kind=Kind.INSTRUCTIONS, payload=piece.payload))
 
     def _respond(self, piece: Piece) -> None:
-        if self.waiting:
+        if self.waiting.calls:
             raise PairingViolation(
-                f"message {piece.index} answers while {len(self.waiting)} call(s) before it wait for their results",
+                f"message {piece.index} answers while {len(self.waiting.calls)} call(s) before it wait for their "
+                "results",
                 index=piece.index,
-                waiting=tuple(self.waiting),
+                waiting=tuple(self.waiting.calls),
             )
         if not self.heard and self.wire.is_compacted(piece.value):
             if not isinstance(piece.value, list) or not all(map(self.wire.precedes, piece.value)):
@@ -87,19 +89,18 @@ class Walk:
             return
         draft = self.wire.responded(piece.payload, piece.value, piece.path)
         self.drafts.append(draft)
-        self.waiting = dict(enumerate(draft.calls))
+        self.waiting = Waiting(dict(enumerate(draft.calls)))
         self.asked = False
 
     def _answer(self, piece: Piece) -> None:
         positions: list[int] = []
         for reply in self.wire.replies(piece.value, piece.path):
-            position = match(self.waiting, reply)
+            position = self.waiting.take(reply)
             if position is None:
                 raise PairingViolation(
                     f"message {piece.index} holds a result without a waiting call in the exchange before it",
                     index=piece.index,
                 )
-            del self.waiting[position]
             positions.append(position)
         # The lowest position carries the message, so that whoever renames ids knows which empty results it stands for.
         self.drafts.extend(self.wire.resulted_whole(piece, sorted(positions)))
@@ -115,12 +116,35 @@ def _lost(piece: Piece) -> InvalidMessage:
     )
 
 
-def match(waiting: Mapping[int, Call], reply: Reply) -> int | None:
-    """Return the position of the call that `reply` answers: by id; where a side has no id, by order and name."""
-    by_id = [position for position, call in waiting.items() if reply.id and call.id == reply.id]
-    if by_id:
-        return by_id[0]
-    for position, call in waiting.items():
-        if not (reply.id and call.id) and (not reply.name or call.name == reply.name):
-            return position
-    return None
+class Waiting:
+    """
+    The calls of one exchange that wait for results, and how a result finds its own.
+
+    By id; where a side has no id, by order and name. Each call is looked at a few times however many there are.
+    """
+
+    def __init__(self, calls: Mapping[int, Call]) -> None:
+        """Begin with `calls` by position, in their order."""
+        self.calls = dict(calls)
+        self._queues: dict[tuple[str, str], deque[int]] = {}
+        for position, call in calls.items():
+            for queue in (("id", call.id), ("any", ""), ("any", call.name)):
+                self._queues.setdefault(queue, deque()).append(position)
+            for queue in () if call.id else (("bare", ""), ("bare", call.name)):
+                self._queues.setdefault(queue, deque()).append(position)
+
+    def take(self, reply: Reply) -> int | None:
+        """Return the position of the call that `reply` answers, which waits no more; `None` if none does."""
+        if not reply.id:
+            return self._first("any", reply.name)
+        found = self._first("id", reply.id)
+        return self._first("bare", reply.name) if found is None else found
+
+    def _first(self, side: str, name: str) -> int | None:
+        queue = self._queues.get((side, name), deque())
+        while queue and queue[0] not in self.calls:
+            queue.popleft()
+        if not queue:
+            return None
+        del self.calls[queue[0]]
+        return queue.popleft()

@@ -5,6 +5,7 @@ The words that the formats share, and the checks that read one message: each ref
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,15 +65,14 @@ class Names:
     """The pairs that a rename still has to use."""
 
     def __init__(self, names: Sequence[tuple[str, str]]) -> None:
-        self.left = list(names)
+        self._left: dict[str, deque[str]] = {}
+        for old, new in names:
+            self._left.setdefault(old, deque()).append(new)
 
     def new(self, old: str) -> str | None:
         """Return the new id for the next place that holds `old`; `None` leaves it as it is."""
-        for pair in self.left:
-            if pair[0] == old:
-                self.left.remove(pair)
-                return pair[1]
-        return None
+        left = self._left.get(old)
+        return left.popleft() if left else None
 
     def replace(self, holder: dict[str, JSON], key: str) -> None:
         """Give the id at `holder[key]` its new name; a missing id has the old name ""."""
@@ -168,6 +168,12 @@ def foreign(what: str, format_: str, path: str) -> InvalidMessage:
 def kind_of(value: JSON) -> str:
     """Return the `type` of an item, block or part; empty where it has none."""
     return _text(value.get("type")) if isinstance(value, dict) else ""
+
+
+def refuse_beside(value: dict[str, JSON], allowed: frozenset[str], path: str) -> None:
+    """Refuse a member beside those that a result has: what stands there would be said, and not by a tool."""
+    if not value.keys() <= allowed:
+        raise InvalidMessage("a result has nothing beside it; this holds a member that no result has", path=path)
 
 
 def are_parts(output: JSON, types: frozenset[str]) -> bool:

@@ -22,12 +22,11 @@ from minutebook.providers.wire._values import (
     Names,
     Reply,
     Side,
-    are_parts,
     array,
-    as_text,
     identifier,
     kind_of,
     members,
+    refuse_beside,
     refuse_error,
 )
 
@@ -41,6 +40,7 @@ _THINKING: Final = {"thinking": "signature", "redacted_thinking": "data"}
 """The blocks that are bound to all messages before them, each with the member that seals it."""
 _OF_RESULTS: Final[dict[str, tuple[type, ...]]] = {"content": (str, list), "is_error": (bool,)}
 """The members of a result that may be left out and may not be null, with their JSON types."""
+_RESULT: Final = frozenset({"type", "tool_use_id", "cache_control", *_OF_RESULTS})
 
 
 class Anthropic(BlockFormat):
@@ -50,6 +50,7 @@ class Anthropic(BlockFormat):
     response_wrap = (b'{"role":"assistant","content":', b"}")
     results_wrap = (b'{"role":"user","content":[', b"]}")
     list_key = "content"
+    result_parts = _PARTS
     binds = True
     id_form = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
     sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
@@ -85,12 +86,15 @@ class Anthropic(BlockFormat):
                 raise InvalidMessage(f"no request may have such a {name}; leave it out", path=f"{path}.{name}")
         return Reply(identifier(block, "tool_use_id", path), "")
 
+    def refuse_more(self, block: dict[str, JSON], path: str) -> None:
+        """Refuse a `tool_result` block with a member that the API's type has not."""
+        refuse_beside(block, _RESULT, path)
+
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
         """Return the `tool_result` block; `is_error` stands there only when it is one, an empty text never."""
-        if isinstance(output, list) and are_parts(output, _PARTS):
-            content: JSON = [part for part in output if part != {"type": "text", "text": ""}] or ""
-        else:
-            content = as_text(output)
+        content = output
+        if isinstance(output, list):
+            content = [part for part in output if part != {"type": "text", "text": ""}] or ""
         block: dict[str, JSON] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
         return {**block, "is_error": True} if error else block
 

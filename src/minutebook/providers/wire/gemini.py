@@ -13,7 +13,18 @@ from minutebook.errors import InvalidMessage
 from minutebook.model.entries import Call
 from minutebook.providers.wire import _slices
 from minutebook.providers.wire._blocks import BlockFormat
-from minutebook.providers.wire._values import Answer, Names, Reply, Side, array, identifier, members, only, refuse_error
+from minutebook.providers.wire._values import (
+    Answer,
+    Names,
+    Reply,
+    Side,
+    array,
+    identifier,
+    members,
+    only,
+    refuse_beside,
+    refuse_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +85,14 @@ class Gemini(BlockFormat):
             return None
         place = f"{path}.{key}"
         return Reply(identifier(response, "id", place), identifier(response, "name", place))
+
+    def refuse_more(self, block: dict[str, JSON], path: str) -> None:
+        """Refuse a part with more than its `functionResponse`, were it the same in the other spelling."""
+        refuse_beside(block, frozenset(list(block)[:1]), path)
+
+    def told(self, output: JSON) -> JSON:
+        """Return a tool's output as it is: results hold JSON values."""
+        return output
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
         """Return the `functionResponse` part: the value under `output`, or under `error`."""

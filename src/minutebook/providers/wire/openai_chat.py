@@ -24,15 +24,14 @@ from minutebook.providers.wire._values import (
     Names,
     Reply,
     Side,
-    are_parts,
     array,
-    as_text,
     check_content,
     foreign,
     identifier,
     kind_of,
     members,
     only,
+    refuse_beside,
     refuse_error,
     refuse_foreign,
     unknown_role,
@@ -57,6 +56,7 @@ _CONTENT: Final = (*_MEMBERS, "reasoning_content", "reasoning")
 _NAMED: Final = {"function_call": "name", "audio": "id"}
 """The members of an answer that stand for something by a name or an id alone."""
 _PARTS: Final = frozenset({"text"})
+_OF_RESULTS: Final = frozenset({"role", "tool_call_id", "name", "content"})
 _REFUSED: Final = frozenset(
     {
         *("audio.data", "audio.expires_at", "audio.transcript"),  # a request names the audio by its id
@@ -81,6 +81,7 @@ class OpenAIChat(Format):
     """The wire format `openai-chat`."""
 
     name = "openai-chat"
+    result_parts = _PARTS
 
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""
@@ -139,8 +140,7 @@ class OpenAIChat(Format):
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:  # noqa: ARG002
         """Return the tool's message. The format has no mark for errors: the text says so."""
-        content = output if are_parts(output, _PARTS) else as_text(output)
-        return {"role": "tool", "tool_call_id": call.id, "content": content}
+        return {"role": "tool", "tool_call_id": call.id, "content": output}
 
     def complete(self, output: JSON) -> Reply | None:
         """Return what a tool's message answers."""
@@ -148,6 +148,10 @@ class OpenAIChat(Format):
             return None
         check_content(output, "$", _PARTS_OF_RESPONSES, "openai-responses")
         return self.replies(output, "$")[0]
+
+    def check_complete(self, call: Call, output: JSON) -> None:  # noqa: ARG002
+        """Refuse what the API takes in no tool's message."""
+        refuse_beside(members(output, "$"), _OF_RESULTS, "$")
 
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's message without the members that a request may not hold, the others byte for byte."""

@@ -23,9 +23,7 @@ from minutebook.providers.wire._values import (
     Piece,
     Reply,
     Side,
-    are_parts,
     array,
-    as_text,
     check_content,
     identifier,
     kind_of,
@@ -102,6 +100,7 @@ class OpenAIResponses(Format):
     """The wire format `openai-responses`."""
 
     name = "openai-responses"
+    result_parts = _PARTS
 
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""
@@ -175,10 +174,11 @@ class OpenAIResponses(Format):
         kind = _output_of(call)
         if kind not in _PLAIN:
             raise InvalidMessage(
-                f"a call of the type {call.name} is answered by a complete item of the type {kind}; give that", path="$"
+                f"a call of the type {call.name} is answered by a complete item of the type {kind}; give that, and "
+                "raw=True",
+                path="$",
             )
-        content = output if are_parts(output, _PARTS) else as_text(output)
-        return {"type": kind, "call_id": call.id, "output": content}
+        return {"type": kind, "call_id": call.id, "output": output}
 
     def complete(self, output: JSON) -> Reply | None:
         """Return what a complete output item answers, of whichever type it is."""
