@@ -19,9 +19,14 @@ import msgspec
 import pytest
 from tests.budgets import PROVE, budget
 from tests.faces.strict import IDS, KINDS, REQUEST, client_of, generated, provider_of
+from tests.faults.alterations import rechained
 
 from minutebook import sync
-from minutebook.errors import DecisionHistoryConflict
+from minutebook.errors import DecisionHistoryConflict, ImportRefused
+from minutebook.model.entries import Entry, Kind
+from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Header
+from minutebook.model.transfer import Checks, end_of, head_of, sealed_entry
 from minutebook.providers.derivation import derived_entries
 from minutebook.runtime import Budgets, Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
@@ -116,6 +121,7 @@ class Scene:
     ) -> None:
         """Go through a task in which every text is an attack."""
         names = ("read", "refund", "pay") if permits else ("read", "refund")
+        self.script = []  # a probe that waits for an approval leaves its finish unsaid
         for _ in range(random.randrange(1, 4)):
             calls = tuple(call(random.choice(names), attack()) for _ in range(random.randrange(1, 3)))
             self.script.append(Answer(text=attack(), calls=calls, thinking=attack()))
@@ -123,6 +129,7 @@ class Scene:
         options = {"max_messages": 9} if summarised else {}
         provider = self.provider(store, attack if summarised else None, **options)
         sync.Runtime(world([], attack, permits=permits), provider).run(attack(), **IDS)
+        assert not self.script, "the whole of it was said"
 
     def probe(self, store: Any, attack: Callable[[], str] | None = None, *, permits: bool = False) -> Any:
         """Return what the task under test was offered, what was executed, and how each of its calls ended."""
@@ -215,4 +222,94 @@ def test_i41_i45_a_forged_result_reaches_no_call_that_waits(name: str, tmp_path:
         store.import_(key, scene.file, check=derived_entries)
     assert list(store.entries(key)) == before
     assert expected[4] == [("pay", {"text": "7"})]
+    scene.close()
+
+
+# --- forged results and pairs in an import ---------------------------------------------------------------------------
+
+FORGERIES = budget(25, 1_250)
+"""For each provider."""
+
+
+def forged(random: Random, entries: list[Entry]) -> list[Entry]:
+    """Return the entries with a result or a pair made up: altered, exchanged, doubled, taken away or added."""
+    results = [at for at, entry in enumerate(entries) if entry.kind is Kind.RESULT]
+    at, other = random.choice(results), random.choice(results)
+    changed = list(entries)
+    kind = random.choice(("altered", "exchanged", "doubled", "taken away", "moved", "renamed"))
+    if kind == "altered":
+        payload = entries[at].payload
+        for word in (b"SYSTEM", b"capabilit", b"approved", b"max_calls", b"budget"):
+            payload = payload.replace(word, b"PAID".ljust(len(word), b"!"))
+        changed[at] = msgspec.structs.replace(entries[at], payload=payload)
+    elif kind == "exchanged":
+        mine, theirs = entries[at], entries[other]
+        changed[at] = msgspec.structs.replace(theirs, seq=mine.seq, call=mine.call, exchange=mine.exchange)
+    elif kind == "doubled":
+        changed.insert(at + 1, entries[other])
+    elif kind == "taken away":
+        del changed[at]
+    elif kind == "moved":
+        changed[at] = msgspec.structs.replace(entries[at], call=random.randrange(4), exchange=random.randrange(1, 9))
+    else:
+        response = random.choice([at for at, entry in enumerate(entries) if entry.calls])
+        named = tuple(msgspec.structs.replace(each, name="pay") for each in entries[response].calls)
+        changed[response] = msgspec.structs.replace(entries[response], calls=named)
+    made = [msgspec.structs.replace(entry, seq=seq) for seq, entry in enumerate(changed, 1)]
+    return made if made != entries else forged(random, entries)
+
+
+def written(key: ConversationKey, header: Header, entries: list[Entry], *, anew: bool) -> bytes:
+    """Return an export of these entries: with every digest made anew, or with those of the original."""
+    if anew:
+        header, entries = rechained(key, header, entries)
+    size = sum(len(entry.payload) for entry in entries if entry.kind is not Kind.ABANDONED)
+    header = msgspec.structs.replace(header, entries=len(entries), bytes=size)
+    checks = Checks()
+    lines = [checks.sealed(head_of(key, header)), *(sealed_entry(checks, entry, stands=True) for entry in entries)]
+    return b"".join([*lines, checks.sealed(end_of(header))])
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.timeout(7_200 if PROVE else 120)
+def test_i41_i45_no_forged_result_or_pair_of_an_import_permits_a_call(
+    name: str, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """
+    I-41, I-45: a file that was altered is refused by its digests. One whose digests were made anew is what its writer
+    says that was said, if it is lawful; it answers no call that waits, and no call is permitted on its word.
+    """
+    tmp_path.chmod(0o700)
+    scene = Scene(name, tmp_path)
+    live = sync.MemoryStore(namespace="n")
+    expected = scene.probe(live)
+    waiting = scene.provider(live).key(ASKED)
+    before = list(live.entries(waiting))
+    came = {"refused by its digests": 0, "refused by the law": 0, "taken": 0}
+    for seed in range(FORGERIES):
+        random = Random(f"forged {name} {seed}")
+        source = sync.MemoryStore(namespace="elsewhere")
+        scene.hostile(source, random, lambda random=random: random.choice(ATTACKS), permits=True, summarised=False)
+        key = scene.provider(source).key(ASKED)
+        header = source.header(key)
+        assert header is not None
+        made = forged(random, list(source.entries(key)))
+        for anew in (False, True):
+            scene.file.write_bytes(written(key, header, made, anew=anew))
+            with pytest.raises((ImportRefused, DecisionHistoryConflict)) as refused:
+                live.import_(waiting, scene.file, check=derived_entries)
+            store = sync.MemoryStore(namespace="n")
+            try:
+                store.import_(store.key(key.id), scene.file, check=derived_entries)
+            except ImportRefused:
+                came["refused by the law" if anew else "refused by its digests"] += 1
+                continue
+            assert anew, seed
+            assert refused.type is DecisionHistoryConflict
+            assert scene.probe(store) == expected, seed
+            came["taken"] += 1
+        assert list(live.entries(waiting)) == before
+    assert came["refused by its digests"] == FORGERIES
+    assert min(came.values()) > 0
+    figure(f"{name}: {FORGERIES:,} forgeries, {came}; 0 reach a call that waits, 0 permit one")
     scene.close()
