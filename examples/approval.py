@@ -62,10 +62,12 @@ def main(step: str) -> None:
     """Take one of the three steps."""
     with ExitStack() as stack:
         fake = None if os.environ.get("OPENAI_API_KEY") else stack.enter_context(ProviderFake("openai-chat", model))
-        where: dict[str, str] = {"base_url": fake.base_url, "api_key": "none is needed"} if fake else {}
+        base_url, api_key = (fake.base_url, "none is needed") if fake else (None, None)
         store = stack.enter_context(SQLiteStore("approval.sqlite", namespace="support"))
         provider = stack.enter_context(
-            OpenAIChatDecisionProvider(model="gpt-6", history=HistoryOptions(store=store), **where)
+            OpenAIChatDecisionProvider(
+                model="gpt-6", base_url=base_url, api_key=api_key, history=HistoryOptions(store=store)
+            )
         )
         runtime = Runtime(PROGRAM, provider)
         if step == "propose":

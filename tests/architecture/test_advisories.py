@@ -1,5 +1,5 @@
 """
-The rules drawn from other systems' advisories, where one test over the whole package can hold them (V-5 to V-20).
+The rules drawn from other systems' advisories, where one test over the whole package can hold them (V-5 to V-22).
 
 Each removes a class of faults rather than one: so the tests go over all public names, statements and formats, and a
 name that is added later is met by them too.
@@ -28,6 +28,7 @@ import minutebook.sync
 from minutebook.conversation import Conversation, Turn
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import DecisionHistoryFenced, InvalidId, InvalidOption, MinutebookError
+from minutebook.model import events
 from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.keys import ConversationKey
@@ -512,3 +513,36 @@ def test_v21_a_summary_is_a_users_data_behind_a_fence_that_nobody_could_know(nam
             assert again == drive(talk(reasoning="keep").window()).json
             assert fence.encode() in again
     assert len(set(fences)) == len(fences) >= 2
+
+
+# --- V-22: events ----------------------------------------------------------------------------------------------------
+
+ENUMERATED = {"reason", "provider"}
+"""The fields of events that are texts: each a code of a closed list, by its docstring."""
+
+
+def loose_fields(kinds: Iterator[type[Any]]) -> list[str]:
+    """Return the fields of events that could hold what somebody said."""
+    return [
+        f"{kind.__name__}.{field.name}"
+        for kind in kinds
+        for field in msgspec.structs.fields(kind)
+        if field.type not in (int, bool) and not (field.type is str and field.name in ENUMERATED)
+    ]
+
+
+def test_v22_an_event_has_no_field_that_could_hold_content() -> None:
+    """CVE-2026-25528, CVE-2026-25750: content and keys left in traces; events are numbers and codes (V-22)."""
+    kinds = [*events.Event.__subclasses__()]
+    assert len(kinds) >= 6
+    assert loose_fields(iter(kinds)) == []
+
+
+def test_v22_control_a_field_for_a_text_is_found() -> None:
+    """The same look at an event that quotes a message."""
+
+    class Quoting(msgspec.Struct):
+        bytes: int
+        text: str
+
+    assert loose_fields(iter([Quoting])) == ["Quoting.text"]

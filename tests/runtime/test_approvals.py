@@ -429,6 +429,21 @@ def test_i42_an_approval_made_up_for_a_run_that_waits_is_unknown() -> None:
     assert refusal(store, elsewhere.approve(by="ann")) == "unknown"
 
 
+def test_v23_what_a_client_says_of_a_pending_call_is_not_asked() -> None:
+    """V-23: a call that came back altered from a client, with digests that fit, is approved by nobody."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    sent = msgspec.json.decode(msgspec.json.encode(waits), type=PendingApproval)
+    arguments = {"amount": 9, "to": "mallory"}
+    altered = msgspec.structs.replace(sent, arguments=arguments, arguments_digest=arguments_digest(arguments))
+    assert refusal(store, altered.approve(by="ann")) == "altered"
+    # What is executed is the checkpoint's call, whatever the arguments that came back beside the right digest.
+    painted = msgspec.structs.replace(sent, arguments=arguments)
+    made, _ = kept(program(pay, look), store, finish())
+    assert drive(made.resume("r", "i", approvals=[painted.approve(by="ann")])).kind == "finished"
+    assert PAID == [(3, "shop")]
+
+
 def test_i42_an_approval_is_used_once() -> None:
     """I-42: replayed in the same run, after it has ended, and for the identical call of a later decision."""
     store = MemoryStore()

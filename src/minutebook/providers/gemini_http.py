@@ -100,14 +100,6 @@ class Httpx2Post:
             elif not self._loop.moved():  # else its connections ended with the event loop that they were opened under
                 await client.aclose()
 
-    def _ready(self) -> tuple[Any, bool]:
-        """Return a client for this request, and whether its connections are of another event loop; see `SdkPost`."""
-        moved = not self._blocking and self._loop.moved()
-        if moved and self._made:
-            self._client, moved = None, False
-        self.connect()
-        return self._client, moved
-
     async def __call__(self, path: str, body: bytes) -> bytes:
         """
         Post `body` once and return the body of a 2xx response.
@@ -116,7 +108,9 @@ class Httpx2Post:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
                 a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
-        client, moved = self._ready()
+        self._client, moved = self._loop.usable(self._client, made=self._made, blocking=self._blocking)
+        self.connect()
+        client = self._client
         key = self._own_key()
         headers = {"Content-Type": "application/json", **({"x-goog-api-key": key} if key else {})}
         failure: AgentDecisionProviderUnavailable

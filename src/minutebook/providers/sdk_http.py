@@ -75,6 +75,16 @@ class LoopOfUse:
         self._loop = before if now is None else now
         return now is not None and before is not None and now != before
 
+    def usable(self, client: Any, *, made: bool, blocking: bool) -> tuple[Any, bool]:
+        """
+        Return a client for this request, `None` where a fresh one is to be made, and whether its connections are of
+        another event loop.
+
+        Such a client is left for a fresh one where it was `made` here: a program may call `asyncio.run` several times.
+        """
+        moved = not blocking and self.moved()
+        return (None, False) if moved and made else (client, moved)
+
     def _running(self) -> object:
         try:
             return imported("anyio.lowlevel", self._extra).current_token()
@@ -190,18 +200,6 @@ class SdkPost:
             if self._blocking or not self._loop.moved():
                 await result_of(client.close())
 
-    def _ready(self) -> tuple[Any, bool]:
-        """
-        Return a client for this request, and whether its connections are of another event loop.
-
-        Such a client is left for a fresh one where it was made here: a program may call `asyncio.run` several times.
-        """
-        moved = not self._blocking and self._loop.moved()
-        if moved and self._made:
-            self._client, moved = None, False
-        self.connect()
-        return self._client, moved
-
     async def __call__(self, path: str, body: bytes, on_chunk: OnChunk | None = None) -> bytes:
         """
         Post `body` once and return the body of a 2xx response; `on_chunk` is given each piece of that as it comes in.
@@ -210,7 +208,9 @@ class SdkPost:
             AgentDecisionProviderUnavailable: every other status, a redirect, a time-out, a connection that failed,
                 a body above `MAX_RESPONSE_BYTES`, and whatever a transport of the host raises.
         """
-        client, moved = self._ready()
+        self._client, moved = self._loop.usable(self._client, made=self._made, blocking=self._blocking)
+        self.connect()
+        client = self._client
         package = self._sdk.package
         module, response_type = imported(package, package), imported("httpx2", package).Response
         failure: MinutebookError

@@ -66,7 +66,7 @@ async def assembled(api: Api, body: bytes) -> bytes:
     if body.lstrip()[:1] in (b"{", b"["):
         return body
     try:
-        async with contextlib.aclosing(_data(body)) as events:
+        async with contextlib.aclosing(_told_in(body)) as events:
             return await api.stream.assembled(events, api.code)
     except (msgspec.DecodeError, InvalidValue, UnicodeDecodeError):
         raise unavailable("not_json", 200) from None
@@ -77,8 +77,8 @@ def cut() -> AgentDecisionProviderUnavailable:
     return unavailable("stream_cut", 200)
 
 
-async def _data(body: bytes) -> Events:
-    """Yield the data of each event that came in full, and pause now and then."""
+async def _told_in(body: bytes) -> Events:
+    """Yield what each event tells that came in full, and pause now and then."""
     lines: list[bytes] = []
     paused = 0
     for found in _LINE.finditer(body):
@@ -170,8 +170,8 @@ class Deltas:
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         """What came in of a line that has not ended."""
-        self._data: list[bytes] = []
-        """The data of an event that has not ended."""
+        self._told: list[bytes] = []
+        """What an event tells that has not ended, by lines."""
         self._done = False
 
     def take(self, piece: bytes) -> str:
@@ -191,17 +191,17 @@ class Deltas:
 
     def _take_line(self, line: bytes) -> str:
         if line.startswith(b"data:"):
-            self._data.append(line.removeprefix(b"data:").removeprefix(b" "))
-        elif not line and self._data:
-            data, self._data = b"\n".join(self._data), []
-            self._done = self._done or data == _DONE
-            return "" if self._done else _delta(data)
+            self._told.append(line.removeprefix(b"data:").removeprefix(b" "))
+        elif not line and self._told:
+            told, self._told = b"\n".join(self._told), []
+            self._done = self._done or told == _DONE
+            return "" if self._done else _delta(told)
         return ""
 
 
-def _delta(data: bytes) -> str:
+def _delta(told: bytes) -> str:
     try:
-        chunk = codec.decode(data)
+        chunk = codec.decode(told)
     except InvalidValue:
         return ""
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
