@@ -512,6 +512,29 @@ def test_i40_a_store_that_is_open_while_the_schema_is_renewed_stops(name: str) -
     drive(journal.close())
 
 
+def test_i40_a_greeting_that_the_first_write_overtakes_finds_its_tables(name: str) -> None:
+    """A connection that looked before another one made the tables takes them for no lost ones (I-40, O-47)."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    class Overtaken(PostgresRemote):
+        later: Any = None
+
+        async def _version(self, line: Any) -> int:
+            version = await super()._version(line)
+            if self.later is not None:
+                later, self.later = self.later, None
+                await later
+            return version
+
+    remote = Overtaken(postgres.shared().url(), schema=postgres_lab.schema_of(name), blocking=True)
+    journal = RemoteJournal(remote)
+    remote.later = append(journal, KEY, "one", say("q"))
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+
+
 @pytest.mark.parametrize(
     "columns",
     [
