@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.faces.places import PLACES, Place
 from tests.http_clients import close_clients
+from tests.journals import close_journals
 
 FIGURES = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -27,10 +28,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture(autouse=True)
-def _closed_clients() -> Iterator[None]:
-    """Close the HTTP clients a test opened."""
+def _closed() -> Iterator[None]:
+    """Close the HTTP clients that a test opened, and the files that it left open."""
     yield
     close_clients()
+    close_journals()
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.packed import stamp_of
 from minutebook.stores.sqlite import SQLiteJournal
 from minutebook.stores.streams import stream_listings
 from minutebook.testing import FrozenClock, drive
@@ -245,6 +246,7 @@ async def more(store: Store, plan: Plan) -> None:
 # --- O-44: loading a conversation runs code ---------------------------------------------------------------------------
 
 MODULE = "planted_by_a_test_of_minutebook"
+LAB = "lab.db"
 
 WATCHED = ("import", "exec", "compile", "open", "socket.connect", "subprocess.Popen", "os.system", "pickle.find_class")
 _seen: list[str] | None = None
@@ -326,6 +328,73 @@ def test_o44_loading_a_conversation_runs_no_code(
     assert "DecisionHistoryCorrupt" in problems or column in PLAIN
 
 
+def plant_in_postgres(table: str, column: str) -> Callable[[str, str, ConversationKey, bytes], None]:
+    def plant(_: str, name: str, key: ConversationKey, planted: bytes) -> None:
+        stamp = ", stamp = %s" if table == "conversation" else ""
+        change = f"UPDATE {{schema}}.{table} SET {column} = %s{stamp} WHERE {{key}} RETURNING 1"
+        assert postgres_lab.ask_salted(name, key, change, planted, *([stamp_of(planted)] if stamp else []))
+
+    return plant
+
+
+def plant_in_redis(field: str) -> Callable[[str, str, ConversationKey, bytes], None]:
+    def plant(kind: str, name: str, key: ConversationKey, planted: bytes) -> None:
+        at = redis_lab.keys_of(kind, name, key)
+        if field == "header":
+            redis_lab.ask(kind, "HSET", at["h"], key.id, bytes(8) + stamp_of(planted) + planted)
+            redis_lab.ask(kind, "HSET", at["c"], "stamp", stamp_of(planted))
+        else:
+            assert redis_lab.ask(kind, "HEXISTS", at["c"], field)
+            redis_lab.ask(kind, "HSET", at["c"], field, planted if field == "v1" else bytes(16) + planted)
+
+    return plant
+
+
+PLANTS: dict[str, tuple[tuple[str, ...], Callable[[str, str, ConversationKey, bytes], None]]] = {
+    "Postgres header": (POSTGRES, plant_in_postgres("conversation", "header")),
+    "Postgres entry": (POSTGRES, plant_in_postgres("entry", "packed")),
+    "Postgres receipt": (POSTGRES, plant_in_postgres("receipt", "packed")),
+    "Redis header": (REDIS, plant_in_redis("header")),
+    "Redis entry": (REDIS, plant_in_redis("e1")),
+    "Redis receipt": (REDIS, plant_in_redis("v1")),
+}
+"""What is replaced, with every digest beside it that is not the chain's made right, so that it is really decoded."""
+
+
+@pytest.mark.parametrize("planted", [PICKLE, TAGGED, EXTENSION], ids=["pickle", "tagged object", "msgpack extension"])
+@pytest.mark.parametrize(
+    ("kind", "what"), [(kind, what) for what, (kinds, _) in PLANTS.items() for kind in kinds], ids=str
+)
+def test_o44_loading_from_a_server_runs_no_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    audited: Callable[[], contextlib.AbstractContextManager[list[str]]],
+    kind: str,
+    what: str,
+    planted: bytes,
+) -> None:
+    """The same of what a server keeps: nothing is imported or run, it is named as corrupt, and others are read."""
+    modules, mark = tmp_path / "modules", tmp_path / "mark"
+    modules.mkdir(0o700)
+    (modules / f"{MODULE}.py").write_text(f"open({str(mark)!r}, 'w')\ndef explode(*arguments): pass\n")
+    monkeypatch.syspath_prepend(modules)
+    store = Store(open_journal(kind, tmp_path))
+    for name in ("talk", "stays"):
+        drive(Conversation(store, name, format="openai-chat").append(workload.pair(1, name), id="one"))
+    PLANTS[what][1](kind, f"{tmp_path}/{LAB}", store.key("talk"), planted)
+    store, other = Store(open_journal(kind, tmp_path)), store.key("stays")
+    expected = drive(entries_of(store, other))
+    drive(store.totals())  # each node of a cluster has its connection now
+    with audited() as noted:
+        problems = read_everything(store)
+        assert drive(entries_of(store, other)) == expected
+        drive(store.verify(other))
+    assert noted == []
+    assert not mark.exists()
+    assert MODULE not in sys.modules
+    assert problems == {"DecisionHistoryCorrupt"}
+
+
 async def entries_of(store: Store, key: ConversationKey) -> list[Any]:
     return [entry async for entry in store.entries(key)]
 
@@ -396,7 +465,6 @@ def part_of_redis(letter: str, *command: Any) -> Damage:
     return damage
 
 
-LAB = "lab.db"
 Damage = Callable[[str, Path, list[ConversationKey]], None]
 DAMAGES: dict[str, tuple[tuple[str, ...], Damage, bool]] = {
     "SQLite state": (("SQLite",), column_of_sqlite("state", b"{"), True),

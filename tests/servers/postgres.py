@@ -157,7 +157,7 @@ class Server:
     def kill(self) -> None:
         """Kill the server with all its processes, as a power switch does to a machine that keeps its disk."""
         assert self.process is not None
-        children = _descendants(self.process.pid)
+        children = descendants(self.process.pid)
         for pid in (self.process.pid, *children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -178,13 +178,14 @@ class Server:
         self.start()
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Return the numbers of a process's children, and of theirs."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
                 child = int(path.parent.name)
-                found += [child, *_descendants(child)]
+                found += [child, *descendants(child)]
     return found
 
 

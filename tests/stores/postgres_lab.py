@@ -84,3 +84,10 @@ def ask_salted(name: str, key: ConversationKey, statement: str, *values: object)
     place = (schema_of(name).encode() + key.namespace.encode(), key.id.encode())
     where = "namespace = %s AND conversation = %s"
     return postgres.shared().ask(statement.format(schema=schema, key=where), (*values, *place))
+
+
+def size_of(name: str, key: ConversationKey) -> int:
+    """Return how many bytes the rows of one conversation of a lab take."""
+    sums = "SELECT coalesce(sum(pg_column_size(t.*)), 0) FROM {{schema}}.{} AS t WHERE {{key}}"
+    tables = ("conversation", "entry", "receipt")
+    return sum(int(ask_salted(name, key, sums.format(table))[0][0]) for table in tables)

@@ -76,3 +76,9 @@ def ask(kind: str, command: str, key: bytes, *arguments: object) -> Any:
 
 def is_bounded(bounds: StoreBounds) -> bool:
     return bounds.max_sessions is not None or bounds.max_bytes is not None
+
+
+def size_of(kind: str, salt: str, key: ConversationKey) -> int:
+    """Return how many bytes of memory the keys of one conversation take, where it is alone in its namespace."""
+    keys = keys_of(kind, salt, key).values()
+    return sum(int(ask(kind, "MEMORY USAGE", each, "SAMPLES", 0) or 0) for each in keys)

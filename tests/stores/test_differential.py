@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.budgets import PROVE, budget
 from tests.stores import postgres_lab
 from tests.stores.hosts import ThreadedHost
+from tests.stores.labs import KINDS, open_journal
 from tests.stores.redis_lab import REDIS, salted_journal
 from tests.stores.remote_lab import LabRemote
 
@@ -325,23 +326,24 @@ def test_i21_a_difference_would_be_found() -> None:
 # --- lost replies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["RAM", "SQLite", "hosted"])
-def journal(request: pytest.FixtureRequest, path: Path) -> Any:
+@pytest.fixture(params=KINDS)
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """One journal of each kind, without bounds."""
-    made = {
-        "RAM": lambda: MemoryJournal(clock=FrozenClock()),
-        "SQLite": lambda: SQLiteJournal(path, clock=FrozenClock(), blocking=True),
-        "hosted": lambda: HostedJournal(ThreadedHost(), clock=FrozenClock()),
-    }[request.param]()
+    made = open_journal(request.param, tmp_path)
     yield made
     drive(made.close())
+
+
+def sequences(journal: Any) -> int:
+    """Return how many sequences of lost replies a journal gets."""
+    return LOST_REPLIES // (ON_SERVERS if isinstance(journal, RemoteJournal) else 1)
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
 def test_i08_retry_after_a_lost_reply_writes_once(journal: Any) -> None:
     """Whatever replies are lost, asking again with the same id writes once, and answers the first receipt (I-8)."""
     struck = 0
-    for seed in range(LOST_REPLIES):
+    for seed in range(sequences(journal)):
         chance = random.Random(seed)
         steps = [(f"id-{number}", say(f"{number}")) for number in range(chance.randint(1, 6))]
         plan = [Fault(call=number, after=chance.random() < 0.7) for number in range(1, 40) if chance.random() < 0.4]
@@ -357,7 +359,7 @@ def test_i08_retry_after_a_lost_reply_writes_once(journal: Any) -> None:
         with pytest.raises(DecisionHistoryConflict):
             drive(samples.append(journal, key, "id-0", say("other")))
         struck += len(plan) - len(faulty.left)
-    assert struck > LOST_REPLIES
+    assert struck > sequences(journal)
 
 
 async def _insist(journal: Any, key: ConversationKey, id_: str, draft: Any) -> Any:
@@ -371,7 +373,7 @@ async def _insist(journal: Any, key: ConversationKey, id_: str, draft: Any) -> A
 @pytest.mark.timeout(3_600 if PROVE else 300)
 def test_i08_retried_commits_of_a_hold_write_once(journal: Any) -> None:
     """The same holds inside a reservation, where the commit that also releases may be the one whose reply is lost."""
-    for seed in range(LOST_REPLIES // 2):
+    for seed in range(sequences(journal) // 2):
         chance = random.Random(seed)
         plan = [Fault(call=n, after=chance.random() < 0.7) for n in range(1, 40) if chance.random() < 0.4]
         faulty = FaultyJournal(journal, plan)

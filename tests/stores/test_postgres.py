@@ -566,6 +566,25 @@ def test_bad_input_102_a_table_of_versions_that_is_not_ours_is_refused(columns: 
     drive(journal.close())
 
 
+@pytest.mark.parametrize("what", ["TABLE {}.conversation", "FUNCTION {}.write", "TABLE {}.version"])
+def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str) -> None:
+    """What somebody put in the place of a table or function of ours is refused by name, and left alone (102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"DROP {what.format(schema)} CASCADE")
+    if what.startswith("TABLE"):
+        server.ask(f"CREATE {what.format(schema)} (mine text)")
+        server.ask(f"INSERT INTO {what.partition(' ')[2].format(schema)} VALUES ('mine')")
+    journal = postgres_lab.journal(name, blocking=True)
+    for _ in range(2):
+        with pytest.raises(DecisionHistorySchemaUnsupported):
+            drive(append(journal, KEY, "two", say("r")))
+    if what.startswith("TABLE"):
+        assert server.ask(f"SELECT * FROM {what.partition(' ')[2].format(schema)}") == [("mine",)]
+    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(1,)]
+    drive(journal.close())
+
+
 # --- poolers ---------------------------------------------------------------------------------------------------------
 
 

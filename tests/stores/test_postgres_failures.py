@@ -25,6 +25,7 @@ from tests.servers import postgres
 from tests.servers.postgres import Server, until
 from tests.servers.proxy import Proxy, proxy
 from tests.stores import postgres_lab
+from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.test_exclusion import Held, Refused, violations, work
 
@@ -46,7 +47,7 @@ from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
 from minutebook.stores.postgres_statements import Statement
 from minutebook.testing import drive
 from minutebook.testing.conformance import samples
-from minutebook.testing.conformance.samples import FORMAT, KEY, adding, answer, append, entries, say
+from minutebook.testing.conformance.samples import FORMAT, KEY, adding, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 KILLS = budget(6, 500)
@@ -344,15 +345,7 @@ def opened(schema: str, url: str) -> Any:
 
 
 def writing(schema: str, url: str, first: str) -> None:
-    """Write one entry after another and say which are acknowledged, until this process is killed."""
-    journal = opened(schema, url)
-    number = int(first)
-    while True:
-        opening = adding(f"{number}", say(f"{number}"), opens=True)
-        epoch = drive(journal.reserve(KEY, f"t{number}", format=FORMAT, opening=opening)).header.epoch
-        drive(journal.commit(KEY, f"t{number}", epoch, adding(f"{number}+", answer("a"), settles=True), release=True))
-        print(number, flush=True)
-        number += 1
+    write_until_killed(opened(schema, url), int(first))
 
 
 def stopped(schema: str, url: str, at: str) -> None:
@@ -388,31 +381,14 @@ def child(function: Callable[..., None], *arguments: str) -> subprocess.Popen[st
 @pytest.mark.timeout(7_200 if PROVE else 300)
 def test_i01_i03_a_worker_killed_at_any_moment(name: str, figure: Callable[[str], None]) -> None:
     """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
-    chance = random.Random(1)
-    url, acknowledged, more = postgres.shared().url(), 0, 0
-    journal = postgres_lab.journal(name, blocking=True)
-    turns = 0
-    for _ in range(KILLS):
-        worker = child(writing, postgres_lab.schema_of(name), url, f"{turns + 1000}")
-        assert worker.stdout is not None
-        assert worker.stdout.readline()
-        time.sleep(chance.uniform(0, 0.05))
-        worker.kill()
-        told = 1 + len(worker.stdout.read().split())
-        worker.wait()
-        until(lambda: _is_idle(name), "the server saw it go")
-        header = drive(journal.header(KEY))
-        if header.token:
-            drive(journal.recover(KEY, header.epoch))
-            header = drive(journal.header(KEY))
-        assert told <= header.state.exchanges - turns <= told + 1
-        more += header.state.exchanges - turns - told
-        acknowledged += told
-        turns = header.state.exchanges
-    found = drive(entries(journal, KEY))
-    assert [entry.seq for entry in found] == list(range(1, len(found) + 1))
-    figure(f"{KILLS} kills: {acknowledged:,} turns acknowledged, 0 lost, {more} more written")
-    drive(journal.close())
+    figure(
+        survive_kills(
+            postgres_lab.journal(name, blocking=True),
+            KILLS,
+            lambda first: child(writing, postgres_lab.schema_of(name), postgres.shared().url(), f"{first}"),
+            lambda: until(lambda: _is_idle(name), "the server saw it go"),
+        )
+    )
 
 
 def _is_idle(name: str) -> bool:

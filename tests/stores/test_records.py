@@ -18,8 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budgets import budget
+from tests.stores import postgres_lab, redis_lab
 from tests.stores.hosts import PlainHost, ThreadedHost
 from tests.stores.labs import KINDS, PROVE, SERVERS, chat, in_threads, open_journal, said
+from tests.stores.postgres_lab import POSTGRES
+from tests.stores.redis_lab import REDIS
 
 from minutebook.conversation import Conversation
 from minutebook.errors import (
@@ -185,18 +188,20 @@ def test_o40_paging_backwards_meets_each_exchange_once(kind: str, tmp_path: Path
 # --- growth ----------------------------------------------------------------------------------------------------------
 
 
+GROWING = ConversationKey("lab", "a")
+
+
 def _stored(kind: str, folder: Path, turns: int) -> tuple[float, list[float]]:
     """Return the bytes that so many turns of 1 KB take, and the bytes per append of the first and last hundred."""
     name = f"{turns}.db"
     journal = open_journal(kind, folder, name=name)
-    key = ConversationKey("lab", "a")
     text = "x" * 900
     written: list[int] = []
     gc.collect()
     tracemalloc.start()
     try:
         for number in range(turns):
-            drive(append(journal, key, f"{number}", say(text), answer(text)))
+            drive(append(journal, GROWING, f"{number}", say(text), answer(text)))
             if number in (100, 200, turns - 101, turns - 1):
                 written.append(_size(kind, folder / name))
     finally:
@@ -207,12 +212,16 @@ def _stored(kind: str, folder: Path, turns: int) -> tuple[float, list[float]]:
 def _size(kind: str, path: Path) -> int:
     if kind == "RAM":
         return tracemalloc.get_traced_memory()[0]
+    if kind in POSTGRES:
+        return postgres_lab.size_of(f"{path}", GROWING)
+    if kind in REDIS:
+        return redis_lab.size_of(kind, f"{path}", GROWING)
     with sqlite3.connect(path) as connection:
         pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     return int(pages * size)
 
 
-@pytest.mark.parametrize("kind", ["RAM", "SQLite"])
+@pytest.mark.parametrize("kind", ["RAM", "SQLite", *SERVERS])
 def test_o49_storage_grows_with_the_length(kind: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Twice the turns take at most 2.2 times the bytes, and an append costs the same at any length (O-49)."""
     small, _ = _stored(kind, tmp_path, 1_000)
@@ -286,9 +295,10 @@ def test_o31_a_refused_batch_leaves_no_lock_and_no_row(kind: str, tmp_path: Path
     drive(chat(journal, "b").append([{"role": "user", "content": "goes on"}]))
 
 
-def test_o31_readers_beside_a_writer_never_see_a_lock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["SQLite", *SERVERS])
+def test_o31_readers_beside_a_writer_never_see_a_lock(kind: str, tmp_path: Path) -> None:
     """One reader polls while a writer commits 200 times: no failure on either side (O-31 b)."""
-    journal, other = open_journal("SQLite", tmp_path), open_journal("SQLite", tmp_path)
+    journal, other = open_journal(kind, tmp_path), open_journal(kind, tmp_path)
     key = ConversationKey("lab", "a")
     done: list[bool] = []
 

@@ -22,7 +22,8 @@ import msgspec
 import pytest
 from tests.budgets import PROVE, budget
 from tests.servers.proxy import Proxy, proxy
-from tests.servers.redis import Server, binaries, cluster, shared, single, until
+from tests.servers.redis import Cluster, Server, binaries, cluster, shared, single, until
+from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
 from tests.stores.redis_lab import address
 from tests.stores.test_exclusion import Held, Refused, violations
@@ -148,6 +149,73 @@ def test_bad_input_97_replica_is_refused() -> None:
         assert drive(dump(store, KEY)) == before
 
 
+def test_bad_input_107_a_user_without_rights_is_told_what_it_needs(server: Server) -> None:
+    """Without keys, scripts or settings the refusal says what to grant; with them all is well (107)."""
+    asked = ("ACL", "SETUSER", "worker", "reset", "on", ">word")
+    url = server.url.replace("redis://", "redis://worker:word@")
+    for rights, missing in (
+        (("~minutebook*", "+info"), "EVALSHA"),
+        (("~other*", "+@all"), "all keys that begin with minutebook"),
+        (("~minutebook*", "+@all", "-eval", "-evalsha"), "EVALSHA, EVAL"),
+        (("~minutebook*", "+@all", "-info"), "INFO"),
+    ):
+        server.ask(*asked, *rights)
+        refused = unfit(url)
+        assert (refused.problem, missing in str(refused)) == ("denied", True), rights
+        assert server.ask("KEYS", "*") == []
+    server.ask(*asked, "~minutebook*", "+@all", "-hset")
+    with pytest.raises(DecisionHistoryStorageUnsafe, match="what the scripts call"):
+        drive(append(journal(url), KEY, "one", say("x")))
+    assert server.ask("KEYS", "*") == []
+    commands = ("+evalsha", "+eval", "+info", "+@read", "+@write", "+@transaction", "+time")
+    server.ask(*asked, "~minutebook*", *commands)
+    store = journal(url)
+    drive(append(store, KEY, "one", say("x")))
+    assert len(drive(samples.entries(store, KEY))) == 1
+    assert not store.durable  # which it may not ask for
+
+
+def opened(url: str) -> None:
+    """Open a store in this process once the parent says so, and write into it."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with sync.RedisStore(url, namespace="n") as store:
+        sync.Conversation(store, f"{os.getpid()}", format="openai-chat").append([{"role": "user", "content": "q"}])
+    print("done")
+
+
+@pytest.mark.parametrize("kind", ["Redis", "Redis cluster"])
+def test_o47_eight_processes_open_an_empty_server_at_once(kind: str, figure: Callable[[str], None]) -> None:
+    """All succeed, and the namespace is laid out once, however it is spread (O-47 a)."""
+    rounds = budget(2, 20)
+    with single() if kind == "Redis" else cluster() as made:
+        nodes = made.servers[:3] if isinstance(made, Cluster) else [made]
+        for _ in range(rounds):
+            for node in nodes:
+                node.ask("FLUSHALL")
+            code = "import sys; from tests.stores.test_redis import opened; opened(*sys.argv[1:])"
+            children = [
+                subprocess.Popen(
+                    [sys.executable, "-c", code, made.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+                for _ in range(8)
+            ]
+            for child in children:
+                assert child.stdout is not None
+                assert child.stdout.readline() == "ready\n"
+            for child in children:
+                assert child.stdin is not None
+                child.stdin.write("\n")
+                child.stdin.flush()
+            assert [child.communicate()[0] for child in children] == ["done\n"] * 8
+            with sync.RedisStore(made.url, namespace="n") as store:
+                assert len(store.list()) == store.totals().conversations == 8
+            metas = [(node, key) for node in nodes for key in node.ask("KEYS", "*}m")]
+            layouts = {node.ask("HGET", key, "buckets") for node, key in metas}
+            assert layouts == {b"1" if kind == "Redis" else b"64"}
+    figure(f"{kind}: {rounds} times 8 processes on an empty server, one layout each")
+
+
 def test_bad_input_98_evicting_policy_is_refused(server: Server) -> None:
     """A server that would delete history to make room is refused; every new connection looks again (98)."""
     for policy in ("allkeys-lru", "volatile-ttl", "allkeys-random"):
@@ -266,6 +334,26 @@ def test_i01_bad_input_94_server_killed_in_commit_is_resolved_by_id(
         assert len(drive(samples.entries(again, KEY))) == len(acknowledged)
     assert len(acknowledged) > 12
     figure(f"{round_ + 1} kills, {len(acknowledged):,} commits, 0 lost, {more} written without a word and found by id")
+
+
+def writing(url: str, first: str) -> None:
+    write_until_killed(journal(url), int(first))
+
+
+@pytest.mark.timeout(7_200 if PROVE else 300)
+def test_i01_i03_a_worker_killed_at_any_moment(server: Server, figure: Callable[[str], None]) -> None:
+    """SIGKILL: every turn that was acknowledged is whole, and one more may be; the rest is recovered (I-1, I-3)."""
+    code = "import sys; from tests.stores.test_redis import writing; writing(*sys.argv[1:])"
+
+    def start(first: int) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code, server.url, f"{first}"], stdout=subprocess.PIPE, text=True)
+
+    def alone() -> bool:
+        return bool(server.info("clients")["connected_clients"] == 2)  # who asks, and the journal that looks
+
+    store = journal(server.url)
+    drive(store.header(KEY))
+    figure(survive_kills(store, budget(6, 500), start, lambda: until(alone, "the server saw it go")))
 
 
 def test_bad_input_99_memory_that_is_full_refuses_whole(server: Server) -> None:

@@ -361,7 +361,9 @@ def _no_rights(what: str) -> StorageError:
 def _translated(error: psycopg.Error) -> StorageError:
     """Return our error for one of the driver's, by its code alone."""
     state = error.sqlstate
-    if state is None or state.startswith(_UNKNOWN):
+    # A server that ends itself over a commit, as when a sync fails, may have it in its log all the same.
+    ended = error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    if state is None or state.startswith(_UNKNOWN) or ended:
         return DecisionHistoryStorageFailed(
             f"the connection to the server failed ({state or type(error).__name__}); whether a write that was under "
             "way is there is unknown: ask for its receipt",

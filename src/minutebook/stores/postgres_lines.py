@@ -109,7 +109,7 @@ class Address:
             "keepalives_count": 3,
             "tcp_user_timeout": int(seconds * 1000),
         }
-        if "," in str(given.get("host", "")):
+        if "," in str(given.get("host") or given.get("hostaddr") or ""):
             options["target_session_attrs"] = "read-write"
         # Whatever a URL says of encodings: ids and records are bytes, and settings are told in ASCII.
         self.options = {**options, **given, "client_encoding": "UTF8"}
@@ -243,6 +243,7 @@ def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bo
 
 _LATE: Final = "it took too long"
 _REASONS: Final = (
+    ("certificate", "the certificate is not accepted, or there is no such file of one"),
     ("authentication failed", "the user or the password is wrong"),
     ("no password supplied", "the server wants a password"),
     ("no pg_hba.conf entry", "the server does not admit this user from here"),
@@ -258,7 +259,6 @@ _REASONS: Final = (
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
     ("SSL", "the two do not agree on TLS"),
-    ("certificate", "the certificate is not accepted"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
 

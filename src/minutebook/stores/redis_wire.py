@@ -13,6 +13,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
+import ssl
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -34,6 +36,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
@@ -63,6 +66,10 @@ _DENIED: Final = (
     AuthenticationWrongNumberOfArgsError,
     AuthorizationError,
 )
+
+
+_DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in script|NOPERM")
+"""What servers say where a script calls a command that the user may not."""
 
 
 class _Unsent(Exception):
@@ -115,7 +122,7 @@ class Wire:
             if isinstance(answer, NoScriptError):
                 answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce)
         except _Unsent as unsent:
-            failed = refusal(unsent.__cause__)
+            failed = unconnected(unsent.__cause__)
         except (RedisError, OSError) as error:
             failed = refusal(error)
         else:
@@ -301,7 +308,7 @@ def refusal(error: BaseException | None) -> StorageError:
         return DecisionHistoryStorageUnsafe(
             "the server has become a replica and only reads; nothing was written", problem="replica"
         )
-    if isinstance(error, _DENIED):
+    if isinstance(error, _DENIED) or (isinstance(error, ResponseError) and _DENIED_INSIDE.search(str(error))):
         return DecisionHistoryStorageUnsafe(
             "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
             "and all keys that begin with minutebook",
@@ -317,6 +324,32 @@ def refusal(error: BaseException | None) -> StorageError:
         f"the connection to the server failed ({type(error).__name__}); a write under way may have been made: ask for "
         "its receipt, or repeat it with the same idempotency id",
         problem="connection",
+    )
+
+
+_REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "the certificate is not accepted"),
+    (ssl.SSLError, "the two do not agree on TLS"),
+    (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
+    (ConnectionRefusedError, "nothing listens there"),
+    (socket.gaierror, "the host's name is unknown"),
+    (TimeoutError, "it took too long"),
+    (RedisTimeout, "it took too long"),
+)
+
+
+def unconnected(error: BaseException | None) -> StorageError:
+    """Return what it is here that a connection could not be made; what the driver says may quote the address."""
+    if error is None or isinstance(error, ResponseError | AuthenticationError):
+        return refusal(error)
+    chain: list[BaseException] = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
+    reason = next(named, type(chain[0]).__name__)
+    return DecisionHistoryStorageFailed(
+        f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
 
 

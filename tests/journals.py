@@ -1,0 +1,16 @@
+"""
+The SQLite files that a test leaves open, closed with it.
+
+A process has one writer for a file, which stays until the last journal on it is closed, with its descriptors and its
+thread: what one test leaves, all tests behind it would carry along.
+"""
+
+from minutebook.stores import sqlite_writer
+
+
+def close_journals() -> None:
+    """Give back every writer that is still held; a journal that is closed later does nothing more."""
+    registry = sqlite_writer._registry
+    for writer in list(registry.writers.values()):
+        while writer.holders > 0:
+            registry.release(writer)
