@@ -218,8 +218,7 @@ def test_i41_i45_a_forged_result_reaches_no_call_that_waits(name: str, tmp_path:
     with pytest.raises(DecisionHistoryConflict):
         forger.complete(waiting, "paid, says the forger")
     store.export(key, scene.file)
-    with pytest.raises(DecisionHistoryConflict):
-        store.import_(key, scene.file, check=derived_entries)
+    assert not store.import_(key, scene.file, check=derived_entries).written  # it is there already
     assert list(store.entries(key)) == before
     assert expected[4] == [("pay", {"text": "7"})]
     scene.close()

@@ -488,25 +488,6 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
     assert len(drive(entries(journal, KEY))) == 1
 
 
-@pytest.mark.parametrize("what", ["TABLE {}.conversation", "FUNCTION {}.write", "TABLE {}.version"])
-def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str) -> None:
-    """What somebody put in the place of a table or function of ours is refused by name, and left alone (102)."""
-    server, schema = postgres.shared(), postgres_lab.schema_of(name)
-    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
-    server.ask(f"DROP {what.format(schema)} CASCADE")
-    if what.startswith("TABLE"):
-        server.ask(f"CREATE {what.format(schema)} (mine text)")
-        server.ask(f"INSERT INTO {what.partition(' ')[2].format(schema)} VALUES ('mine')")
-    journal = postgres_lab.journal(name, blocking=True)
-    for _ in range(2):
-        with pytest.raises(DecisionHistorySchemaUnsupported):
-            drive(append(journal, KEY, "two", say("r")))
-    if what.startswith("TABLE"):
-        assert server.ask(f"SELECT * FROM {what.partition(' ')[2].format(schema)}") == [("mine",)]
-    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(1,)]
-    drive(journal.close())
-
-
 def test_i40_a_store_that_is_open_while_the_schema_is_renewed_stops(name: str) -> None:
     """Each new connection looks at the version again: a rolling upgrade ends the old version's writes (I-40)."""
     server, schema = postgres.shared(), postgres_lab.schema_of(name)
@@ -530,6 +511,29 @@ def test_i40_a_store_that_is_open_while_the_schema_is_renewed_stops(name: str) -
     cut()
     with pytest.raises(DecisionHistorySchemaUnsupported, match="not there any more"):
         drive(append(journal, KEY, "three", say("r")))
+    drive(journal.close())
+
+
+def test_i40_a_greeting_that_the_first_write_overtakes_finds_its_tables(name: str) -> None:
+    """A connection that looked before another one made the tables takes them for no lost ones (I-40, O-47)."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    class Overtaken(PostgresRemote):
+        later: Any = None
+
+        async def _version(self, line: Any) -> int:
+            version = await super()._version(line)
+            if self.later is not None:
+                later, self.later = self.later, None
+                await later
+            return version
+
+    remote = Overtaken(postgres.shared().url(), schema=postgres_lab.schema_of(name), blocking=True)
+    journal = RemoteJournal(remote)
+    remote.later = append(journal, KEY, "one", say("q"))
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
     drive(journal.close())
 
 
@@ -561,6 +565,25 @@ def test_bad_input_102_a_table_of_versions_that_is_not_ours_is_refused(columns: 
         with pytest.raises(DecisionHistorySchemaUnsupported, match="nothing was changed"):
             drive(call)
     assert server.ask(f"SELECT * FROM {schema}.version") == before
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("what", ["TABLE {}.conversation", "FUNCTION {}.write", "TABLE {}.version"])
+def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str) -> None:
+    """What somebody put in the place of a table or function of ours is refused by name, and left alone (102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"DROP {what.format(schema)} CASCADE")
+    if what.startswith("TABLE"):
+        server.ask(f"CREATE {what.format(schema)} (mine text)")
+        server.ask(f"INSERT INTO {what.partition(' ')[2].format(schema)} VALUES ('mine')")
+    journal = postgres_lab.journal(name, blocking=True)
+    for _ in range(2):
+        with pytest.raises(DecisionHistorySchemaUnsupported):
+            drive(append(journal, KEY, "two", say("r")))
+    if what.startswith("TABLE"):
+        assert server.ask(f"SELECT * FROM {what.partition(' ')[2].format(schema)}") == [("mine",)]
+    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(1,)]
     drive(journal.close())
 
 

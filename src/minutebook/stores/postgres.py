@@ -248,9 +248,10 @@ class PostgresRemote:
         """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""
         *told, process = await line.ask(sql.GREET, self._schema, (nonce(),))
         _check_server(told)
+        found = self._found  # as it was before: another connection may be making them just now
         version = await self._version(line)
-        _check_version(version, gone=self._found)
-        self._found = version == SCHEMA_VERSION
+        _check_version(version, gone=found)
+        self._found = self._found or version == SCHEMA_VERSION
         line.keep_prepared(process)
 
     async def _find(self, line: Line, statement: Statement) -> bool:
@@ -259,7 +260,7 @@ class PostgresRemote:
         if version < SCHEMA_VERSION and statement.writes:
             version = await self._migrate(line)
         _check_version(version, gone=False)
-        self._found = version == SCHEMA_VERSION
+        self._found = self._found or version == SCHEMA_VERSION
         if statement.writes and (await line.ask(sql.GET_RIGHTS, self._schema))[0] is not True:
             raise _no_rights("its tables")
         self._writable = self._writable or statement.writes
