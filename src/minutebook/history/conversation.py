@@ -1,0 +1,170 @@
+"""One conversation over one journal: what is opened, appended and read of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    PairingViolation,
+)
+from minutebook.history.hold import Hold
+from minutebook.model.record import Delta, new_header
+from minutebook.model.tails import Tail
+from minutebook.model.telling import tell
+from minutebook.ports import Committed
+from minutebook.record_reader import RecordReader
+from minutebook.windows import Window, WindowReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from minutebook.model.bounds import WindowLimits
+    from minutebook.model.entries import Draft, Entry
+    from minutebook.model.events import Event
+    from minutebook.model.keys import ConversationKey
+    from minutebook.model.record import Header
+    from minutebook.model.tails import Tails, Tokens
+    from minutebook.policy.binding import Reasoning
+    from minutebook.policy.compaction import Summarising
+    from minutebook.ports import Journal, Observer, Wire
+
+
+class History:
+    """One conversation over one journal: its wire format, its limits, and who is told of events."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        tails: Tails,
+        tokens: Tokens,
+        fresh_id: Callable[[], str],
+        key: ConversationKey,
+        *,
+        wire: Wire,
+        identity: str,
+        limits: WindowLimits,
+        low_water: float,
+        max_retained_bytes: int | None = None,
+        observer: Observer | None = None,
+        summarising: Summarising | None = None,
+        reasoning: Reasoning = "keep",
+    ) -> None:
+        """Name the conversation; nothing is read or written yet."""
+        self.journal = journal
+        self.tails = tails
+        self.tokens = tokens
+        self.fresh_id = fresh_id
+        self.key = key
+        self.wire = wire
+        self.identity = identity
+        self.limits = limits
+        self.low_water = limits.low_water or low_water
+        self.max_retained_bytes = max_retained_bytes
+        self.summarising = summarising
+        self.reasoning: Reasoning = reasoning
+        self._observer = observer
+
+    async def open(self, drafts: Sequence[Draft] = (), *, idempotency: str = "", attempt: bool = True) -> Hold:
+        """
+        Reserve the conversation; with `attempt`, record what opens the turn in the same durable write.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+            DecisionHistoryConflict: the turn of this idempotency id is answered already, or had another input.
+        """
+        hold = Hold(self)
+        opened = await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)
+        if opened and hold.header.attempt is None:
+            await hold.begin_again(opened.receipt)
+        return hold
+
+    async def go_on(self, *, idempotency: str = "") -> Hold:
+        """
+        Reserve the conversation and begin an attempt at what is recorded and has no answer.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+            PairingViolation: it holds nothing, or an answer stands last; whoever asked again would be answered twice.
+        """
+        header = await self.header()
+        if header is None or not header.state.turn:
+            raise PairingViolation("a turn without a message, and the conversation holds none to answer; give one")
+        async with await self.open(attempt=False) as hold:
+            if not hold.header.awaits_answer:
+                raise PairingViolation("a turn without a message, and the newest one is answered; give one")
+            opened = await hold.commit((), opens=True, idempotency=idempotency)
+            if hold.header.attempt is None:
+                await hold.begin_again(opened.receipt)
+        return hold
+
+    async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
+        """Record `drafts` in one durable write, without a hold. A replay of the same id writes nothing."""
+        hold = Hold(self)
+        return await hold.reserve(self.delta(drafts, idempotency), release=True)
+
+    async def header(self) -> Header | None:
+        """
+        Return the conversation's counters, `None` when absent or expired.
+
+        Raises:
+            DecisionHistoryConflict: it was recorded in another wire format; read as this one it would make no sense.
+        """
+        return self.checked(await self.journal.header(self.key))
+
+    def checked(self, header: Header | None) -> Header | None:
+        """Return a header that the journal gave. Raises as `header`."""
+        if header is not None and header.format.partition("/")[0] != self.wire.name:
+            raise DecisionHistoryConflict(
+                f"the conversation was recorded as {header.format.partition('/')[0]!r}; read it in that format"
+            )
+        return header
+
+    async def window(
+        self,
+        limits: WindowLimits | None = None,
+        journal: Journal | None = None,
+        staged: Sequence[Draft] = (),
+        floor: int | None = None,
+    ) -> Window:
+        """
+        Return the window as it stands, without a reservation; writes nothing and asks for no summary.
+
+        It is read from `journal`, where one is given: that watches over the record, which may be deleted meanwhile.
+        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
+        """
+        header = self.checked(await (journal or self.journal).header(self.key))
+        if header is None and not staged:
+            return Window(b"[]")
+        if header is None:
+            header = new_header(self.key, self.identity, 0)
+            return (await self.reader().fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
+        known = self.tails.get(self.key)
+        tail = known.continued(header, ()) if known else None
+        reader = self.reader(journal)
+        _, window, read = await reader.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
+        self.tails.put(self.key, header, read)
+        return window
+
+    def reader(self, journal: Journal | None = None) -> WindowReader:
+        """Return what makes this conversation's windows of a journal: of its own, unless one is given."""
+        journal = journal or self.journal
+        return WindowReader(journal, self.key, self.wire, self.limits, self.low_water, self.reasoning, self.emit)
+
+    async def entry(self, seq: int) -> Entry:
+        """See `RecordReader.entry`."""
+        return await RecordReader(self.journal, self.key).entry(seq)
+
+    def delta(self, drafts: Sequence[Draft], idempotency: str = "", **flags: Any) -> Delta:
+        """Return what one commit adds, under a fresh idempotency id unless the caller chose one."""
+        return Delta(
+            drafts=tuple(drafts),
+            idempotency=idempotency or self.fresh_id(),
+            max_retained_bytes=self.max_retained_bytes,
+            **flags,
+        )
+
+    def emit(self, event: Event) -> None:
+        """Tell the observer. Whatever it raises changes nothing here, but for the stop of the whole program."""
+        if self._observer is not None:
+            tell(self._observer, event)
