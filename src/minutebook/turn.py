@@ -264,6 +264,7 @@ class Turn:
         if written is not None:
             self.receipt = written
             self._answer = self._answer[len(doubt.kept) :]
+            self._said = tuple([said for said in self._said if all(said is not each for each in doubt.drafts)])
             self._repeatable = doubt.drafts
 
     def _held(self) -> Hold:

@@ -16,8 +16,10 @@ import pytest
 from tests.faces.test_agent import agent, asking, echo, look, messages, said, sent, summarising, system, user
 from tests.http_clients import http_client
 
+import minutebook.chat.chat as chat_module
 from minutebook import Agent, SQLiteStore, sync
 from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
     DecisionHistoryBusy,
     DecisionHistoryConflict,
     DecisionHistoryStorageFailed,
@@ -30,8 +32,9 @@ from minutebook.model.pause import drive
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.stores.streams import stream_receipts
 from minutebook.testing import Answer, Cut, Fault, FaultyJournal, ProviderFake, SuspendingJournal, cancel_at
-from minutebook.testing.fakes import Line, Received, Silence
+from minutebook.testing.fakes import Failure, Line, Received, Silence
 
 OLD = [system("S"), *messages(14)]
 SUMMED = [system("S"), *messages(14)[4:], user("asks"), said("answer")]
@@ -346,6 +349,96 @@ def test_a5_i08_a_message_that_is_added_again_by_id_is_there_once(after: bool) -
             while drive(story(number, message)):
                 number += 1
             assert number > 2
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["chat", "stream"])
+@pytest.mark.parametrize("before", ["", "other", "m"], ids=["no id", "another id", "the same id"])
+@pytest.mark.parametrize("between", [False, True], ids=["at once", "after other words"])
+def test_a9_i08_an_answered_id_gives_its_answer_whatever_was_tried_before(
+    between: bool, before: str, streamed: bool
+) -> None:
+    """A9, I-8: the same words failed before, under this id or not, and others may have come in between."""
+    answers: list[Line] = [Failure(status=503), *([Answer(text="other")] if between else []), Answer(text="answer")]
+
+    async def say(each: Agent, text: str, id_: str) -> str:
+        if streamed:
+            return "".join([piece async for piece in each.stream(text, id=id_)])
+        return await each.chat(text, id=id_)
+
+    with ProviderFake("openai-chat", answers) as fake:
+
+        async def story() -> None:
+            each = agent(fake)
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await say(each, "asks", before)
+            if between:
+                await each.chat("other")
+            for _ in range(3):
+                assert await say(each, "asks", "m") == "answer"
+            with pytest.raises(DecisionHistoryConflict):
+                await say(each, "other words", "m")
+            others = [user("other"), said("other")] if between else []
+            assert await each.get_history() == [*others, user("asks"), said("answer")]
+
+        asyncio.run(story())
+        assert len(fake.requests) == 2 + between
+
+
+def test_a9_i08_who_looks_while_another_answers_is_given_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A9, I-8: two workers with one id; the second looked before the first had answered, and begins after it."""
+    looked = chat_module.recorded_answer
+    with ProviderFake("openai-chat", script) as fake:
+        store = JournalStore(MemoryJournal(), namespace="n")
+        first, second = (blocking(fake, store=store, conversation="c") for _ in range(2))
+
+        async def late(*given: Any) -> str | None:
+            found = await looked(*given)
+            if given[0] is second._chat.history and not fake.requests:
+                assert await first.chat("asks", id="m") == "answer"
+            return found
+
+        monkeypatch.setattr(chat_module, "recorded_answer", late)
+        assert drive(second.chat("asks", id="m")) == "answer"
+        assert len(fake.requests) == 1
+        assert drive(second.get_history()) == [user("asks"), said("answer")]
+
+
+def test_a9_i44_in_a_second_round_too_a_call_that_never_began_is_told_as_that() -> None:
+    """A9, I-44: the commit of the second answer failed, so that none of its calls was begun."""
+    told: list[str] = []
+    called: list[str] = []
+
+    def calling(request: Received) -> Line:
+        results = [message["content"] for message in request.json["messages"] if message["role"] == "tool"]
+        told[:] = results
+        return [asking("a"), asking("b", "c")][len(results)] if len(results) < 2 else Answer(text="answer")
+
+    with ProviderFake("openai-chat", calling) as fake:
+        journal = MemoryJournal()
+        faulty: Any = FaultyJournal(journal, [Fault(call=3, method="commit")])
+        options: dict[str, Any] = {"conversation": "c", "tools": [noting_look(called)]}
+        with pytest.raises(DecisionHistoryStorageFailed):
+            drive(blocking(fake, store=JournalStore(faulty, namespace="n"), **options).chat("asks"))
+        assert drive(blocking(fake, store=JournalStore(journal, namespace="n"), **options).chat("asks")) == "answer"
+    assert told == ["a", *['{"error":{"refused":"run_stopped"}}'] * 2]
+    assert called == ["a"]
+
+
+def test_a6_c3_receipts_tell_of_the_requests_that_were_sent_and_of_no_other() -> None:
+    """C3, A6: what is measured to see whether a summary is due, and what a retry carries over, is no request."""
+    script_: list[Line] = [asking("a"), Failure(status=503), Answer(text="answer")]
+    with ProviderFake("openai-chat", script_) as fake:
+        store = JournalStore(MemoryJournal(), namespace="n")
+        each = blocking(fake, store=store, conversation="c", tools=[look], enable_summarization=True)
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            drive(each.chat("asks"))
+        assert drive(each.chat("asks")) == "answer"
+
+        async def sent_receipts() -> list[Any]:
+            header = await store.header(each.key)
+            return [r async for r in stream_receipts(store.journal, each.key, header) if r.sent]
+
+        assert len(drive(sent_receipts())) == len(fake.requests) - 1  # one was refused, and nothing answered it
 
 
 def test_a1_i08_an_id_needs_a_record_that_could_know_it() -> None:

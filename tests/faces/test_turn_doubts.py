@@ -17,7 +17,8 @@ from tests.stores.labs import KINDS, chat, open_journal, said
 
 import minutebook.sync
 from minutebook import turn as turn_module
-from minutebook.errors import DecisionHistoryStorageFailed
+from minutebook.errors import DecisionHistoryStorageFailed, PairingViolation
+from minutebook.ports import STREAM_PAGE
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
 
 
@@ -150,3 +151,83 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: A
             assert len(turn.window()) == 5
             turn.respond(said("answers"))
         assert len(conversation.window()) == 6
+
+
+def journal_with(whole: Any, *plan: Fault) -> Any:
+    """A conversation over a journal that fails as planned."""
+    conversation = chat(whole)
+    conversation.history.journal = FaultyJournal(whole, plan)
+    return conversation
+
+
+def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_is_there_once(tmp_path: Any) -> None:
+    """The caller looks at the calls instead of repeating the response: both are in the record, and nothing is twice."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(whole, Fault(call=1, method="commit", after=True))
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.say("said once")
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.respond(said("", "call-1"))
+            with pytest.raises(PairingViolation):
+                await turn.window()
+            (call,) = await conversation.open_calls()
+            await turn.result(call, "one")
+            assert [message["content"] for message in await turn.window()].count("said once") == 1
+            await turn.respond(said("answer"))
+
+    drive(story())
+    assert contents(chat(whole)).count("said once") == 1
+
+
+def test_i18_a_look_that_is_cancelled_too_leaves_an_answer_there_once(tmp_path: Any) -> None:
+    """The reply to the commit of a kept answer was lost, and whoever looks for it is cancelled in the middle."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(
+        whole,
+        Fault(call=1, method="commit", after=True),
+        Fault(call=1, method="header", error=asyncio.CancelledError),
+    )
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.respond(said("ANSWER"))
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.window()
+            await turn.window()
+
+    with pytest.raises(asyncio.CancelledError):
+        drive(story())
+    assert conversation.history.journal.left == ()
+    stored = drive(whole.oldest(conversation.key, 0, STREAM_PAGE))
+    assert [entry.kind.name for entry in stored] == ["INPUT", "RESPONSE", "ABANDONED"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+def test_c1_i08_a_turn_without_a_message_is_begun_again_under_its_id(after: bool, tmp_path: Any) -> None:
+    """An input that `append` recorded, an attempt that came to nothing, and the same id again."""
+    whole = open_journal("RAM", tmp_path)
+    drive(chat(whole).append([{"role": "user", "content": "asks"}]))
+    conversation = journal_with(whole, Fault(call=2, method="commit", after=after))
+
+    async def attempt(each: Any) -> None:
+        async with each.turn(id="once") as turn:
+            await turn.window()
+            await turn.respond(said("", "call-1"))
+            raise ZeroDivisionError
+
+    with pytest.raises((ZeroDivisionError, DecisionHistoryStorageFailed)):
+        drive(attempt(conversation))
+
+    async def again() -> None:
+        async with chat(whole).turn(id="once") as turn:
+            await turn.window()
+            await turn.respond(said("answer"))
+
+    drive(again())
+    assert contents(chat(whole)) == ["asks", "answer"]
+    with pytest.raises(PairingViolation):
+        drive(again())

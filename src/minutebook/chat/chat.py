@@ -19,7 +19,7 @@ from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import answer_id, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
-from minutebook.errors import MinutebookError
+from minutebook.errors import DecisionHistoryConflict, MinutebookError
 from minutebook.fitting import ROUNDS
 from minutebook.model import codec
 from minutebook.model.chat_events import (
@@ -29,7 +29,7 @@ from minutebook.model.chat_events import (
     SummarizationFailed,
 )
 from minutebook.model.emitting import emit
-from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry
+from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, payload_digest
 from minutebook.model.law import extend
 from minutebook.model.record import Delta, Header, new_header
 from minutebook.model.summaries import (
@@ -93,7 +93,8 @@ class Chat(ChatReading):
     async def add(self, message: ConversationMessage, id: str) -> list[ChatEvent]:  # noqa: A002 - the field's word
         """Record one checked message behind the others, once under an id, and return what is to be told."""
         draft = CHAT_WIRE.recorded(message)
-        if await recorded(self.history, id, draft):
+        given = payload_digest(draft.payload) if id else b""
+        if id and await recorded(self.history, self.history.delta((), id, given=given)):
             return []
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
@@ -103,7 +104,7 @@ class Chat(ChatReading):
                 places = (*instruction_places(view.said), _next_seq(hold.header))
                 opening = chat_opening(view.summary, view.covered, opening.start if opening else 0, places)
                 drafts.append(summary_draft(opening))
-            said = await self._commit(hold, drafts, id)
+            said = await self._commit(hold, drafts, id, given)
         role = str(message["role"])
         return [MessageAdded(role=role, agent=self.settings.name), *self._grown(hold.header, view.said, said, opening)]
 
@@ -155,13 +156,19 @@ class Chat(ChatReading):
         self._grown(hold.header, renewed.said, (), renewed.opening)
         return renewed.opening.text, [renewed.event]
 
-    async def _commit(self, hold: Hold, drafts: list[Draft], id: str = "") -> tuple[Said, ...]:  # noqa: A002
+    async def _commit(
+        self,
+        hold: Hold,
+        drafts: list[Draft],
+        id: str = "",  # noqa: A002
+        given: bytes = b"",
+    ) -> tuple[Said, ...]:
         """Record drafts and give the reservation back; return the messages among them."""
         if not hold.header.entries and drafts and drafts[0].kind is SUMMARY:
             # An opening stands behind something. The prompt is in no window and in no history; an operator sees it.
             prompt = codec.encode({"role": "system", "content": self.settings.prompt})
             drafts = [Draft(kind=INSTRUCTIONS, payload=prompt), *drafts]
-        committed = await hold.conclude(drafts, idempotency=id)
+        committed = await hold.conclude(drafts, idempotency=id, given=given)
         return tuple(said for each in committed.written if (said := said_in(each)) is not None)
 
     def _grown(
@@ -198,13 +205,14 @@ class Chat(ChatReading):
         context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        if (answer := await recorded_answer(self.history, id, draft)) is not None:
+        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id)
+        if isinstance(opened, str):
             if streamed:
-                await emit(answer)
-            return answer, []
+                await emit(opened)
+            return opened, []
         renewed: Renewed | None = None
         failed = ""
-        async with await self.history.open((draft,), idempotency=id) as hold:
+        async with opened as hold:
             entry = await self._input(hold)
             view = await self._view(hold.header, entry)
             try:
@@ -232,6 +240,16 @@ class Chat(ChatReading):
             told.append(SummarizationFailed(error_code=failed, removed_count=removed))
         told += [MessageAdded(role=role, agent=self.settings.name) for role in ("user", "assistant")]
         return answer, [*told, *trimmed]
+
+    async def _opened(self, draft: Draft, id: str) -> Hold | str:  # noqa: A002
+        """Return a turn for the message, or what it was answered meanwhile; one that others superseded begins anew."""
+        try:
+            return await self.history.open((draft,), idempotency=id)
+        except DecisionHistoryConflict:
+            if not id:
+                raise
+        answer = await recorded_answer(self.history, id, draft)
+        return await self.history.open((draft,)) if answer is None else answer
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
         """Return an answer to the history as it stands and a message that does not enter it; nothing is written."""
@@ -270,7 +288,7 @@ class Chat(ChatReading):
         staged: list[Draft] = []
 
         async def windowed(limits: WindowLimits, floor: int) -> Window:
-            return await hold.window(limits, staged, floor=floor)
+            return await hold.window(limits, staged, floor=floor, asks=False)
 
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
         held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)

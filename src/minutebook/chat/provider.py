@@ -131,6 +131,7 @@ class ChatProvider:
             self.staged = ()
 
     async def _called(self, decision: Decision) -> Decision:
+        self._under_way = False
         await self._keep()
         self._under_way = True
         exchange = self._record().state.exchange

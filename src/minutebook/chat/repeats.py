@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from minutebook.errors import DecisionHistoryConflict
+from minutebook.model.record import replayed
 from minutebook.providers.chat import read_answer
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
     from minutebook.history import History
     from minutebook.model.entries import Draft
-    from minutebook.model.record import Receipt
+    from minutebook.model.record import Delta, Receipt
 
 
 def answer_id(id: str) -> str:  # noqa: A002 - the field's standard word
@@ -24,30 +24,25 @@ def answer_id(id: str) -> str:  # noqa: A002 - the field's standard word
     return hashlib.sha256(b"answer\0" + id.encode()).hexdigest() if id else ""
 
 
-async def recorded(history: History, id: str, draft: Draft) -> Receipt | None:  # noqa: A002
+async def recorded(history: History, delta: Delta) -> Receipt | None:
     """
-    Return what was recorded under an id, `None` for nothing.
+    Return the receipt of what was recorded under a delta's id, `None` for nothing.
+
+    Raises:
+        DecisionHistoryConflict: the id stands for another message.
+    """
+    receipt = await history.journal.receipt(history.key, delta.idempotency)
+    return replayed(receipt, delta) if receipt else None
+
+
+async def recorded_answer(history: History, id: str, draft: Draft) -> str | None:  # noqa: A002
+    """
+    Return what the message of an id was answered, `None` where it was not, or where there is no id.
 
     Raises:
         DecisionHistoryConflict: the id stands for another message than `draft`.
     """
-    receipt = await history.journal.receipt(history.key, id) if id else None
-    if receipt is None:
-        return None
-    reader = RecordReader(history.journal, history.key)
-    for seq in range(receipt.first, receipt.last + 1):  # a mark before it, what stands beside it behind it
-        if (await reader.entry(seq)).payload == draft.payload:
-            return receipt
-    raise DecisionHistoryConflict(
-        "this id already stands for another message; use a new id for a new message",
-        first=receipt.first,
-        last=receipt.last,
-    )
-
-
-async def recorded_answer(history: History, id: str, draft: Draft) -> str | None:  # noqa: A002
-    """Return what the message of an id was answered, `None` where it was not. Raises as `recorded`."""
-    if await recorded(history, id, draft) is None:
+    if not id or await recorded(history, history.delta((draft,), id, opens=True)) is None:
         return None
     receipt = await history.journal.receipt(history.key, answer_id(id))
     if receipt is None:

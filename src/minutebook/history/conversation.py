@@ -93,9 +93,9 @@ class History:
         async with await self.open(attempt=False) as hold:
             if not hold.header.awaits_answer:
                 raise PairingViolation("a turn without a message, and the newest one is answered; give one")
-            opened = await hold.commit((), opens=True, idempotency=idempotency)
-            if hold.header.attempt is None:
-                await hold.begin_again(opened.receipt)
+            await hold.commit((), opens=True, idempotency=idempotency)
+            if hold.header.attempt is None:  # an attempt of this id was made before, and came to nothing
+                await hold.commit((), opens=True)
         return hold
 
     async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:

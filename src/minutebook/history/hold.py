@@ -153,12 +153,14 @@ class Hold:
         guard: TokenGuard | None = None,
         prelude: str = "",
         floor: int | None = None,
+        asks: bool = True,
     ) -> Window:
         """
         Return what to send, with `staged` as if it were recorded already.
 
         `prelude` is a digest of what the request says before the window, where reasoning is bound to that too. With a
-        `floor` the exchanges up to that `seq` stay out.
+        `floor` the exchanges up to that `seq` stay out. One that `asks` nobody is measured alone: no receipt tells of
+        it.
 
         Raises:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
@@ -186,6 +188,8 @@ class Hold:
             raise InvalidOption("the turn is over; begin another one", option="turn")
         if self.header is header:  # else something was recorded meanwhile, which this tail does not know of
             self.tail = tail
+        if not asks:
+            return window
         self._tell_trimmed(fitted.plan, window)
         self._plan, self._sent, self._window_end = fitted.plan, window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
@@ -303,21 +307,19 @@ class Hold:
         What it held is not committed again: its summary and the request that it answers are recorded.
         """
         history, doubt = self.history, self._doubt
-        receipt = await history.journal.receipt(history.key, idempotency)
         doubt = doubt if doubt and doubt.idempotency == idempotency else None
-        self._doubt = None
-        if receipt is None:
-            return None
-        if doubt and doubt.release:
+        receipt = await history.journal.receipt(history.key, idempotency)
+        if receipt and doubt and doubt.release:
             self._reservation.end()
             history.tails.drop(history.key)
-            return receipt
-        await self._reservation.look_again()
-        self.tail, self._unproved = Tail(), 0
-        if doubt and self._summary is doubt.summary:
-            self._summary = None
-        if receipt.sent:
-            self._plan = self._sent = None
+        elif receipt:
+            await self._reservation.look_again()
+            self.tail, self._unproved = Tail(), 0
+            if doubt and self._summary is doubt.summary:
+                self._summary = None
+            if receipt.sent:
+                self._plan = self._sent = None
+        self._doubt = None  # not before: what strikes above leaves it in doubt
         return receipt
 
     async def conclude(
@@ -352,7 +354,7 @@ class Hold:
         header = await history.journal.header(history.key) if receipt else None
         if receipt is None or header is None:
             return None
-        page = Page(rows=max(receipt.last - receipt.first + 1, 1), messages=2**62, size=2**62)
+        page = Page(rows=max(receipt.last - receipt.first + 1, 1))
         written = await history.journal.oldest(history.key, receipt.first - 1, page)
         return Committed(header=header, written=tuple([e for e in written if e.seq <= receipt.last]), receipt=receipt)
 
