@@ -30,6 +30,7 @@ from pathlib import Path
 import pytest
 from tests.budgets import budget
 
+from minutebook import sync
 from minutebook.errors import (
     CallerError,
     DecisionHistoryStorageFailed,
@@ -47,6 +48,7 @@ from minutebook.stores.private_files import (
     open_private_database,
     recheck,
 )
+from minutebook.stores.private_paths import Directory
 from minutebook.stores.private_writer import private_file_writer
 from minutebook.stores.sqlite_statements import APPLICATION_ID
 
@@ -1073,3 +1075,46 @@ def test_bad_input_116_file_that_appears_while_exporting(room: Path) -> None:
 
     assert problem_of(export) == "exists"
     assert ((room / "x").read_bytes(), os.listdir(room)) == (b"first", ["x"])
+
+
+BEGINNER = """
+import sys
+from minutebook import sync
+with sync.SQLiteStore(sys.argv[1], namespace="n") as store:
+    sync.Conversation(store, "c", format="openai-chat").append([{"role": "user", "content": "a"}])
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_i39_a_database_that_another_process_makes_just_now_is_no_log_without_one(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-39: its first turn may come between any two looks at the files; nobody is told to move its log away."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "book.sqlite"
+    path.touch(mode=0o600)
+    looks: list[str] = []
+    makers: list[subprocess.Popen[str]] = []
+    look = Directory.look
+
+    def looking(self: Directory, name: str) -> object:
+        if len(looks) == at:
+            maker = subprocess.Popen(
+                [sys.executable, "-c", BEGINNER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            makers.append(maker)
+            assert maker.stdout is not None
+            assert maker.stdout.readline() == "written\n"
+        looks.append(name)
+        return look(self, name)
+
+    monkeypatch.setattr(Directory, "look", looking)
+    try:
+        with sync.SQLiteStore(path, namespace="n") as store:
+            assert len(sync.Conversation(store, "c", format="openai-chat").window()) == 1
+    finally:
+        for maker in makers:
+            maker.communicate()
+    assert makers

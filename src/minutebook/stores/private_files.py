@@ -99,7 +99,9 @@ def open_private_database(
             refuse_network(directory.join(name), mountinfo)
         _refuse_read_only(directory)
         # All are judged before any is touched: a refusal leaves the files as they were.
-        found = {each: directory.look(each) for each in (name, *(name + sidecar for sidecar in SIDECARS))}
+        # The database last: another process that makes it just now writes to it before it has a log.
+        sidecars = {name + sidecar: directory.look(name + sidecar) for sidecar in SIDECARS}
+        found = {name: directory.look(name), **sidecars}
         for each, status in found.items():
             refuse_foreign(status, directory.join(each))
         database = found.pop(name)
