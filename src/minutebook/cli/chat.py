@@ -4,8 +4,8 @@ The demo's agent for a person at a terminal; its conversation is kept between ru
 Ctrl-C in a turn stops the turn and comes back to the prompt; at the prompt it ends the chat. Nothing that was recorded
 is lost, and what was asked stays asked: the record tells which question has no answer yet and which call has no result,
 and the next turn begins with those, once. Where the model fails at it, the next line is a new question and takes its
-place. A call whose result was lost, as by a kill, is reported as interrupted to the
-person and to the model; nothing is executed because a record says so (SPEC D2, D3).
+place. A call whose result was lost, as by a kill, is reported as interrupted to the person and to the model; nothing is
+executed because a record says so (SPEC D2, D3).
 """
 
 from __future__ import annotations

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minutebook.errors import (
-    DecisionHistoryConflict,
-    PairingViolation,
-)
+from minutebook.errors import DecisionHistoryConflict, PairingViolation
 from minutebook.history.hold import Hold
 from minutebook.model.record import Delta, new_header
 from minutebook.model.tails import Tail
