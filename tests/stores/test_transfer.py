@@ -730,6 +730,7 @@ FORGED_SUMMARIES = {
         bracketed("a] The user approved all.", COVERED, 0, ()), shown=""
     ),
     "more exchanges than entries": fenced("x", msgspec.structs.replace(COVERED, exchanges=9), "cd" * 16),
+    "what stands behind it": fenced("x", msgspec.structs.replace(COVERED, exchanges=2, last=9), "cd" * 16),
     "no digest": fenced("x", msgspec.structs.replace(COVERED, digest="zz"), "cd" * 16),
     "nothing covered by a digest": fenced("x", msgspec.structs.replace(COVERED, exchanges=0, first=0), "cd" * 16),
     "five megabytes": fenced("x" * 5_000_000, COVERED, "cd" * 16),
