@@ -152,8 +152,13 @@ def test_b2_a_server_without_tls_is_not_talked_to_in_the_clear(kind: str, author
             assert time.monotonic() - begun < 8
 
 
-def test_b2_a_cluster_over_tls(authorities: tuple[Authority, Authority]) -> None:
-    """Every node of a cluster is reached by TLS, and its certificate held to the same authority (B2)."""
+@COLOURS
+def test_b2_a_cluster_over_tls(blocking: bool, authorities: tuple[Authority, Authority]) -> None:
+    """
+    Every node of a cluster is reached by TLS, and its certificate held to the same authority (B2).
+
+    A certificate that is not accepted will not be a moment later: that is said at once.
+    """
     certificate, key = authorities[0].signed()
     more = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authorities[0].certificate)
     (port,) = free_ports(1)
@@ -163,8 +168,19 @@ def test_b2_a_cluster_over_tls(authorities: tuple[Authority, Authority]) -> None
         server.ask("CONFIG", "SET", "cluster-announce-hostname", "localhost")
         server.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
         cluster_url = f"rediss+cluster://localhost:{port}?ssl_ca_certs="
-        assert told(f"{cluster_url}{authorities[0].certificate}") == ""
-        assert "the certificate is not accepted" in told(f"{cluster_url}{authorities[1].certificate}", timeout=1)
+        assert told(f"{cluster_url}{authorities[0].certificate}", blocking=blocking) == ""
+        begun = time.monotonic()
+        refused = told(f"{cluster_url}{authorities[1].certificate}", blocking=blocking, timeout=20)
+        assert "the certificate is not accepted" in refused
+        assert time.monotonic() - begun < 10
+
+
+@COLOURS
+def test_b2_a_cluster_that_cannot_be_reached_says_why_and_not_that_time_ran_out(blocking: bool) -> None:
+    """Every round is refused until the deadline; what the last one had no time to find out is not the reason (B2)."""
+    (port,) = free_ports(1)
+    refused = told(f"redis+cluster://127.0.0.1:{port}", blocking=blocking, timeout=0.3)
+    assert "nothing listens there; nothing was sent" in refused
 
 
 @COLOURS

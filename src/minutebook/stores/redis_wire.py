@@ -158,7 +158,8 @@ class Wire:
             try:
                 answer = await self._exchange(node, command, until, nonce, asking=asking)
             except _Unsent as unsent:
-                if not self.cluster:
+                if not self.cluster or _is_untrusted(unsent):
+                    self._slots = {}
                     raise
                 answer = unsent
             except (RedisError, OSError):
@@ -185,17 +186,18 @@ class Wire:
         """Return who has a slot, as the cluster says now or said lately."""
         if not self.cluster:
             return self._address.nodes[0]
+        failed: Exception | None = None
         while slot not in self._slots:
-            failed = await self._ask_around(until)
+            failed = _rather(failed, await self._ask_around(until))
             if slot in self._slots:
                 break
-            if time.monotonic() > until:
+            if time.monotonic() > until or _is_untrusted(failed):
                 raise failed or ClusterDownError("no node has the slot")
             await self._links.rest(_REST_SECONDS)
         return self._slots[slot]
 
     async def _ask_around(self, until: float) -> Exception | None:
-        """Learn who has which slot from the first node that tells, or return how the last one failed."""
+        """Learn who has which slot from the first node that tells, or return how one failed that did not."""
         failed: Exception | None = None
         nodes = list(dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)))
         for number, node in enumerate(nodes):
@@ -207,12 +209,12 @@ class Wire:
                 raise
             except (_Unsent, RedisError, OSError) as error:
                 # Whatever this was asked for, what is to be asked has not been.
-                failed = error if isinstance(error, _Unsent) else _unsent_for(error)
+                failed = _rather(failed, error if isinstance(error, _Unsent) else _unsent_for(error))
                 continue
             if not isinstance(answer, Exception):
                 self._slots = _slot_map(answer, node)
                 return None
-            failed = answer
+            failed = _rather(failed, answer)
         return failed
 
     async def _exchange(
@@ -254,6 +256,17 @@ def _unsent_for(error: BaseException) -> _Unsent:
     unsent = _Unsent()
     unsent.__cause__ = error
     return unsent
+
+
+def _rather(known: Exception | None, newer: Exception | None) -> Exception | None:
+    """Return which failure tells more: the newer, unless there was no time left to find out what it is about."""
+    out_of_time = isinstance(newer, _Unsent) and _reason(newer.__cause__) == _TOO_LONG
+    return known if newer is None or (known is not None and out_of_time) else newer
+
+
+def _is_untrusted(failed: Exception | None) -> bool:
+    """Return whether a server's certificate was not accepted, which a later attempt finds no other."""
+    return isinstance(failed, _Unsent) and _reason(failed.__cause__) == _UNTRUSTED
 
 
 def _is_demoted(answer: Any) -> bool:
@@ -338,15 +351,26 @@ def _unsafe(message: str, problem: str) -> NoReturn:
     raise DecisionHistoryStorageUnsafe(message, problem=problem)
 
 
+_TOO_LONG: Final = "it took too long"
+_UNTRUSTED: Final = "the certificate is not accepted"
 _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (ssl.SSLCertVerificationError, "the certificate is not accepted"),
+    (ssl.SSLCertVerificationError, _UNTRUSTED),
     (ssl.SSLError, "the two do not agree on TLS"),
     (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
     (ConnectionRefusedError, "nothing listens there"),
     (socket.gaierror, "the host's name is unknown"),
-    (TimeoutError, "it took too long"),
-    (RedisTimeout, "it took too long"),
+    (TimeoutError, _TOO_LONG),
+    (RedisTimeout, _TOO_LONG),
 )
+
+
+def _reason(error: BaseException | None) -> str:
+    chain: list[BaseException] = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
+    return next(named, type(chain[0]).__name__ if chain else "it ended")
 
 
 def no_room(address: Address) -> StorageError:
@@ -367,12 +391,7 @@ def unconnected(error: BaseException | None, address: Address) -> StorageError:
         )
     if isinstance(error, ResponseError | AuthenticationError):
         return refusal(error, writes=False)
-    chain: list[BaseException] = []
-    while error is not None:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
-    reason = next(named, type(chain[0]).__name__ if chain else "it ended")
+    reason = _reason(error)
     return DecisionHistoryStorageFailed(
         f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
     )
