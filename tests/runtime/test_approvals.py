@@ -701,6 +701,26 @@ def test_i42_a_default_that_its_type_would_leave_out_is_shown_whole() -> None:
     assert shown_by(paying(Brief, Brief()), MemoryStore(), amount=3).arguments == {"amount": 3, "to": {"to": "ann"}}
 
 
+@pytest.mark.parametrize("projection", ["inline", "opaque_refs"])
+@pytest.mark.parametrize("approved", [True, False])
+def test_d02_an_approved_call_is_observed_with_all_that_was_executed(projection: Any, approved: bool) -> None:
+    """SPEC D2: its defaults too, where it was executed; in `opaque_refs` mode a provider sees its references alone."""
+    store = MemoryStore()
+    first, _ = kept(program(pay), store, calls(call("pay", amount=3), exchange=2), projection=projection)
+    (waits,) = drive(first.run("Pay it.", **IDS)).pending
+    answer = waits.approve(by="ann") if approved else waits.deny(by="ann")
+    second, provider = kept(program(pay), store, finish(), projection=projection)
+    (seen,) = drive(second.resume("r", "i", approvals=[answer])).observations
+    assert seen.arguments == (waits.arguments if approved else {"amount": 3})
+    assert [(3, "shop")] * approved == PAID
+    (told,) = provider.requests[0].observations
+    if projection == "inline":
+        assert told.arguments == seen.arguments
+    else:
+        assert told.arguments.keys() == {"amount"}
+        assert str(told.arguments["amount"]).startswith("ref_")
+
+
 class Altered(MemoryJournal):
     """A planted fault: somebody who writes to the store's file changes an amount after it was shown."""
 
