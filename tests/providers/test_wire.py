@@ -481,6 +481,47 @@ def test_rule_10_a_raw_result_has_nothing_beside_it(name):
         assert len(conversation.window()) == 3
 
 
+def around(name, member, value):
+    """Return a complete result of the format in which `member` is `value`."""
+    if name == "gemini":
+        return {"functionResponse": {**RESPONDED["functionResponse"], member: value}}
+    return {**SMUGGLED[name][0], member: value}
+
+
+INSIDE = {
+    "openai-chat": ("content", [{"type": "text", "text": "ok"}], {"type": "image_url", "image_url": {"url": "data:"}}),
+    "openai-responses": (
+        "output", [{"type": "input_text", "text": "ok"}], {"type": "message", "role": "user", "content": SAID},
+    ),
+    "anthropic": ("content", [{"type": "text", "text": "ok"}], {"type": "tool_use", "id": "z", "name": "f"}),
+    "gemini": ("parts", [{"inlineData": {"mimeType": "image/png", "data": "eA=="}}], {"text": SAID}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_rule_10_a_complete_result_is_held_to_the_rules_of_one_that_is_made(name):
+    """`raw=True`: no member that no result has, and inside it the parts alone that could be given without it."""
+    wire, call = wire_format(name), Call("" if name == "gemini" else "c", "f")
+    member, parts, other = INSIDE[name]
+    ready = around(name, member, parts)
+    assert wire.ready_result(0, call, ready).payload == codec.encode(ready)
+    for more in ("role", "extra"):
+        if (name, more) != ("openai-chat", "role"):
+            with pytest.raises(InvalidMessage, match="nothing beside it"):
+                wire.ready_result(0, call, around(name, more, "user"))
+    with pytest.raises(InvalidMessage) as refused:
+        wire.ready_result(0, call, around(name, member, [*parts, other]))
+    place = "$.functionResponse" if name == "gemini" else "$"
+    assert str(refused.value.facts["path"]).startswith(f"{place}.{member}")
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "anthropic"])
+def test_rule_10_a_complete_result_has_no_empty_list_of_parts(name):
+    """A list alone is refused without a part in it, and so it is inside a result."""
+    with pytest.raises(InvalidMessage, match="at least one"):
+        wire_format(name).ready_result(0, Call("c", "f"), around(name, INSIDE[name][0], []))
+
+
 def test_rule_10_a_raw_result_of_another_function_is_refused():
     """By its name too, and were the id the call's own."""
     response = {"id": "c", "name": "other", "response": {"output": "ok"}}

@@ -6,9 +6,10 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import pytest
@@ -618,6 +619,106 @@ def test_i42_a_default_that_cannot_be_shown_is_refused_where_a_human_approves(de
     free = capability(paying(str, "shop").function)
     free.function.__defaults__ = (default,)
     assert free.digest != paying(str, "shop").digest
+
+
+def to_whom() -> str:
+    return "mallory"
+
+
+@dataclass
+class Posted:
+    to: str = field(default_factory=to_whom)
+
+
+class Wired(msgspec.Struct):
+    to: str = msgspec.field(default_factory=to_whom)
+
+
+class Sent(msgspec.Struct):
+    by: Wired | None = None
+
+
+class Packed(msgspec.Struct, array_like=True):
+    article: str
+    to: str = msgspec.field(default_factory=to_whom)
+
+
+class Weighed(msgspec.Struct):
+    to: float = math.nan
+
+
+class Chain(msgspec.Struct):
+    """A type that holds itself, and nothing that is not shown."""
+
+    next: Chain | None = None
+    names: list[str] = []
+    tags: set[str] = msgspec.field(default_factory=set)
+    told: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Listed(NamedTuple):
+    article: str
+    count: int = 1
+
+
+class Brief(msgspec.Struct, omit_defaults=True):
+    to: str = "ann"
+
+
+class Loose(TypedDict):
+    to: NotRequired[str]
+
+
+@pytest.mark.parametrize("kind", [Posted, Wired, Sent, list[Posted], dict[str, list[Sent]] | None, Packed, Weighed])
+def test_i42_a_type_that_makes_a_default_is_refused_where_a_human_approves(kind: Any) -> None:
+    """I-42: what a factory makes can be neither shown nor bound, at whatever depth; without an approval it is taken."""
+    with pytest.raises(InvalidOption, match=r"parameter 'to' needs approval, and its field 'to' has a default"):
+        paying(kind, None)
+
+    def send(to: Any) -> str:
+        return "sent"
+
+    send.__annotations__["to"] = kind
+    assert not capability(send).needs_approval
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "shown"),
+    [
+        (Chain, {"next": {}}, {"next": {"next": None, "names": [], "tags": []}, "names": [], "tags": []}),
+        (Loose, {}, {}),
+        (Listed, ["cup"], ["cup", 1]),
+        (list[Brief], [{}], [{"to": "ann"}]),
+    ],
+)
+def test_i42_control_a_type_whose_defaults_are_shown_is_taken(kind: Any, given: Any, shown: Any) -> None:
+    """I-42: an empty list, dict or set is shown; what need not be there and is not is no default."""
+    assert shown_by(paying(kind, None), MemoryStore(), amount=3, to=given).arguments == {"amount": 3, "to": shown}
+
+
+def test_i42_a_default_that_its_type_would_leave_out_is_shown_whole() -> None:
+    """I-42: `omit_defaults` is for who encodes, not for who approves."""
+    assert shown_by(paying(Brief, Brief()), MemoryStore(), amount=3).arguments == {"amount": 3, "to": {"to": "ann"}}
+
+
+@pytest.mark.parametrize("projection", ["inline", "opaque_refs"])
+@pytest.mark.parametrize("approved", [True, False])
+def test_d02_an_approved_call_is_observed_with_all_that_was_executed(projection: Any, approved: bool) -> None:
+    """SPEC D2: its defaults too, where it was executed; in `opaque_refs` mode a provider sees its references alone."""
+    store = MemoryStore()
+    first, _ = kept(program(pay), store, calls(call("pay", amount=3), exchange=2), projection=projection)
+    (waits,) = drive(first.run("Pay it.", **IDS)).pending
+    answer = waits.approve(by="ann") if approved else waits.deny(by="ann")
+    second, provider = kept(program(pay), store, finish(), projection=projection)
+    (seen,) = drive(second.resume("r", "i", approvals=[answer])).observations
+    assert seen.arguments == (waits.arguments if approved else {"amount": 3})
+    assert [(3, "shop")] * approved == PAID
+    (told,) = provider.requests[0].observations
+    if projection == "inline":
+        assert told.arguments == seen.arguments
+    else:
+        assert told.arguments.keys() == {"amount"}
+        assert str(told.arguments["amount"]).startswith("ref_")
 
 
 class Altered(MemoryJournal):

@@ -39,7 +39,7 @@ from minutebook.model.clock import MAX_WALL_MS
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
 from minutebook.model.entries import Call, Draft, Kind
 from minutebook.model.growth import Growth
-from minutebook.model.record import MAX_PARKED, Cut, State
+from minutebook.model.record import MAX_PARKED, MAX_PARKED_CALLS, Cut, State
 from minutebook.model.summaries import Covered, Summary, bare_opening, bracketed, fenced, summary_draft
 from minutebook.model.transfer import MAX_LINE_BYTES, Checks, End, Head, Row, left_out, taken_back
 from minutebook.providers.derivation import derived_entries
@@ -679,7 +679,7 @@ def parking(told: Conversation, text: str) -> None:
         turn.respond(said("so"))
 
 
-def test_b1_c4_what_waits_parked_is_bounded_and_so_is_what_a_commit_writes(folder: Path) -> None:
+def test_b1_c4_how_many_exchanges_wait_parked_is_bounded_and_so_is_what_they_add_to_a_commit(folder: Path) -> None:
     """One exchange more is refused by name; it can be parked once an older one has its result, here or elsewhere."""
     store = MemoryStore("n")
     told = conversation(store)
@@ -704,6 +704,63 @@ def test_b1_c4_what_waits_parked_is_bounded_and_so_is_what_a_commit_writes(folde
         each.complete(each.open_calls()[0], "late")
         parking(each, "again")
         assert len(each.open_calls()) == MAX_PARKED
+
+
+def many(count: int) -> dict[str, Any]:
+    """Return a response with so many calls."""
+    made = [{"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}} for n in range(count)]
+    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": made}}]}
+
+
+def park_many(told: Conversation, count: int, *, answered: int = 0) -> None:
+    with told.turn("all of them") as turn:
+        asked = turn.respond(many(count))
+        for call in asked[:answered]:
+            turn.result(call, "at once")
+        turn.park(asked[-1])
+        turn.park(asked[-1])  # it waits already, which costs nothing more
+        turn.respond(said("so"))
+
+
+def test_b1_c4_how_many_calls_wait_parked_is_bounded_too() -> None:
+    """All calls of a parked exchange count, answered ones too, since the header holds them."""
+    told = conversation(MemoryStore())
+    park_many(told, MAX_PARKED_CALLS - 2, answered=9)
+    park_many(told, 2)
+    with pytest.raises(PairingViolation, match=f"2 exchanges .* with 1,024 calls; {MAX_PARKED} .* 1,024 calls in all"):
+        parking(told, "one more")
+    header = told.store.header(told.key)
+    assert header is not None
+    assert sum(len(each.calls) for each in header.state.open) == MAX_PARKED_CALLS
+    for call in told.open_calls()[-2:]:
+        told.complete(call, "late")
+    parking(told, "now there is room")
+
+
+def test_b1_c4_a_response_is_recorded_however_many_calls_it_makes(folder: Path) -> None:
+    """More than may wait parked are answered in their turn; left open, they move to another store with the rest."""
+    store = MemoryStore()
+    told = conversation(store)
+    park_many(told, MAX_PARKED_CALLS)
+    with pytest.raises(PairingViolation, match="or answer the 1,025 of this exchange now"):
+        park_many(told, MAX_PARKED_CALLS + 1)
+    told.append([{"role": "user", "content": "again"}, many(MAX_PARKED_CALLS + 1)["choices"][0]["message"]])
+    store.export(told.key, folder / "open.jsonl")
+    other = MemoryStore("n")
+    take(other, other.key("x"), folder / "open.jsonl")
+    header = other.header(other.key("x"))
+    assert header is not None
+    assert [len(each.calls) for each in header.state.open] == [MAX_PARKED_CALLS, MAX_PARKED_CALLS + 1]
+
+
+def test_b1_an_import_in_which_more_calls_wait_than_ever_can_is_refused(folder: Path) -> None:
+    """Those of the newest exchange are taken, as it may be open where it comes from; behind it nothing may wait."""
+    waits = [(INPUT, 1, 0, 0, 0), (RESPONSE, 1, 2, 0, MAX_PARKED_CALLS + 1)]
+    behind = [(INPUT, 3, 0, 0, 0), (RESPONSE, 3, 4, 0, 1)]
+    assert refuse(folder, forged(*waits, *behind)).problem == "unlawful"
+    store, path = MemoryStore("n"), folder / "one.jsonl"
+    path.write_bytes(forged(*waits))
+    assert take(store, store.key("x"), path).entries == 2
 
 
 def test_b1_an_import_in_which_more_waits_than_ever_can_is_refused(folder: Path) -> None:

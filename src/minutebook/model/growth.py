@@ -27,7 +27,16 @@ from minutebook.model.entries import (
     damaged,
     payload_digest,
 )
-from minutebook.model.record import MAX_PARKED, UNCUT, Attempt, Delta, Header, OpenExchange, Unanswered
+from minutebook.model.record import (
+    MAX_PARKED,
+    MAX_PARKED_CALLS,
+    UNCUT,
+    Attempt,
+    Delta,
+    Header,
+    OpenExchange,
+    Unanswered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +45,8 @@ if TYPE_CHECKING:
 class Growth:
     """A header's fields while a delta is applied to them."""
 
-    most_parked = MAX_PARKED
+    counts_newest = True
+    """Whether the exchange that is parked counts among those that wait parked; an import's may be open elsewhere."""
 
     def __init__(self, header: Header, delta: Delta, wall: int) -> None:
         self.before = header
@@ -279,21 +289,29 @@ class Growth:
             )
 
     def _park(self, exchange: int) -> None:
-        if all(open_.exchange != exchange for open_ in self.state.open):
+        found = next((open_ for open_ in self.state.open if open_.exchange == exchange), None)
+        if found is None:
             raise PairingViolation("only an exchange with an open call can be parked", exchange=exchange)
-        parked = sum(open_.parked for open_ in self.state.open if open_.exchange != exchange)
-        if parked >= self.most_parked:
-            raise PairingViolation(
-                f"{parked} exchanges of this conversation wait parked, and no more can; `complete` their calls "
-                "(`open_calls()` has them), or answer this one now",
-                exchange=exchange,
-            )
+        if found.parked:
+            return
+        self._refuse_more_parked(found)
         self._set(
             open=tuple(
-                msgspec.structs.replace(open_, parked=True) if open_.exchange == exchange else open_
-                for open_ in self.state.open
+                msgspec.structs.replace(open_, parked=True) if open_ is found else open_ for open_ in self.state.open
             )
         )
+
+    def _refuse_more_parked(self, found: OpenExchange) -> None:
+        parked = [open_ for open_ in self.state.open if open_.parked]
+        held = [*parked, found] if self.counts_newest else parked
+        if len(held) > MAX_PARKED or sum(len(open_.calls) for open_ in held) > MAX_PARKED_CALLS:
+            calls = sum(len(open_.calls) for open_ in parked)
+            raise PairingViolation(
+                f"{len(parked)} exchanges of this conversation wait parked, with {calls:,} calls; {MAX_PARKED} "
+                f"exchanges with {MAX_PARKED_CALLS:,} calls in all can. `complete` their calls (`open_calls()` has "
+                f"them), or answer the {len(found.waiting):,} of this exchange now",
+                exchange=found.exchange,
+            )
 
     def _abandon(self, reason: str) -> None:
         first = self.seq + 1

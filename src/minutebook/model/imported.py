@@ -15,7 +15,7 @@ import msgspec
 from minutebook.errors import DecisionHistoryConflict, InvalidMessage
 from minutebook.model.entries import INPUT, damaged
 from minutebook.model.growth import Growth
-from minutebook.model.record import MAX_PARKED, State, Unanswered
+from minutebook.model.record import State, Unanswered
 
 if TYPE_CHECKING:
     from minutebook.model.entries import Draft
@@ -33,7 +33,7 @@ class ImportedGrowth(Growth):
     unanswered from there on, until an answer stands or another mark supersedes it.
     """
 
-    most_parked = MAX_PARKED + 1
+    counts_newest = False
     """The exchange that the original had open, parked or not, is parked here."""
 
     def __init__(self, header: Header, delta: Delta, wall: int) -> None:

@@ -38,7 +38,16 @@ MAX_PARKED: Final = 128
 """
 How many exchanges may wait parked in one conversation.
 
-Each of them stands in the header, which every commit writes anew: so its size, and with it a step's cost, is bounded.
+Each of them stands in the header, with all its calls, and every commit writes the header anew.
+"""
+
+MAX_PARKED_CALLS: Final = 1_024
+"""
+How many calls the exchanges may hold that wait parked in one conversation, those with a result included.
+
+The two numbers bound what waits parked adds to every commit, but for the length of the calls' ids and names, which is
+the provider's. The newest exchange is bounded by neither while it is open: a response is recorded however many calls it
+makes, and each of them is written with every commit until all have their results.
 """
 
 

@@ -24,7 +24,7 @@ from minutebook.model.rules import fault_in
 from minutebook.model.schemas import Schema
 from minutebook.runtime.approvals import canonical
 from minutebook.runtime.authority import check_grant
-from minutebook.runtime.defaults import completed, defaults_of
+from minutebook.runtime.defaults import completed, defaults_of, unshown_field
 from minutebook.runtime.memory import MemoryAccess, checked_resources
 from minutebook.runtime.schemas import schema_of
 
@@ -176,7 +176,8 @@ def capability(
         max_calls: how often one task of an invocation may execute it; without it only the program's budget counts.
         description: what the model is told, instead of the docstring's first line.
         needs_approval: stop the run at each call until a human has approved these very arguments, defaults included;
-            then every default must be one that JSON can hold.
+            then every default must be one that JSON can hold, and no field inside an argument may have a
+            `default_factory`, but for an empty list, dict or set.
         version: a label to change with what the function does, so that an older approval does not hold for it.
         memory: the resources that it uses, through a parameter annotated `Memory` that no model sees.
 
@@ -298,9 +299,18 @@ def _field(parameter: inspect.Parameter, name: str) -> tuple[str, Any] | tuple[s
 
 
 def _refuse_unshown(function: Callable[..., Any], name: str) -> None:
-    """Refuse a default that a human could not be shown before it is executed."""
+    """Refuse a default, of a parameter or of a field in one, that a human could not be shown before it is executed."""
     for parameter in defaults_of(function)[1]:
         raise _unusable(name, parameter, "needs approval and has a default that JSON cannot hold; take None, or none")
+    for each in _signature(function, name).parameters.values():
+        unshown = None if _is_access(each.annotation) else unshown_field(each.annotation)
+        if unshown is not None:
+            raise _unusable(
+                name,
+                each.name,
+                f"needs approval, and its field {unshown!r} has a default that its type makes or JSON cannot hold, so "
+                "that no human could be shown it; give the field a plain default, or none",
+            )
 
 
 def _unusable(name: str, parameter: str, fault: str) -> InvalidOption:

@@ -3,15 +3,17 @@ What a call leaves out: the defaults that its function would fill in, as JSON.
 
 A human who approves a call must be shown all that it would do, and the approval must hold for no other default than
 the one that was shown (promise I-42). So a call's arguments are completed before they are shown and hashed: parameters
-by the function's signature, fields inside them by the schema that was made of their types.
+by the function's signature, fields inside them by the schema that was made of their types. What a type makes anew each
+time can be neither shown nor bound, so `unshown_field` finds it when a capability is declared.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+from msgspec import inspect as kinds
 
 from minutebook.errors import InvalidValue
 from minutebook.model.codec import JSON, decode, encode
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from minutebook.model.schemas import Schema
+
+_EMPTY: Final = (list, dict, set, bytearray)
+"""The factories whose value a schema tells: it is empty."""
 
 
 def defaults_of(function: Callable[..., Any]) -> tuple[dict[str, JSON], tuple[str, ...]]:
@@ -35,11 +40,48 @@ def defaults_of(function: Callable[..., Any]) -> tuple[dict[str, JSON], tuple[st
         if parameter.default is inspect.Parameter.empty:
             continue
         try:
-            plain = msgspec.to_builtins(parameter.default, str_keys=True, order="deterministic")
-            given[parameter.name] = decode(encode(_listed(plain)))
+            given[parameter.name] = _as_json(parameter.default)
         except (InvalidValue, TypeError, ValueError):
             unshown.append(parameter.name)
     return given, tuple(unshown)
+
+
+def unshown_field(kind: Any) -> str | None:
+    """
+    Return the name of a field, at any depth of a type, whose default nobody could be shown; `None` if there is none.
+
+    That is one which a `default_factory` makes, unless it is empty, or one that JSON cannot hold. What a TypedDict need
+    not have, or is `UNSET`, is absent when it is left out: it has no default.
+    """
+    waiting: list[Any] = [kinds.type_info(kind)]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple):
+            waiting.extend(each)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(each, (kinds.Type, kinds.Field)) and id(each) not in seen:
+            seen.add(id(each))
+            if isinstance(each, kinds.Field) and not _is_shown(each):
+                return each.name
+            waiting.extend(getattr(each, name) for name in each.__struct_fields__)
+    return None
+
+
+def _is_shown(field: kinds.Field) -> bool:
+    """Return whether the schema tells what stands in a field that was left out, if anything does."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory in _EMPTY
+    if field.default is msgspec.NODEFAULT:
+        return True
+    try:
+        _as_json(field.default)
+    except (InvalidValue, TypeError, ValueError):
+        return False
+    return True
+
+
+def _as_json(value: Any) -> JSON:
+    return decode(encode(_listed(msgspec.to_builtins(value, str_keys=True, order="deterministic"))))
 
 
 def _listed(value: Any) -> Any:
@@ -55,12 +97,12 @@ def completed(arguments: Mapping[str, JSON], parameters: Schema, defaults: Mappi
     """
     Return arguments that fit `parameters` with all that they leave out, inside objects too.
 
-    A field that a type makes anew each time (a `default_factory` of its own) has no default that anyone could know.
+    No call waits for an approval whose types make a field anew each time: `unshown_field` had its declaration refused.
     """
-    filled = _filled(dict(arguments), parameters, parameters.get("$defs", {}))
     declared: Any = parameters.get("properties", {})  # of all that a model may fill, which a Memory is not
     left_out = {name: default for name, default in defaults.items() if name in declared}
-    return {**left_out, **cast("dict[str, JSON]", filled)}
+    filled = _filled({**left_out, **arguments}, parameters, parameters.get("$defs", {}))
+    return cast("dict[str, JSON]", filled)
 
 
 def _filled(value: JSON, schema: Any, defs: Any) -> JSON:
@@ -79,12 +121,12 @@ def _filled(value: JSON, schema: Any, defs: Any) -> JSON:
 
 def _items(value: list[JSON], schema: Any, defs: Any) -> JSON:
     first = schema.get("prefixItems", ())
+    value = value + [rule["default"] for rule in first[len(value) :] if "default" in rule]
     rules = [*first, *[schema.get("items", True)] * (len(value) - len(first))]
     return [_filled(item, rule, defs) for item, rule in zip(value, rules, strict=False)]
 
 
 def _fields(value: Any, schema: Any, defs: Any) -> JSON:
     declared, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    given = {name: _filled(item, declared.get(name, others), defs) for name, item in value.items()}
     left_out = {name: rule["default"] for name, rule in declared.items() if "default" in rule}
-    return {**left_out, **given}
+    return {name: _filled(item, declared.get(name, others), defs) for name, item in {**left_out, **value}.items()}

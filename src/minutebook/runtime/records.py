@@ -206,6 +206,8 @@ class Progress:
         """The ids of approvals that were accepted."""
         self.answers: dict[int, Approval] = {}
         """What humans answered to calls of the newest decision that have no observation yet, by position."""
+        self._ruled_on: dict[int, dict[str, Any]] = {}
+        """The arguments that those humans were shown, by position: all that would be executed, defaults included."""
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
@@ -355,6 +357,7 @@ class Progress:
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open, self.answers, self._before = set(), {}, {}, None
+        self._ruled_on = {}
         self.seen = record.exchange or 0
         self.recovered = False
 
@@ -367,6 +370,7 @@ class Progress:
     def _ruled(self, record: Ruled) -> None:
         self.ruled.append(record.approval.id)
         self.answers[record.approval.position] = record.approval
+        self._ruled_on.update((each.position, each.arguments) for each in self.pending if each.id == record.approval.id)
         self.pending = tuple(each for each in self.pending if each.id != record.approval.id)
 
     def _intended(self, record: Intended) -> None:
@@ -375,7 +379,8 @@ class Progress:
 
     def _observed(self, record: Observed) -> None:
         call = self.calls[record.position]
-        self.open.pop(record.position, None)
+        executed = self._ruled_on.get(record.position, call.arguments)
+        began = self.open.pop(record.position, None) is not None
         self.answers.pop(record.position, None)
         self.done.add(record.position)
         self.pending = tuple(each for each in self.pending if each.position != record.position)
@@ -384,7 +389,7 @@ class Progress:
         self._observe(
             Observation(
                 capability=call.capability,
-                arguments=call.arguments,
+                arguments=executed if began else call.arguments,
                 value=record.value,
                 error=record.error,
                 reference=call.reference,

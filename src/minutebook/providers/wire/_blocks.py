@@ -54,7 +54,7 @@ class BlockFormat(Format):
 
     @abstractmethod
     def refuse_more(self, block: dict[str, JSON], path: str) -> None:
-        """Refuse a block that is a result and has a member that no result has."""
+        """Refuse a block that is a result and has a member, or a part inside it, that no result has."""
 
     @abstractmethod
     def rename_block(self, block: dict[str, JSON], names: Names) -> None:

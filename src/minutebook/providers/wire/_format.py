@@ -181,7 +181,7 @@ class Format(ABC):
         Return the draft that answers `call` with what already has this format's own form.
 
         That is a complete result of `call`, taken as it stands, or a list of the parts that results may hold. Nothing
-        stands beside the result: whoever writes one for a tool says nothing as somebody else.
+        stands beside the result, and no other parts in it: whoever writes one for a tool says nothing as somebody else.
 
         Raises:
             PairingViolation: a complete result that answers another call.

@@ -181,6 +181,12 @@ def are_parts(output: JSON, types: frozenset[str]) -> bool:
     return isinstance(output, list) and len(output) > 0 and all(kind_of(part) in types for part in output)
 
 
+def refuse_other_parts(content: JSON, types: frozenset[str], path: str) -> None:
+    """Refuse a result's list of parts unless it could be given without the result around it."""
+    if isinstance(content, list) and not are_parts(content, types):
+        raise InvalidMessage(f"a result holds parts of the types {', '.join(sorted(types))}, at least one", path=path)
+
+
 def as_text(output: JSON) -> str:
     """Return a text as it is, any other value as JSON text."""
     return output if isinstance(output, str) else codec.encode(output).decode()

@@ -28,6 +28,7 @@ from minutebook.providers.wire._values import (
     members,
     refuse_beside,
     refuse_error,
+    refuse_other_parts,
 )
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ class Anthropic(BlockFormat):
         return Reply(identifier(block, "tool_use_id", path), "")
 
     def refuse_more(self, block: dict[str, JSON], path: str) -> None:
-        """Refuse a `tool_result` block with a member that the API's type has not."""
+        """Refuse a `tool_result` block with a member, or a block inside it, that the API's type has not."""
         refuse_beside(block, _RESULT, path)
+        refuse_other_parts(block.get("content"), _PARTS, f"{path}.content")
 
     def reply(self, call: Call, output: JSON, *, error: bool) -> JSON:
         """Return the `tool_result` block; `is_error` stands there only when it is one, an empty text never."""

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 
 _CALLS: Final = frozenset({"functionCall", "function_call"})
+_RESPONSE: Final = frozenset({"id", "name", "response", "parts", "scheduling", "willContinue", "will_continue"})
+"""The members of a `functionResponse`."""
+_MEDIA: Final = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+"""The members of the parts inside one."""
 
 
 class Gemini(BlockFormat):
@@ -87,8 +91,17 @@ class Gemini(BlockFormat):
         return Reply(identifier(response, "id", place), identifier(response, "name", place))
 
     def refuse_more(self, block: dict[str, JSON], path: str) -> None:
-        """Refuse a part with more than its `functionResponse`, were it the same in the other spelling."""
+        """
+        Refuse a part with more than its `functionResponse`, were it the same in the other spelling.
+
+        Inside it are what the API's type has, and parts that are media.
+        """
         refuse_beside(block, frozenset(list(block)[:1]), path)
+        ((key, value),) = block.items()
+        response, place = members(value, f"{path}.{key}"), f"{path}.{key}"
+        refuse_beside(response, _RESPONSE, place)
+        for index, part in enumerate(array(response.get("parts") or [], f"{place}.parts")):
+            refuse_beside(members(part, f"{place}.parts[{index}]"), _MEDIA, f"{place}.parts[{index}]")
 
     def told(self, output: JSON) -> JSON:
         """Return a tool's output as it is: results hold JSON values."""

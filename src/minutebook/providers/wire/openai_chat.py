@@ -34,6 +34,7 @@ from minutebook.providers.wire._values import (
     refuse_beside,
     refuse_error,
     refuse_foreign,
+    refuse_other_parts,
     unknown_role,
 )
 
@@ -151,7 +152,9 @@ class OpenAIChat(Format):
 
     def check_complete(self, call: Call, output: JSON) -> None:  # noqa: ARG002
         """Refuse what the API takes in no tool's message."""
-        refuse_beside(members(output, "$"), _OF_RESULTS, "$")
+        message = members(output, "$")
+        refuse_beside(message, _OF_RESULTS, "$")
+        refuse_other_parts(message.get("content"), _PARTS, "$.content")
 
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's message without the members that a request may not hold, the others byte for byte."""

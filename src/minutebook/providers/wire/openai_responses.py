@@ -28,8 +28,10 @@ from minutebook.providers.wire._values import (
     identifier,
     kind_of,
     members,
+    refuse_beside,
     refuse_error,
     refuse_foreign,
+    refuse_other_parts,
     unknown_role,
 )
 
@@ -67,6 +69,14 @@ _HOLDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "tool_search_output": ("tools", (list,)),
 }
 """What a complete output has to hold for the API to take it: a member, and the JSON types of that."""
+_OF_ALL_OUTPUTS: Final = frozenset({"type", "id", "call_id", "status", "output", "caller", "created_by"})
+_OF_OUTPUTS: Final = {
+    "function_call_output": frozenset({"name", "namespace"}),
+    "computer_call_output": frozenset({"acknowledged_safety_checks"}),
+    "shell_call_output": frozenset({"max_output_length"}),
+    "tool_search_output": frozenset({"tools", "execution"}),
+}
+"""The members of complete outputs: of every type, and which some types have beside them."""
 _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 _OF_CHAT: Final = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "name", "parsed"}
@@ -187,15 +197,18 @@ class OpenAIResponses(Format):
         return None
 
     def check_complete(self, call: Call, output: JSON) -> None:
-        """Refuse an output item of another type than the call's, or one without what its type holds."""
+        """Refuse an output item of another type than the call's, or one without what its type holds, or with more."""
         kind = _output_of(call)
         if kind_of(output) != kind:
             raise InvalidMessage(f"this call is answered by an item of the type {kind}", path="$.type")
-        name, types = _HOLDS[kind]
-        if not isinstance(members(output, "$").get(name), types):
+        (name, types), item = _HOLDS[kind], members(output, "$")
+        if not isinstance(item.get(name), types):
             raise InvalidMessage(
                 f"an item of the type {kind} holds {name}, and this one none that is", path=f"$.{name}"
             )
+        refuse_beside(item, _OF_ALL_OUTPUTS | _OF_OUTPUTS.get(kind, frozenset()), "$")
+        if kind in _PLAIN:
+            refuse_other_parts(item[name], _PARTS, f"$.{name}")
 
     def sendable(self, fragment: bytes) -> bytes:
         """Return a response's items without the members that a request may not hold, the others byte for byte."""
