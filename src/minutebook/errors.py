@@ -317,6 +317,7 @@ class DecisionHistoryStorageFailed(StorageError):
     sqlite: str | None = None
     sqlstate: str | None = None
     reason: str | None = None
+    """Why no connection to a server could be made; then nothing was sent."""
 
 
 class DecisionHistoryStorageLocked(StorageError):

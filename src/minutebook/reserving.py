@@ -19,6 +19,8 @@ from minutebook.errors import (
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
     DecisionHistoryStoreFull,
     MinutebookError,
     StorageError,
@@ -205,8 +207,15 @@ async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
 
 
 def may_be_written(error: BaseException) -> bool:
-    """Return whether a commit that failed so may have been written all the same: it was cut, or storage failed."""
-    return isinstance(error, StorageError) or not isinstance(error, MinutebookError)
+    """
+    Return whether a commit that failed so may have been written all the same: it was cut, or storage failed.
+
+    Where a lock was waited for, or no connection could be made, nothing was sent, and to ask would wait as long again.
+    """
+    if isinstance(error, DecisionHistoryStorageFailed):
+        return error.reason is None
+    unsent = isinstance(error, DecisionHistoryStorageLocked)
+    return not unsent and (isinstance(error, StorageError) or not isinstance(error, MinutebookError))
 
 
 def _tell(error: BaseException, second: MinutebookError) -> None:

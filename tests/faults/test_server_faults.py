@@ -36,7 +36,7 @@ from minutebook import sync
 from minutebook.errors import MinutebookError, StorageError, StoreClosed
 
 ROOT = Path(__file__).parents[2]
-CASES = budget(10, None)
+CASES = budget(3, None)
 CALLS = ("connect", "sendto", "recvfrom", "getsockopt", "setsockopt", "socket")
 ERRORS = ("EIO", "ECONNRESET", "EPIPE", "ENOBUFS", "EINTR")
 WORK = 4

@@ -141,8 +141,9 @@ async def open_calls(conversation: Conversation, given: Given, folder: Path) -> 
 async def shown(conversation: Conversation, given: Given, folder: Path) -> None:
     header = await conversation.store.header(KEY)
     if header is not None:
-        rows, requests = await look(conversation.store, KEY.id, header, 9)
-        given += [f"{row.seq} of turn {row.turn}" for row in rows] + [f"to {sent.to_seq}" for sent in requests]
+        found = await look(conversation.store, KEY.id, header, 9)
+        given += [f"{row.seq} of turn {row.turn}" for row in found.retained]
+        given += [f"to {sent.to_seq}" for sent in found.sent]
 
 
 READINGS: tuple[Read, ...] = (
