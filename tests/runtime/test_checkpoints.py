@@ -599,6 +599,25 @@ def test_d28_i43_an_agent_that_waits_for_a_human_has_spent_its_callers_wall_time
     assert (outcome.kind, outcome.budget, now[0]) == ("budget_exhausted", "wall", 10**18 + NEARLY)
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["its own call", "an agent's call"])
+def test_d28_polling_for_an_answer_notes_nothing_and_takes_none_of_the_time(below: bool) -> None:
+    """I-43, D28: a resume that asks and executes nothing leaves the log as long as it was, however often it comes."""
+    helper = Program(name="helper", instructions="Help.", capabilities=[look])
+    declared = program(delegate(helper), look, budgets=Budgets(max_wall=60))
+    store, looking = MemoryStore(), calls(call("look", path="a"))
+    script = calls(call("helper", task="help")) if below else looking
+    providers = {"helper": ScriptedProvider([looking])}
+
+    def made() -> Any:
+        return kept(declared, store, script, monotonic_ns=moving(), providers=providers)[0]
+
+    drive(made().run("go", **IDS))
+    lengths = {each.key.id: each.header.entries for each in drive(store.list())}
+    for _ in range(20):
+        assert drive(made().resume("r", "i")).kind == "approval_required"
+    assert {each.key.id: each.header.entries for each in drive(store.list())} == lengths
+
+
 def test_d28_i43_a_clock_that_fails_ends_the_run_and_gives_its_log_back() -> None:
     """I-43: the time of the last record then stands; the run's own error is told, and the next worker goes on."""
     store, times = MemoryStore(), iter([0, 0])
