@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from minutebook.model.tails import Tokens
     from minutebook.ports import Committed, Journal, Page, Reserved
 
-_FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
+FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
+"""How a store says that there is no room for what it was given: nothing of it was written."""
 
 
 class Reservation:
@@ -142,7 +143,7 @@ class Reservation:
         if header is not None and header.token == self._token:
             self.header = header
 
-    async def give_back(self, delta: Delta) -> None:
+    async def release(self, delta: Delta) -> None:
         """
         Give the reservation back with `delta`, and without its drafts where there is no room for them.
 
@@ -150,13 +151,9 @@ class Reservation:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
         """
-        await _once_more(lambda: self.release(delta))
-
-    async def release(self, delta: Delta) -> None:
-        """As `give_back`, for whoever sees to what strikes meanwhile."""
         try:
             await self.commit(delta, release=True)
-        except _FULL:
+        except FULL:
             if delta.drafts:
                 await self.commit(msgspec.structs.replace(delta, drafts=(), opens=False), release=True)
             raise
@@ -201,7 +198,7 @@ async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
     except (Exception, GeneratorExit):
         raise
     except BaseException:
-        with contextlib.suppress(DecisionHistoryFenced, *_FULL):  # or it was done, and the reply was cut
+        with contextlib.suppress(DecisionHistoryFenced, *FULL):  # or it was done, and the reply was cut
             await step()
         raise
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +27,7 @@ from minutebook.errors import (
     DecisionHistoryBusy,
     DecisionHistoryCorrupt,
     DecisionHistoryFenced,
+    DecisionHistoryStorageFailed,
     DecisionHistoryStoreFull,
     InvalidOption,
     InvalidValue,
@@ -217,8 +222,14 @@ def answering() -> Any:
     return answer
 
 
+def moving() -> Any:
+    """Return a clock on which every look takes a microsecond."""
+    return functools.partial(next, itertools.count(step=1_000))
+
+
 def runs(store: JournalStore) -> Any:
-    made, provider = kept(program(act, budgets=Budgets(max_decisions=50, max_calls=50)), store)
+    declared = program(act, budgets=Budgets(max_decisions=50, max_calls=50, max_wall=60))
+    made, provider = kept(declared, store, monotonic_ns=moving())
     provider._answer = answering()
     return made
 
@@ -245,6 +256,8 @@ def stop_everywhere(cut: Cut, *, same_process: bool) -> list[str]:
         if not ended.struck:
             assert step > 20
             return wrong
+        if cut in (Cut.CANCELLED, Cut.INTERRUPTED) and drive(store.totals()).reserved:
+            wrong.append(f"{cut}, await {step}: no other process can go on")
         after = store if same_process else JournalStore(journal, namespace="t")
         outcome = drive(until_finished(after))
         told = [(seen.arguments["number"], seen.value) for seen in outcome.observations]
@@ -263,6 +276,59 @@ def stop_everywhere(cut: Cut, *, same_process: bool) -> list[str]:
 def test_i44_stopped_at_any_await_nothing_is_done_twice_and_nothing_is_lost(cut: Cut, same_process: bool) -> None:
     """I-44, O-33: each effect happens once; one that was under way is told as of unknown outcome, and only that one."""
     assert stop_everywhere(cut, same_process=same_process) == []
+
+
+@pytest.mark.parametrize("max_wall", [None, 60])
+@pytest.mark.parametrize("after", [False, True], ids=["unwritten", "written"])
+@pytest.mark.parametrize("error", [DecisionHistoryStorageFailed, asyncio.CancelledError])
+def test_d25_whichever_commit_fails_another_worker_goes_on_at_once(
+    error: type[BaseException], after: bool, max_wall: int | None
+) -> None:
+    """D25, D28, I-44: what failed gives the log back, with the time it took, and nothing is done or noted twice."""
+    declared = program(act, budgets=Budgets(max_wall=max_wall))
+    for number in range(1, 1_000):
+        DONE.clear()
+        journal = MemoryJournal()
+        fault = Fault(call=number, method="commit", after=after, error=lambda: error("cut"))
+        faulty = FaultyJournal(journal, [fault])
+        made, provider = kept(declared, JournalStore(faulty, namespace="t"), monotonic_ns=moving())
+        provider._answer = answering()
+        with contextlib.suppress(error):
+            drive(made.run("go", **IDS))
+        if faulty.left:
+            assert number > 5
+            return
+        store = JournalStore(journal, namespace="t")
+        assert drive(store.totals()).reserved == 0, number
+        logged = drive(store.read(store.key('["checkpoint","r","i","clerk"]')))
+        assert logged is not None
+        noted = [msgspec.json.decode(each.payload) for each in logged.entries]
+        counted = Counter(each["is"] for each in noted)
+        assert max(counted["began"], counted["elapsed"], counted["ended"]) <= 1, number
+        assert len(DONE) <= counted["intended"] <= len(DONE) + 1, number
+        made, provider = kept(declared, store, monotonic_ns=moving())
+        provider._answer = answering()
+        assert drive(made.resume("r", "i")).kind == "finished", number
+        assert len(DONE) == len(set(DONE)), number
+    raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["unwritten", "written"])
+def test_d25_a_last_commit_that_failed_is_tried_once_more_and_its_error_says_so(after: bool) -> None:
+    """D25, I-44: the outcome is kept and the log given back; where storage stays away the error says what is to do."""
+    journal = MemoryJournal()
+    lost = Fault(call=2, method="commit", after=after)
+    made, _ = kept(program(act), JournalStore(FaultyJournal(journal, [lost]), namespace="t"), finish())
+    with pytest.raises(DecisionHistoryStorageFailed) as caught:
+        drive(made.run("go", **IDS))
+    assert caught.value.__notes__ == ["the run gave its log back all the same; `resume` goes on from there"]
+    outcome = drive(kept(program(act), JournalStore(journal, namespace="t"))[0].resume("r", "i"))
+    assert (outcome.kind, outcome.output) == ("finished", "done")
+    away = [Fault(call=number, method="commit") for number in (2, 3)]
+    made, _ = kept(program(act), JournalStore(FaultyJournal(MemoryJournal(), away), namespace="t"), finish())
+    with pytest.raises(DecisionHistoryStorageFailed) as caught:
+        drive(made.run("go", **IDS))
+    assert [note for note in caught.value.__notes__ if "recover the conversation" in note]
 
 
 def test_i44_control_a_runtime_that_does_not_note_its_intents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,6 +599,25 @@ def test_d28_i43_an_agent_that_waits_for_a_human_has_spent_its_callers_wall_time
     assert (outcome.kind, outcome.budget, now[0]) == ("budget_exhausted", "wall", 10**18 + NEARLY)
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["its own call", "an agent's call"])
+def test_d28_polling_for_an_answer_notes_nothing_and_takes_none_of_the_time(below: bool) -> None:
+    """I-43, D28: a resume that asks and executes nothing leaves the log as long as it was, however often it comes."""
+    helper = Program(name="helper", instructions="Help.", capabilities=[look])
+    declared = program(delegate(helper), look, budgets=Budgets(max_wall=60))
+    store, looking = MemoryStore(), calls(call("look", path="a"))
+    script = calls(call("helper", task="help")) if below else looking
+    providers = {"helper": ScriptedProvider([looking])}
+
+    def made() -> Any:
+        return kept(declared, store, script, monotonic_ns=moving(), providers=providers)[0]
+
+    drive(made().run("go", **IDS))
+    lengths = {each.key.id: each.header.entries for each in drive(store.list())}
+    for _ in range(20):
+        assert drive(made().resume("r", "i")).kind == "approval_required"
+    assert {each.key.id: each.header.entries for each in drive(store.list())} == lengths
+
+
 def test_d28_i43_a_clock_that_fails_ends_the_run_and_gives_its_log_back() -> None:
     """I-43: the time of the last record then stands; the run's own error is told, and the next worker goes on."""
     store, times = MemoryStore(), iter([0, 0])
@@ -772,18 +857,21 @@ def test_d22_two_workers_do_not_run_one_invocation() -> None:
     assert seen == [busy, busy, ("second", [1, {"interrupted": "outcome unknown"}])]
 
 
-def test_d07_where_there_is_no_room_for_an_intent_nothing_is_executed() -> None:
+@pytest.mark.parametrize("max_wall", [None, 60])
+def test_d07_where_there_is_no_room_for_an_intent_nothing_is_executed(max_wall: int | None) -> None:
     """A store that is full refuses before the effect, and the invocation is free for whoever makes room."""
 
     async def records_in(store: JournalStore) -> list[bytes]:
         return [entry.payload async for entry in store.entries(store.key('["checkpoint","r","i","clerk"]'))]
 
+    declared = program(act, budgets=Budgets(max_wall=max_wall))
     refusals: set[bool] = set()
     for limit in range(40, 800, 4):
         DONE.clear()
         store = JournalStore(MemoryJournal(StoreBounds(max_bytes=limit)), namespace="t")
         try:
-            drive(kept(program(act), store, calls(call("act", number=1)), finish())[0].run("go", **IDS))
+            script = calls(call("act", number=1)), finish()
+            drive(kept(declared, store, *script, monotonic_ns=moving())[0].run("go", **IDS))
         except DecisionHistoryStoreFull:
             assert drive(store.totals()).reserved == 0
             assert bool(DONE) == any(b'"intended"' in each for each in drive(records_in(store)))

@@ -9,6 +9,7 @@ goes in with the next commit, which follows at once.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from minutebook.model.keys import ConversationKey
 from minutebook.model.proof import check_end
 from minutebook.model.record import Delta
 from minutebook.ports import STREAM_PAGE
-from minutebook.reserving import Reservation
+from minutebook.reserving import FULL, Reservation
 from minutebook.runtime.records import Progress, draft_of
 
 if TYPE_CHECKING:
@@ -74,8 +75,11 @@ class Log:
         self.address = first_digest(key).hex()[:32]
         self._reservation = Reservation(storage.journal, storage.tokens, key)
         self._noted: list[Draft] = []
-        self._batch = ""
-        """The idempotency id of what is noted, from the first attempt to write it: a cancelled one may have written."""
+        """What no commit was made of yet."""
+        self._tried: Delta | None = None
+        """A commit of which nobody heard how it ended. As it was, and under its own id, it is written once at most."""
+        self._last: Delta | None = None
+        """The commit that gives the log back, from the first attempt to write it."""
 
     async def take(self, *, owned: bool = False) -> Progress:
         """
@@ -129,23 +133,52 @@ class Log:
             DecisionHistoryFenced: this worker was declared stopped; nothing was written, and nothing may be executed.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: there is no room; nothing was written.
         """
+        await self._write_tried()
         if self._noted:
-            await self._reservation.commit(self._delta())
-            self._noted, self._batch = [], ""
+            self._tried = self._delta()
+            await self._write_tried()
 
-    async def release(self, error: BaseException | None = None) -> None:
-        """Give the log back, with what was noted; after an `error` that goes on, see `Reservation.give_up`."""
-        if error is not None:
-            await self._reservation.give_up(error, lambda: self._reservation.release(self._delta()))
-        elif self._reservation.held:
-            try:
-                await self._reservation.give_back(self._delta())
-            finally:
-                self._reservation.end()
+    async def _write_tried(self) -> None:
+        if self._tried is not None:
+            await self._reservation.commit(self._tried)
+            self._tried = None
 
     def _delta(self) -> Delta:
-        self._batch = self._batch or self._storage.fresh_id()
-        return Delta(drafts=tuple(self._noted), idempotency=self._batch)
+        drafts, self._noted = tuple(self._noted), []
+        return Delta(drafts=drafts, idempotency=self._storage.fresh_id())
+
+    async def release(self, error: BaseException | None = None) -> None:
+        """
+        Give the log back, with what was noted; after an `error` that goes on, see `Reservation.give_up`.
+
+        Where that fails it is tried once more, and a note on its error says what came of that.
+
+        Raises:
+            DecisionHistoryFenced: this worker was declared stopped; nothing was written.
+            DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and what was noted is lost.
+        """
+        if error is not None:
+            await self._reservation.give_up(error, self._give_back)
+        elif self._reservation.held:
+            try:
+                await self._give_back()
+            except BaseException as failed:
+                if await self._reservation.give_up(failed, self._give_back):
+                    failed.add_note("the run gave its log back all the same; `resume` goes on from there")
+                raise
+
+    async def _give_back(self) -> None:
+        """Write what was noted and give the log back, in one commit unless an earlier one is in doubt; may be cut."""
+        if self._last is None:
+            if self._tried is not None and self._noted:
+                with contextlib.suppress(*FULL):  # its records are lost, as its caller was told
+                    await self._write_tried()
+                self._tried = None
+            self._last = self._tried or self._delta()
+        elif await self._storage.journal.receipt(self._key, self._last.idempotency):
+            self._reservation.end()
+            return
+        await self._reservation.release(self._last)
 
 
 def _since(busy: DecisionHistoryBusy) -> str:

@@ -238,7 +238,8 @@ class Invocation(Generic[T]):
         """Give back the log and those of the agents that it called, each of them whatever becomes of the others."""
         async with contextlib.AsyncExitStack() as stack:
             for each in self.tree():
-                stack.push_async_callback(each.notes.release, error)
+                worked = any(one.notes.worked for one in each.tree())
+                stack.push_async_callback(each.notes.release, error, worked=worked)
 
     # --- what humans answer ------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class Notes:
         self._report = report
         self.progress = Progress()
         self._ledger: Ledger | None = None
+        self.worked = False
+        """Whether anything was noted. A run that only looks, as one does that polls for an answer, adds nothing."""
 
     @property
     def ledger(self) -> Ledger:
@@ -60,10 +62,14 @@ class Notes:
         """Reserve the log and return the state that its newest task is in; see `Log.take`."""
         return await self._log.take(owned=owned) if self._log else Progress()
 
-    async def release(self, error: BaseException | None = None) -> None:
-        """Give the log back, with the time that a step took which noted nothing; see `Log.release`."""
+    async def release(self, error: BaseException | None = None, *, worked: bool) -> None:
+        """
+        Give the log back, with the time of which no record tells yet; see `Log.release`.
+
+        Where nothing was noted, here or below, `worked` is false, and none is.
+        """
         if self._log is not None:
-            if self._ledger is not None and self.progress.ended is None:
+            if worked and self._ledger is not None and self.progress.ended is None:
                 with contextlib.suppress(Exception):  # of a clock that failed: a log that is not given back is worse
                     self._note_elapsed(self._ledger)
             await self._log.release(error)
@@ -85,6 +91,7 @@ class Notes:
 
     def note(self, record: Record) -> None:
         """Apply a record, with the time that the invocation has used."""
+        self.worked = True
         self.keep(msgspec.structs.replace(record, wall_ns=self.ledger.wall_used_ns))
 
     async def commit(self) -> None:
