@@ -1,4 +1,4 @@
-"""`minutebook chat` at a real terminal, on the real local model: runs, Ctrl-C and kills."""
+"""`minutebook chat` at a real terminal: runs on the real local model; Ctrl-C and kills while a server is asked."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import COMMAND, environment, run
+from tests.cli.own_model import OwnModel
 from tests.cli.test_demo import on_the_model
 
 import minutebook
@@ -137,18 +138,6 @@ class Chats:
                 store.verify(listing.key)
             return listing.header, list(store.entries(listing.key))
 
-    def await_generation(self, exchanges: int = 0) -> None:
-        """Wait until a step is held with so many exchanges before it, and its request has had time to leave."""
-        deadline = time.monotonic() + SECONDS
-        while not any(each.token and each.state.exchanges == exchanges for each in self.headers()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        time.sleep(0.1)
-
-    def headers(self) -> list[Header]:
-        with SQLiteStore(self.database, namespace="chat") as store:
-            return [listing.header for listing in store.list()]
-
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Iterator[Chats]:
@@ -157,6 +146,10 @@ def chats(tmp_path: Path) -> Iterator[Chats]:
     yield chats
     for chat in chats.opened:
         chat.close()
+
+
+def asks(own: OwnModel) -> tuple[str, ...]:
+    return ("--base-url", own.url, "--model", "theirs")
 
 
 def answer_in(output: str) -> str:
@@ -180,19 +173,20 @@ def test_two_runs_with_one_session_share_its_history(chats: Chats) -> None:
     assert sum(entry.kind is Kind.INPUT for entry in entries) == 2
 
 
-def test_ctrl_c_in_a_generation_loses_nothing(chats: Chats) -> None:
+def test_ctrl_c_in_a_generation_loses_nothing(chats: Chats, own: OwnModel) -> None:
     """The message stays, no reservation stays, and the next run answers it first."""
-    first = chats()
+    own.holds = (1,)
+    first = chats(*asks(own))
     first.until(PROMPT)
     first.say(TELL)
-    chats.await_generation()
+    assert own.arrived.wait(SECONDS)
     first.interrupt()
     assert "Your message is kept" in first.until(PROMPT)
     before = chats.record()
     assert not before[0].token
     assert TELL.encode() in before[1][0].payload
     assert first.leave() == 0
-    second = chats()
+    second = chats(*asks(own))
     assert ORDER in answer_in(second.until(PROMPT))
     assert second.leave() == 0
     header, entries = chats.record()
@@ -201,12 +195,13 @@ def test_ctrl_c_in_a_generation_loses_nothing(chats: Chats) -> None:
     assert (header.token, header.state.open, header.state.unanswered) == ("", (), None)
 
 
-def test_ctrl_c_between_two_decisions_keeps_what_was_decided(chats: Chats) -> None:
+def test_ctrl_c_between_two_decisions_keeps_what_was_decided(chats: Chats, own: OwnModel) -> None:
     """A turn that was stopped after its first decision goes on from it, in the same run."""
-    chat = chats()
+    own.holds = (2,)
+    chat = chats(*asks(own))
     chat.until(PROMPT)
     chat.say(TELL)
-    chats.await_generation(exchanges=1)
+    assert own.arrived.wait(SECONDS)
     chat.interrupt()
     chat.until(PROMPT)
     stopped, before = chats.record()
@@ -222,22 +217,23 @@ def test_ctrl_c_between_two_decisions_keeps_what_was_decided(chats: Chats) -> No
     assert sum(entry.kind is Kind.INPUT for entry in entries) == 2
 
 
-def test_d22_after_a_kill_the_next_run_asks_and_recovers(chats: Chats) -> None:
+def test_d22_after_a_kill_the_next_run_asks_and_recovers(chats: Chats, own: OwnModel) -> None:
     """A killed run leaves its reservation; the next one says so, frees nothing unasked, and goes on once told."""
-    first = chats()
+    own.holds = (1,)
+    first = chats(*asks(own))
     first.until(PROMPT)
     first.say(TELL)
-    chats.await_generation()
+    assert own.arrived.wait(SECONDS)
     first.kill()
     _, before = chats.record()
-    cautious = chats()
+    cautious = chats(*asks(own))
     cautious.until("Recover? [y/N] ")
     cautious.say("")
     assert cautious.ended() == 1
     assert "DecisionHistoryBusy" in cautious.output
     assert chats.record() == (chats.record()[0], before)
     assert chats.record()[0].token
-    certain = chats()
+    certain = chats(*asks(own))
     certain.until("Recover? [y/N] ")
     certain.say("y")
     assert ORDER in answer_in(certain.until(PROMPT))
@@ -249,12 +245,13 @@ def test_d22_after_a_kill_the_next_run_asks_and_recovers(chats: Chats) -> None:
     assert sum(entry.kind is Kind.ABANDONED for entry in entries) == 1
 
 
-def test_o33_a_call_whose_result_was_lost_is_told_as_interrupted_and_not_repeated(chats: Chats) -> None:
+def test_o33_a_call_whose_result_was_lost_is_told_as_interrupted_and_not_repeated(chats: Chats, own: OwnModel) -> None:
     """O-33, D2, D3: killed between a decision and its result, the next run shows the call and executes nothing."""
-    first = chats()
+    own.holds = (2,)
+    first = chats(*asks(own))
     first.until(PROMPT)
     first.say(TELL)
-    chats.await_generation(exchanges=1)
+    assert own.arrived.wait(SECONDS)
     first.kill()
     killed, before = chats.record()
     (waits,) = killed.state.open
@@ -263,7 +260,7 @@ def test_o33_a_call_whose_result_was_lost_is_told_as_interrupted_and_not_repeate
     assert [(each.capability, each.value, each.error) for each in observations] == [
         (lost.name, {"interrupted": "outcome unknown"}, True)
     ]
-    second = chats()
+    second = chats(*asks(own))
     second.until("Recover? [y/N] ")
     second.say("y")
     told = second.until(PROMPT)

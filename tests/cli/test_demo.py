@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-import re
 import stat
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.cli.commands import documents, environment, run
+from tests.cli.own_model import OwnModel
 
 from minutebook.cli import evidence
 from minutebook.cli.agent import DEFAULT_MODEL
@@ -90,63 +86,9 @@ def test_d20_the_demo_keeps_its_record_private_and_sound(played: tuple[dict[str,
 # --- a model of the user's own ---
 
 
-class OwnModel(ThreadingHTTPServer):
-    """
-    A server that speaks Chat Completions as a paid one does: it needs a key, and has no counting endpoint.
-
-    It takes the first action that its schema offers, with the last order number that it was told.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.finishes_at_once = 0
-        """How many requests to answer with a finish, whatever is offered."""
-        self.asked: list[tuple[str, str, dict[str, Any]]] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class _Answer(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, OwnModel)
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, self.headers["Authorization"], request))
-        time.sleep(0.5)  # so that there is a middle in which to kill
-        told = json.dumps([message["content"] for message in request["messages"]])
-        order = ([*re.findall(r"ORD-[0-9]{5}", told)] or ["ORD-00000"])[-1]
-        day = ([*re.findall(r"[A-Z][a-z]+day", told)] or ["Someday"])[-1]
-        schema = request["response_format"]["json_schema"]["schema"]["properties"]["decision"]
-        early = self.server.finishes_at_once > 0
-        self.server.finishes_at_once -= early
-        name = schema["anyOf"][-1 if early else 0]["properties"]["action"]["const"]
-        fields = {"text": f"Order {order} arrives on {day}"} if name == "finish" else {"order_number": order}
-        text = json.dumps({"decision": {"action": name, **fields}})
-        message = {"role": "assistant", "content": text}
-        body = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": len(told)}}
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *arguments: object) -> None: ...
-
-
-@pytest.fixture
-def own() -> Iterator[OwnModel]:
-    server = OwnModel()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
 def test_the_same_demo_runs_on_a_model_of_the_users(own: OwnModel, tmp_path: Path) -> None:
     """With `--base-url` and `--model`: it is asked for no temperature and no count; a kept folder takes two runs."""
+    own.holds = (3, 13)
     for runs in (1, 2):
         arguments = ("--base-url", own.url, "--model", "theirs", "--keep", str(tmp_path / "kept"))
         done = run("demo", "--json", *arguments)
@@ -165,6 +107,7 @@ def test_the_same_demo_runs_on_a_model_of_the_users(own: OwnModel, tmp_path: Pat
 def test_a_model_that_chooses_to_finish_is_given_another_order(own: OwnModel, early: int, status: int) -> None:
     """Choice is not claimed: twice another order is tried, and said so; then the demo fails, in order."""
     own.finishes_at_once = early
+    own.holds = (early + 3,) if status == 0 else ()
     done = run("demo", "--base-url", own.url, "--model", "theirs")
     assert done.returncode == status, done.stdout + done.stderr
     assert done.stdout.count("It finished early") == 2
@@ -172,6 +115,7 @@ def test_a_model_that_chooses_to_finish_is_given_another_order(own: OwnModel, ea
 
 def test_a_key_in_the_environment_is_enough_and_never_shown(own: OwnModel) -> None:
     """With `OPENAI_API_KEY` alone; the key goes to the server and nowhere else, and the missing count is said."""
+    own.holds = (3,)
     done = run("demo", env=environment(OPENAI_API_KEY="sk-never-shown", OPENAI_BASE_URL=own.url))
     assert done.returncode == 0, done.stdout + done.stderr
     assert {(key, request["model"]) for _, key, request in own.asked} == {("Bearer sk-never-shown", DEFAULT_MODEL)}
