@@ -69,8 +69,8 @@ def test_b2_bad_input_97_store_goes_on_behind_a_name_that_failed_over(blocking: 
     Whether the replica answers without its primary or says MASTERDOWN, nothing of it is ever read (97).
     """
     with (
-        single("--replica-serve-stale-data", stale) as old,
-        single() as new,
+        single("--replica-serve-stale-data", stale, "--repl-diskless-sync-delay", "0") as old,
+        single("--repl-diskless-sync-delay", "0") as new,
         proxy(old.port) as name,
     ):
         store, other = journal(name.url, blocking=blocking), journal(new.url, blocking=blocking)
