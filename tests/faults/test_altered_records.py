@@ -21,9 +21,10 @@ from tests.budgets import PROVE, budget
 from tests.faults.alterations import SHELVES, Alteration, Ram, Shelf, Sqlite, changes, forgeries, rechained
 from tests.policy.histories import SHAPES
 
-from minutebook import history, record_reader
+from minutebook import record_reader
 from minutebook.conversation import Conversation
 from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, MinutebookError
+from minutebook.history import hold
 from minutebook.model import proof
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.entries import Entry, first_digest
@@ -316,7 +317,7 @@ def test_i39_control_without_the_chain_altered_records_are_sent(
 ) -> None:
     """A harness that can only pass proves nothing: where nothing is proved, what was altered goes out."""
     monkeypatch.setattr(proof, "_check_last", lambda *_: None)
-    for reader in (history, record_reader):
+    for reader in (hold, record_reader):
         monkeypatch.setattr(reader, "proved", lambda key, header, entries: entries)
     for reader in (record_reader, streams):
         monkeypatch.setattr(reader, "check_links", lambda *_: None)
