@@ -19,13 +19,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
-PATIENCE_SECONDS = 60
+from servers.waiting import PATIENCE_SECONDS, until
+
 USER = "minutebook"
 PASSWORD = "canary-" + secrets.token_hex(8)
 
@@ -67,18 +67,6 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def until(fact: Callable[[], Any], what: str) -> Any:
-    """Ask until something is so, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with contextlib.suppress(Exception):
-            if value := fact():
-                return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"in {PATIENCE_SECONDS} s: {what}")
-        time.sleep(0.02)
 
 
 class Server:

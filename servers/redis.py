@@ -17,13 +17,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
-PATIENCE_SECONDS = 30
+from servers.waiting import until
+
 NODES = 6
 """A cluster: three masters, and a replica of each."""
 
@@ -73,18 +73,6 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.close()
     return ports
-
-
-def until(fact: Callable[[], Any], what: str) -> Any:
-    """Ask until something is so, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with contextlib.suppress(Exception):
-            if value := fact():
-                return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"in {PATIENCE_SECONDS} s: {what}")
-        time.sleep(0.02)
 
 
 class PortTaken(BaseException):

@@ -11,6 +11,7 @@ import resource
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -302,6 +303,15 @@ def finish(folder: Path, names: set[str]) -> None:
     assert whole_copies(folder) == names
 
 
+STEADY = """
+from minutebook.cli import main
+from minutebook.stores import sqlite_pace
+
+sqlite_pace.SLOW_SECONDS = 3_600  # where a commit is made, and with it how often it writes, hangs on no disk's pace
+main()
+"""
+
+
 @needs_strace
 @long_run
 def test_i01_i03_a_copy_killed_at_every_sync_write_and_unlink_goes_on(
@@ -318,7 +328,7 @@ def test_i01_i03_a_copy_killed_at_every_sync_write_and_unlink_goes_on(
             return folder  # the making of a database has syncs of its own
 
     def command(folder: Path) -> list[str]:
-        return [*COMMAND, *arguments(folder)]
+        return [sys.executable, "-c", STEADY, *arguments(folder)]
 
     first = fresh()
     points = fault_points(command(first), (*SYNCS, "unlink", "pwrite64"), paths=database_files(first / "b"))
@@ -326,17 +336,13 @@ def test_i01_i03_a_copy_killed_at_every_sync_write_and_unlink_goes_on(
     writes = [point for point in points if point[0] == "pwrite64"]
     chosen = [*syncs, *writes[:: budget(max(1, len(writes) // 5), 1)]]
     held: list[int] = []
-    struck = 0
     for call, n in chosen:
         folder = fresh()
         end = kill_at(command(folder), n, call=call, paths=database_files(folder / "b"))
-        # Where a commit is made, on the loop or with others in a thread, depends on the disk; so do the last moments.
-        assert end.struck or end.status == 0, f"{call} {n} was never reached"
-        struck += end.struck
+        assert end.struck, f"{call} {n} was never reached"
         held.append(len(whole_copies(folder)))
         finish(folder, names)
-    assert struck >= len(chosen) // 2
-    assert len(set(held)) > 1, held
+    assert len(set(held)) > 2, held
     figure(f"{len(chosen)} of {len(points)} moments; {held} of 3 conversations were there, each whole")
 
 
