@@ -472,6 +472,12 @@ with sync.SQLiteStore(sys.argv[1], namespace="n") as store:
 """
 
 
+def started(path: Path, fake: ProviderFake, where: str) -> subprocess.Popen[str]:
+    """Begin the two chats of `CHILD` in a process of their own, with a tool or without."""
+    command = [sys.executable, "-c", CHILD, path, fake.base_url, where]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("where", ["request", "tool"])
 def test_a9_o33_killed_in_the_middle_and_gone_on_with(where: str, tmp_path: Path) -> None:
@@ -488,12 +494,7 @@ def test_a9_o33_killed_in_the_middle_and_gone_on_with(where: str, tmp_path: Path
         return echo(request)
 
     with ProviderFake("openai-chat", answering) as fake:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, path, fake.base_url, where],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child = started(path, fake, where)
         assert child.stdout is not None
         assert child.stdout.readline() == "said\n"
         if where == "tool":
@@ -535,12 +536,7 @@ def test_a9_o33_i44_killed_in_a_tool_it_is_told_as_unknown_and_not_run_again(tmp
         return asking("a") if newest["content"] == "asks" else echo(request)
 
     with ProviderFake("openai-chat", answering) as fake:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, path, fake.base_url, "tool"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child = started(path, fake, "tool")
         assert child.stdout is not None
         assert [child.stdout.readline() for _ in range(2)] == ["said\n", "called\n"]
         child.kill()
@@ -577,12 +573,7 @@ def test_a9_o33_i44_killed_behind_a_tool_its_result_is_told_and_it_is_not_run_ag
         return asking("a") if newest["content"] == "asks" else echo(request)
 
     with ProviderFake("openai-chat", answering) as fake:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, path, fake.base_url, "tool"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child = started(path, fake, "tool")
         assert child.stdin is not None
         child.stdin.close()  # the tool goes on
         assert arrived.wait(30)
