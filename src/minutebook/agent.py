@@ -28,7 +28,7 @@ from minutebook.model.chat_events import AgentEvent, Handlers, HistoryCleared
 from minutebook.model.clock import read_clock
 from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
-from minutebook.model.keys import check_id
+from minutebook.model.keys import check_given_id
 from minutebook.policy.shortening import KEEP_RECENT
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
@@ -198,7 +198,7 @@ class Agent(AsyncClosing):
             raise InvalidOption(
                 "nothing is recorded with auto_manage_history=False, so no id can be known", option="id"
             )
-        return check_id(id, "message id") if id != "" else ""
+        return check_given_id(id, "message id")
 
     async def get_history(self) -> list[ConversationMessage]:
         """Return a copy of the history: messages of role, content and maybe name, oldest first (SPEC A3)."""
@@ -217,7 +217,7 @@ class Agent(AsyncClosing):
             DecisionHistoryConflict: the `id` stands for another message.
         """
         added = checked_message(message)
-        await self._handlers.tell(await self._chat.add(added, check_id(id, "message id") if id != "" else ""))
+        await self._handlers.tell(await self._chat.add(added, check_given_id(id, "message id")))
 
     async def clear_history(self) -> None:
         """Begin a new history, its summary included; what was said before stays retained (SPEC A3)."""

@@ -15,7 +15,7 @@ from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained, checked_limits
 from minutebook.model.entries import Draft
 from minutebook.model.events import check_observer
-from minutebook.model.keys import check_id
+from minutebook.model.keys import check_given_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.binding import check_reasoning
 from minutebook.policy.compaction import summarising
@@ -110,7 +110,7 @@ class Conversation(Reading):
         `id` makes that explicit: the same id with another message is a conflict.
         """
         drafts = () if message is None else (self._wire.input(message),)
-        return Turn(self.history, drafts, check_id(id, "turn id") if id else "")
+        return Turn(self.history, drafts, check_given_id(id, "turn id"))
 
     async def append(self, messages: Sequence[object], *, id: str = "", whole: bool = False) -> Receipt | None:  # noqa: A002
         """
@@ -127,7 +127,7 @@ class Conversation(Reading):
             DecisionHistoryConflict: the id stands for another transcript, or a whole one contradicts the record.
             PairingViolation: a result without its call, or a call without its result before the next input.
         """
-        idempotency = check_id(id, "append id") if id else ""
+        idempotency = check_given_id(id, "append id")
         drafts: Sequence[Draft] = self._wire.transcript(messages)
         if check_flag(whole, "whole"):
             return await self._append_whole(drafts, idempotency)

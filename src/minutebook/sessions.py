@@ -18,7 +18,7 @@ from minutebook.history import History
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import ABANDONED, INPUT
-from minutebook.model.keys import check_id
+from minutebook.model.keys import check_given_id
 from minutebook.model.turns import (
     FORMAT,
     HistoryEntry,
@@ -187,7 +187,7 @@ class HistoryManager(Generic[Meta]):
             DecisionHistoryAbsent: what was recorded under this `id` has left the record since.
         """
         key = self._store.key(session)
-        idempotency = check_id(id, "append id") if id != "" else ""
+        idempotency = check_given_id(id, "append id")
         digest = self._written.digest(given) if idempotency else b""
         async with await self._history(key).open(attempt=False) as hold:
             if idempotency and await self._journal.receipt(key, idempotency) is not None:
@@ -252,7 +252,6 @@ class HistoryManager(Generic[Meta]):
             wire=wire_format("openai-chat"),
             identity=FORMAT,
             limits=WindowLimits(max_messages=1, max_bytes=1),
-            low_water=1.0,
         )
 
     # --- what is retained --------------------------------------------------------------------------------------------

@@ -246,7 +246,6 @@ class Steps:
             wire=self.interface.wire,
             identity=f"{self.api.name}/{self.model}/{self.interface.name}",
             limits=window_limits(options),
-            low_water=1.0,
             max_retained_bytes=options.retained_bytes,
             observer=options.on_event,
             summarising=summarising(options.summarize, options.max_summary_bytes, options.max_bytes, store.fresh_id),

@@ -47,6 +47,12 @@ def asked(database: Path, command: str, *arguments: str, **options: Any) -> subp
     return run(command, *arguments, "--store", f"sqlite:///{database}", "--namespace", NAMESPACE, **options)
 
 
+def calling(call_id: str) -> dict[str, Any]:
+    """Return a response that calls a tool."""
+    call = {"id": call_id, "type": "function", "function": {"name": "refund", "arguments": '{"order":"ORD-1"}'}}
+    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+
+
 def test_b10_list_shows_counters_and_states(database: Path) -> None:
     """B10: each conversation with its counters; a reserved one says so; JSON has the same for programs."""
     converse(database, "one", "two", turns=2)
@@ -190,14 +196,12 @@ def test_b10_show_tells_what_a_record_without_exchanges_has(database: Path) -> N
 
 def test_c01_show_has_what_an_abandoned_attempt_left(database: Path) -> None:
     """C1: visible to an operator: its message, its calls and their results, each under the mark that took them out."""
-    call = {"id": "c", "type": "function", "function": {"name": "refund", "arguments": '{"order":"ORD-1"}'}}
-    calling = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
     converse(database, "one", turns=2)
     with SQLiteStore(database, namespace=NAMESPACE) as store:
         conversation = Conversation(store, "one", format="openai-chat")
         with contextlib.suppress(KeyError), conversation.turn("Refund it") as turn:
             turn.window()
-            turn.result(turn.respond(calling)[0], "refunded 12 EUR")
+            turn.result(turn.respond(calling("c"))[0], "refunded 12 EUR")
             raise KeyError
     (told,) = documents(asked(database, "show", "one", "--messages", "--last", "1", "--json").stdout)
     assert [(row["seq"], row["kind"], row["abandoned_by"]) for row in told["log"]] == [
@@ -232,14 +236,12 @@ def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> Non
         assert not any(row["abandoned"] for row in told["retained"])
         return [(row["complete"], row["in_last_request"]) for row in told["retained"]]
 
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    calling = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
     with SQLiteStore(database, namespace=NAMESPACE) as store:
         conversation = Conversation(store, "one", format="openai-chat")
         converse(database, "one")
         with conversation.turn("Park this") as turn:
             turn.window()
-            (parked,) = turn.respond(calling)
+            (parked,) = turn.respond(calling("c"))
             turn.park(parked)
         converse(database, "one", turns=2)
         assert marks() == [(True, True), (False, False), (True, True), (True, False)]
@@ -249,6 +251,40 @@ def test_c04_show_marks_what_the_last_request_really_held(database: Path) -> Non
         assert marks() == [(True, True), (True, False), (True, True), (True, False)]
         converse(database, "one")
         assert marks() == [(True, True)] * 4 + [(True, False)]
+
+
+def test_c01_show_marks_what_a_failed_turn_had_sent(database: Path) -> None:
+    """C1: what a request held was sent, though its turn failed afterwards; the next request holds none of it."""
+
+    def marks() -> list[tuple[bool, bool]]:
+        (told,) = documents(asked(database, "show", "one", "--json").stdout)
+        return [(row["abandoned"], row["in_last_request"]) for row in told["retained"]]
+
+    converse(database, "one")
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(store, "one", format="openai-chat")
+        with contextlib.suppress(KeyError), conversation.turn("Look twice") as turn:
+            for call_id in ("c1", "c2"):
+                turn.window()
+                turn.result(turn.respond(calling(call_id))[0], "seen")
+            raise KeyError
+    assert marks() == [(False, True), (True, True), (True, False)]
+    converse(database, "one")
+    assert marks() == [(False, True), (True, False), (True, False), (False, False)]
+
+
+def test_b10_show_begins_with_a_whole_exchange(database: Path) -> None:
+    """B10: the results of the exchange before the first that is shown are not shown without it, nor its mark."""
+    with SQLiteStore(database, namespace=NAMESPACE) as store:
+        conversation = Conversation(store, "one", format="openai-chat")
+        with conversation.turn("Look") as turn:
+            turn.window()
+            turn.result(turn.respond(calling("c1"))[0], "seen")
+            turn.window()
+            turn.respond(chat_response("So."))
+    (told,) = documents(asked(database, "show", "one", "--last", "1", "--json").stdout)
+    assert [(row["seq"], row["kind"]) for row in told["log"]] == [(4, "response")]
+    assert [row["seq"] for row in told["retained"]] == [4]
 
 
 def test_b01_show_costs_what_it_shows() -> None:
@@ -324,9 +360,11 @@ def test_d22_a_held_conversation_is_not_deleted(database: Path) -> None:
 def test_b10_delete_asks_a_person_and_refuses_to_guess_without_one(database: Path) -> None:
     """B10: no terminal and no `--yes` erases nothing; with it everything goes."""
     converse(database, "one", "two")
-    refused = asked(database, "delete", "one")
+    refused = asked(database, "delete", "one", "--json")
     assert refused.returncode == 2
-    assert "--yes" in refused.stderr
+    (told,) = documents(refused.stdout)
+    assert told["error"] == "InvalidOption"
+    assert "--yes" in told["message"]
     assert asked(database, "show", "one").returncode == 0
     (told,) = documents(asked(database, "delete", "one", "--yes", "--json").stdout)
     assert told == {"id": "one", "deleted": True, "erased": True}

@@ -57,7 +57,6 @@ class ChatReading(Reading):
             wire=CHAT_WIRE,
             identity=CHAT_IDENTITY,
             limits=settings.request_limits,
-            low_water=1.0,
         )
 
     async def view(self) -> View:

@@ -27,7 +27,6 @@ from minutebook.cli.running import (
 )
 from minutebook.cli.terminal import (
     EXIT_FAILED,
-    EXIT_USAGE,
     allow_any_encoding,
     print_json,
     print_table,
@@ -35,7 +34,7 @@ from minutebook.cli.terminal import (
     shown,
 )
 from minutebook.cli.view import LOG, RETAINED, SENT, entry_lines, log_row, look, moment, retained_row, sent_row
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.keys import check_id
 from minutebook.stores.streams import stream_listings
 from minutebook.stores.urls import scheme_of
@@ -180,9 +179,7 @@ def delete(
 ) -> None:
     """Erase an idle conversation and all that belongs to it."""
     if not yes:
-        if not sys.stdin.isatty():
-            sys.stderr.write("Nobody is here to be asked; say --yes to erase it.\n")
-            raise SystemExit(EXIT_USAGE)
+        reported(_check_asked, as_json=json)
         if not _agreed(f"Erase {shown(id)} for good?"):
             report(json, {"id": id, "deleted": False, "erased": False}, "nothing deleted")
             return
@@ -329,6 +326,11 @@ def chat(
 app.command()(transfer.export)
 app.command("import")(transfer.import_)
 app.command()(copy)
+
+
+def _check_asked() -> None:
+    if not sys.stdin.isatty():
+        raise InvalidOption("nobody is here to be asked; say --yes to erase it", option="--yes")
 
 
 def _agreed(question: str) -> bool:

@@ -60,7 +60,7 @@ _BETWEEN = 2  # between two columns of a table, its divider
 _PROSE = 12  # the least that a column of prose gets
 
 _FLAGS = {
-    "call store.recover(key, worker_stopped=True)": "run `minutebook recover` with --worker-stopped",
+    "call recover(worker_stopped=True)": "run `minutebook recover` with --worker-stopped",
     "say worker_stopped=True": "say --worker-stopped",
     "pass force": "say --force",
     "use a local disk, or pass allow_network_filesystem=True": "use a local disk",

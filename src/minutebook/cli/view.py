@@ -193,8 +193,7 @@ async def _newest_entries(store: JournalStore, id: str, header: Header, last: in
     reader = _reader(store, id, header)
     newest = _Newest(header, last)
     page = Page(rows=min(STREAM_PAGE.rows, 4 * last), messages=STREAM_PAGE.messages, size=STREAM_PAGE.size)
-    while not newest.whole:
-        await reader.read_on(header, newest, page)
+    await reader.read_until(lambda: newest.whole, header, newest, page)
     return newest.entries
 
 

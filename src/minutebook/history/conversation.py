@@ -41,7 +41,7 @@ class History:
         wire: Wire,
         identity: str,
         limits: WindowLimits,
-        low_water: float,
+        low_water: float = 1.0,
         max_retained_bytes: int | None = None,
         observer: Observer | None = None,
         summarising: Summarising | None = None,

@@ -40,6 +40,11 @@ def check_id(value: object, what: str) -> str:
     return value
 
 
+def check_given_id(value: object, what: str) -> str:
+    """Return the id of something that may have none, which is ""; else as `check_id`."""
+    return check_id(value, what) if value != "" else ""
+
+
 class ConversationKey(msgspec.Struct, frozen=True, order=True):
     """
     The address of one conversation: a namespace from trusted configuration, and an id within it.

@@ -35,8 +35,7 @@ def check_idle(header: Header, wall: int) -> None:
     if header.token:
         raise DecisionHistoryBusy(
             f"another worker or turn holds this conversation since {max(0, wall - header.since):,} ms, with epoch "
-            f"{header.epoch}; "
-            "wait for it or, once that worker is stopped, call store.recover(key, worker_stopped=True)",
+            f"{header.epoch}; wait for it or, once that worker is stopped, call recover(worker_stopped=True)",
             epoch=header.epoch,
             since_ms=max(0, wall - header.since),
         )
