@@ -201,6 +201,35 @@ def test_a1_without_management_tools_and_streams_work_and_write_nothing() -> Non
         assert not fake.refused
 
 
+def test_a1_a_call_without_arguments_may_say_none_at_all() -> None:
+    """Some servers write `""` where a tool takes nothing; it is kept so. A tool that needs something is not called."""
+    ran: list[str] = []
+
+    def ping() -> str:
+        """Answer."""
+        ran.append("ping")
+        return "pong"
+
+    def call(name: str) -> Reply:
+        asked = {"id": "c", "type": "function", "function": {"name": name, "arguments": ""}}
+        message = {"role": "assistant", "content": None, "tool_calls": [asked]}
+        choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+        return Reply(body=json.dumps({"choices": [choice]}).encode())
+
+    with ProviderFake("openai-chat", [call("ping"), Answer(text="done"), call("look")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, tools=[ping, look])
+            assert await each.chat("ping it") == "done"
+            with pytest.raises(AgentDecisionProviderSchemaViolation, match="arguments_mismatch"):
+                await each.chat("look at it")
+
+        told(story())
+        assert ran == ["ping"]
+        (sent,) = fake.requests[1].json["messages"][2]["tool_calls"]
+        assert sent["function"]["arguments"] == ""
+
+
 def test_a1_a_limit_beyond_all_records_is_one(fake: ProviderFake) -> None:
     """A1: as large as a count may be, on every store; it costs what is there."""
 
@@ -1451,6 +1480,8 @@ BROKEN: list[Line] = [
     Reply(body=b'{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":""}}]}'),
     Answer(calls=(FunctionCall("unknown", {}),)),
     Answer(calls=(FunctionCall("look", {"path": 7}),)),
+    Answer(calls=(FunctionCall("look", {"path": "a"}),), ending="length"),
+    Answer(calls=(FunctionCall("look", {"path": "a"}),), refusal="I will not."),
 ]
 
 

@@ -60,9 +60,18 @@ def with_items(whole: list[Any], pieces: list[Any]) -> list[Any]:
         index = piece.get("index") if isinstance(piece, dict) else None
         numbered = isinstance(index, (int, float))
         found = [n for n, item in enumerate(whole) if numbered and index_of(item) == index]
-        at = found[0] if found else len(whole)
-        whole = [*whole[:at], plainly_joined("", whole[at] if found else None, piece), *whole[at + 1 :]]
+        another = bool(found) and id_of(whole[found[-1]]) not in (*NOTHING, id_of(piece)) and is_said(id_of(piece))
+        at = found[-1] if found and not another else len(whole)
+        whole = [*whole[:at], plainly_joined("", whole[at] if at < len(whole) else None, piece), *whole[at + 1 :]]
     return whole
+
+
+def id_of(item: Any) -> Any:
+    return item.get("id") if isinstance(item, dict) else None
+
+
+def is_said(text: Any) -> bool:
+    return isinstance(text, str) and text != ""
 
 
 def index_of(item: Any) -> Any:

@@ -57,6 +57,7 @@ alike = st.sampled_from(
         {"content": "ä", "id": "1", "role": "model", "novel": {"list": [{"index": 0, "name": "n", "arguments": "{"}]}},
         {"id": "1", "name": "lo", "novel": {"list": [{"index": 1, "arguments": "}"}, {"index": 0, "arguments": "]"}]}},
         {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "x"}}], "finishReason": "A"},
+        {"tool_calls": [{"index": 0, "id": "e", "function": {"arguments": "z"}}]},
         {"tool_calls": [{"index": 1, "id": "d"}, {"index": 0, "function": {"arguments": "y"}}], "safetyRatings": [1]},
     ]
 )

@@ -451,6 +451,21 @@ def test_d26_texts_of_a_delta_are_joined_whatever_they_are_called() -> None:
     }
 
 
+def test_d26_calls_of_one_index_are_told_apart_by_their_ids() -> None:
+    """D26: some servers number every call 0; each is a call of its own, and a piece without an id is of the newest."""
+    deltas = [
+        call_piece("{", id="c", name="keep"),
+        call_piece("}"),
+        call_piece("[", id="d", name="keep"),
+        call_piece("]"),
+    ]
+    body = json.loads(assembled(CHAT, sse([*map(chunk, deltas), chunk({}, "tool_calls")], named=False, done=True)))
+    assert body["choices"][0]["message"]["tool_calls"] == [
+        {"id": "c", "function": {"name": "keep", "arguments": "{}"}},
+        {"id": "d", "function": {"name": "keep", "arguments": "[]"}},
+    ]
+
+
 def chats(*deltas: dict[str, Any], **choice: Any) -> bytes:
     told = [chunk(delta) for delta in deltas]
     told[-1]["choices"][0] |= choice

@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"[^\s<|\\/>]{1,64}")
 
 _FIELDS: Final = ("role", "content", "name")
 _USABLE: Final = frozenset({Diagnosis.LENGTH.value, Diagnosis.REFUSAL.value})
-"""Endings of an answer that is one all the same: to a person a refusal is an answer, and so is a text that was cut."""
+"""Endings of a text that is an answer all the same: to a person a refusal is one, and so is a text that was cut."""
 
 
 _TOKENIZERS: Final = (
@@ -161,13 +161,16 @@ def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
 
     Raises:
         AgentDecisionProviderUnavailable: no JSON object, or a provider failure that it reports.
-        AgentDecisionProviderSchemaViolation: a body without an answer, or one that was filtered.
+        AgentDecisionProviderSchemaViolation: a body without an answer, one that was filtered, or calls of which some
+            may be missing or were not meant, since it was cut or refused (SPEC D9).
     """
+    ended: AgentDecisionProviderSchemaViolation | None = None
     try:
         body = opened(CHAT, payload)
     except AgentDecisionProviderSchemaViolation as error:
         if error.provider_error_code not in _USABLE:
             raise
+        ended = error
         body = cast("dict[str, JSON]", codec.reread(payload))
     try:
         draft = CHAT_WIRE.response(payload)
@@ -175,6 +178,8 @@ def read_answer(payload: bytes) -> tuple[Draft, str, int | None]:
         raise violation(Diagnosis.MALFORMED) from None
     if not draft.messages:
         raise violation(Diagnosis.NO_TEXT)
+    if draft.calls and ended is not None:
+        raise ended
     value = codec.reread(payload[draft.start : draft.stop])
     said = "" if draft.calls else _text(cast("dict[str, JSON]", value))
     if not draft.calls and not said:

@@ -84,7 +84,7 @@ def _no_output() -> JSON:
 def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> ProposedCall:
     if isinstance(arguments, str):
         try:
-            arguments = codec.decode(arguments.encode())
+            arguments = codec.decode(arguments.encode()) if arguments else {}  # so some servers call without arguments
         except (InvalidValue, UnicodeEncodeError):
             raise violation(Diagnosis.ARGUMENTS_NOT_JSON) from None
     return proposed(request, call.name, arguments)

@@ -51,7 +51,11 @@ class Text:
 
 
 class Items:
-    """A list while its pieces come in: a piece of an item has its number as `index`, any other is one of its own."""
+    """
+    A list while its pieces come in: a piece of an item has its number as `index`, any other is one of its own.
+
+    Some servers give each of several calls the number 0, and an `id` that says which is which.
+    """
 
     def __init__(self) -> None:
         self.items: list[Growing] = []
@@ -61,7 +65,7 @@ class Items:
         """Take a piece: of an item that is here, or the first of another."""
         index = piece.get("index") if isinstance(piece, dict) else None
         place = self._places.get(index) if isinstance(index, (int, float)) else None
-        if place is None:
+        if place is None or self._begins_another(self.items[place], piece):
             self.put(piece, joined("", None, piece))
         else:
             self.items[place] = joined("", self.items[place], piece)
@@ -70,8 +74,14 @@ class Items:
         """Append an item, to be found again by the `index` that `piece` gives it."""
         index = piece.get("index") if isinstance(piece, dict) else None
         if isinstance(index, (int, float)):
-            self._places.setdefault(index, len(self.items))
+            self._places[index] = len(self.items)
         self.items.append(item)
+
+    @staticmethod
+    def _begins_another(item: Growing, piece: JSON) -> bool:
+        begun = item.get("id") if isinstance(item, dict) else None
+        id_ = piece.get("id") if isinstance(piece, dict) else None
+        return begun not in EMPTY and isinstance(id_, str) and id_ != "" and grown(begun) != id_
 
 
 Growing: TypeAlias = "dict[str, Growing] | Items | Text | list[JSON] | str | int | float | bool | None"
