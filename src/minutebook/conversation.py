@@ -107,7 +107,9 @@ class Conversation(Reading):
         `message` is a text, a wire message or a list of them; without one the turn goes on from what is recorded and
         has no answer yet.
         A turn that failed and comes again with the same message goes on from the recorded input: it is there once. An
-        `id` makes that explicit: the same id with another message is a conflict.
+        `id` makes that explicit, where a message may be delivered twice: entering the turn raises
+        `DecisionHistoryConflict` for another message of the same id, and for a turn that is over, whose `problem` is
+        "answered", or "superseded" where another message came before its answer.
         """
         drafts = () if message is None else (self._wire.input(message),)
         return Turn(self.history, drafts, check_given_id(id, "turn id"))

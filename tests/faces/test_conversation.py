@@ -228,7 +228,7 @@ async def test_d07_an_answer_that_is_not_retained_leaves_the_conversation_usable
 
 @lasting
 async def test_c1_the_same_turn_id_goes_on_or_conflicts(place):
-    """O-34: a failed turn of the id goes on from its input; another message, or an answered turn, is a conflict."""
+    """O-34: a failed turn of the id goes on from its input; one that is over is a conflict that says how it ended."""
     conversation = chat(place.open())
     for _ in range(3):
         with pytest.raises(RuntimeError):
@@ -237,19 +237,26 @@ async def test_c1_the_same_turn_id_goes_on_or_conflicts(place):
                 raise RuntimeError
     async with chat(place.open()).turn("go", id="t1") as turn:
         await turn.respond(reply(said("gone")))
-    for message in ("go", "other"):
-        with pytest.raises(DecisionHistoryConflict):
-            async with conversation.turn(message, id="t1"):
-                pass
+    assert await refused(conversation, "go", "t1") == "answered"
+    assert await refused(conversation, "other", "t1") is None
     assert await seen(conversation) == ["U go", "A gone"]
     with pytest.raises(RuntimeError):
-        async with conversation.turn("more", id="t2"):
+        async with conversation.turn("more", id="t2") as turn:
+            await turn.result((await turn.respond(reply(calling("C1"))))[0], "seen")
             raise RuntimeError
-    with pytest.raises(DecisionHistoryConflict):
-        async with conversation.turn("go", id="t1"):
+    assert await refused(conversation, "go", "t1") == "answered"
+    await tell(conversation, "still more")
+    assert await seen(conversation) == ["U go", "A gone", "U still more", "A ok"]
+    assert await refused(conversation, "more", "t2") == "superseded"
+    assert await refused(conversation, "go", "t1") == "answered"
+
+
+async def refused(conversation, message, id_):
+    """The reason for which a turn is in conflict."""
+    with pytest.raises(DecisionHistoryConflict) as caught:
+        async with conversation.turn(message, id=id_):
             pass
-    await tell(conversation, "more")
-    assert await seen(conversation) == ["U go", "A gone", "U more", "A ok"]
+    return caught.value.problem
 
 
 @lasting

@@ -68,7 +68,8 @@ class History:
 
         Raises:
             DecisionHistoryBusy: another worker holds it.
-            DecisionHistoryConflict: the turn of this idempotency id is answered already, or had another input.
+            DecisionHistoryConflict: the turn of this idempotency id had another input, or is answered or superseded, as
+                `problem` says.
         """
         hold = Hold(self)
         opened = await hold.reserve(self.delta(drafts, idempotency, opens=True) if attempt else None)

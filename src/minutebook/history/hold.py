@@ -20,7 +20,7 @@ from minutebook.errors import (
     ProviderContextWindowExceeded,
     StorageError,
 )
-from minutebook.model.entries import RESPONSE
+from minutebook.model.entries import ABANDONED, INPUT, RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
@@ -30,6 +30,7 @@ from minutebook.model.summaries import summary_draft
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import prelude_mark
 from minutebook.ports import Committed, Page
+from minutebook.record_reader import RecordReader
 from minutebook.reserving import Reservation, may_be_written
 from minutebook.windows import Window, bounded, page_of
 
@@ -134,17 +135,32 @@ class Hold:
         Go on with a turn whose opening was committed before under the same idempotency id, if nothing answers it yet.
 
         Raises:
-            DecisionHistoryConflict: it was answered or superseded; the reservation is given back.
+            DecisionHistoryConflict: it was answered or superseded, as `problem` says; the reservation is given back.
         """
         async with self:
             state = self.header.state
             if state.unanswered is None or opened.last < state.turn:
+                superseded = await self._was_superseded(opened)
                 raise DecisionHistoryConflict(
-                    "a turn of this id was recorded and is not open any more: it was answered, or another input "
-                    "superseded it; look for it in the record, or take a new id",
+                    "another input came before the turn of this id was answered, and took its place; say it again "
+                    "under a new id"
+                    if superseded
+                    else "the turn of this id is answered; its answer is in the record",
+                    problem="superseded" if superseded else "answered",
                     first=opened.first,
                 )
             await self.commit((), opens=True)
+
+    async def _was_superseded(self, opened: Receipt) -> bool:
+        """Return whether a mark took out the input that was recorded with `opened`; costs what its turn holds."""
+        reader = RecordReader(self.history.journal, self.history.key)
+        for seq in range(opened.last + 1, self.header.entries + 1):
+            entry = await reader.entry(seq)
+            if entry.kind is ABANDONED and entry.exchange <= opened.last <= entry.call:
+                return True
+            if entry.kind is INPUT:
+                break
+        return False
 
     async def window(
         self,
