@@ -14,7 +14,7 @@ from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.codec import JSON
 from minutebook.model.colours import asynchronous_only
-from minutebook.model.entries import Call, Draft
+from minutebook.model.entries import RESULT, Call, Draft, payload_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.shown import type_alone
 from minutebook.reserving import may_be_written
@@ -81,9 +81,11 @@ class Turn:
         self._answer: tuple[Draft, ...] = ()
         self._said: tuple[Draft, ...] = ()
         """What was said while a request was under way, until its answer is there to stand before it."""
-        self._doubt: _Doubt | None = None
-        self._repeatable: tuple[Draft, ...] = ()
-        """What a doubtful commit turned out to have written, and its caller, who never heard of it, may give again."""
+        self._doubts: tuple[_Doubt, ...] = ()
+        self._repeatable: list[tuple[Draft, ...]] = []
+        """What doubtful commits turned out to have written; their callers, who never heard of it, may give it again."""
+        self._results: set[tuple[int, int, bytes]] = set()
+        """The exchange, position and digest of each result that is recorded."""
         self._responded = False
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
@@ -195,7 +197,7 @@ class Turn:
         `output` is what the tool gave, and data: a text, or any other JSON value. However much it looks like a message
         or a part of the wire format, the model gets it as this tool's output. With `raw=True` it is in the format's own
         form, written by you and not by a tool: the complete result of this call and nothing beside it, or a list of the
-        parts that results may hold, such as texts and images.
+        parts that results may hold, such as texts and images. The same result again is a no-op.
 
         Raises:
             PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
@@ -236,11 +238,9 @@ class Turn:
         """
         hold = self._held()
         await self._resolve(hold)
-        repeated, self._repeatable = drafts and drafts == self._repeatable, ()
+        drafts = self._unwritten(drafts)
         # Taken before the next await: of two commits under way together only one records it.
         kept, self._answer, self._said = (*self._answer, *self._said), (), ()
-        if repeated:
-            drafts = ()
         if kept or drafts or parks:
             id_ = self._history.fresh_id()
             try:
@@ -248,24 +248,41 @@ class Turn:
             except BaseException as error:
                 self._answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
                 if may_be_written(error):
-                    self._doubt = _Doubt(id_, kept, drafts)
+                    self._doubts = (*self._doubts, _Doubt(id_, kept, drafts))
                 raise
+            self._results.update(_result_places(drafts))
         return hold.header
 
+    def _unwritten(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        """
+        Return `drafts`, or nothing where they are recorded and come again.
+
+        A call has one result, so the same one is known whenever it comes. Anything else may be meant to be there twice
+        unless it comes right after its commit was in doubt.
+        """
+        if drafts in self._repeatable:
+            self._repeatable.remove(drafts)
+            return ()
+        places = _result_places(drafts)
+        if places and places <= self._results:
+            return ()
+        self._repeatable.clear()
+        return drafts
+
     async def _resolve(self, hold: Hold) -> None:
-        """See how a doubtful commit ended: what it wrote is not written again, and the turn goes on from there."""
-        doubt = self._doubt
-        if doubt is None:
-            return
-        written = await hold.look_for(doubt.idempotency)
-        if self._doubt is not doubt:
-            return  # somebody else saw it meanwhile
-        self._doubt = None
-        if written is not None:
-            self.receipt = written
-            self._answer = self._answer[len(doubt.kept) :]
-            self._said = tuple([said for said in self._said if all(said is not each for each in doubt.drafts)])
-            self._repeatable = doubt.drafts
+        """See how doubtful commits ended: what they wrote is not written again, and the turn goes on from there."""
+        while self._doubts:
+            doubt = self._doubts[0]
+            written = await hold.look_for(doubt.idempotency)
+            if not self._doubts or self._doubts[0] is not doubt:
+                continue  # somebody else saw it meanwhile
+            self._doubts = self._doubts[1:]
+            if written is not None:
+                self.receipt = written
+                self._answer = _without(self._answer, doubt.kept)
+                self._said = _without(self._said, doubt.drafts)
+                self._repeatable.append(doubt.drafts)
+                self._results.update(_result_places(doubt.drafts))
 
     def _held(self) -> Hold:
         hold = self._entered()
@@ -279,6 +296,16 @@ class Turn:
                 "the turn is not entered; it is a `with` block (under an event loop, `async with`)", option="turn"
             )
         return self._hold
+
+
+def _without(drafts: tuple[Draft, ...], others: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    """Return `drafts` without those very ones, however alike others are."""
+    return tuple([draft for draft in drafts if all(draft is not other for other in others)])
+
+
+def _result_places(drafts: tuple[Draft, ...]) -> set[tuple[int, int, bytes]]:
+    """Return of each result which call it answers and the digest of what it says."""
+    return {(draft.exchange, draft.call, payload_digest(draft.payload)) for draft in drafts if draft.kind is RESULT}
 
 
 def checked_call(call: object, key: ConversationKey, header: Header | None) -> ToolCall:

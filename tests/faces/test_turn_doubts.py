@@ -153,6 +153,43 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: A
         assert len(conversation.window()) == 6
 
 
+@pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["unwritten", "written"])
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+def test_c1_i08_results_that_come_again_in_any_order_are_there_once(
+    lost: tuple[int, ...], after: bool, together: bool, tmp_path: Any
+) -> None:
+    """Some of three replies are lost, others come in between, and then all results come again: each is there once."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = chat(SuspendingJournal(whole))
+    faults = [Fault(call=2 + number, method="commit", after=after) for number in lost]
+    conversation.history.journal = FaultyJournal(conversation.history.journal, faults)
+    heard: list[bool] = []
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            calls = await turn.respond(said("", "call-0", "call-1", "call-2"))
+            steps = [turn.result(call, call.id) for call in calls]
+            if together:
+                heard.extend([error is None for error in await asyncio.gather(*steps, return_exceptions=True)])
+            else:
+                for step in steps:
+                    with contextlib.suppress(DecisionHistoryStorageFailed):
+                        await step
+            for call in reversed(calls):
+                await turn.result(call, call.id)
+                await turn.result(call, call.id)
+            with pytest.raises(PairingViolation):
+                await turn.result(calls[0], "another")
+            await turn.respond(said("answer"))
+
+    asyncio.run(story())
+    assert not conversation.history.journal.left, "a fault never struck"
+    assert heard == ([number not in lost for number in range(3)] if together else [])
+    assert sorted(contents(chat(whole))[2:]) == ["answer", "call-0", "call-1", "call-2"]
+    drive(chat(whole).store.verify(conversation.key))
+
+
 def journal_with(whole: Any, *plan: Fault) -> Any:
     """A conversation over a journal that fails as planned."""
     conversation = chat(whole)

@@ -87,7 +87,8 @@ class Hold:
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
-        self._doubt: _Doubt | None = None
+        self._doubts: dict[str, _Doubt] = {}
+        """By their ids; several where commits were under way together."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -299,7 +300,7 @@ class Hold:
         except BaseException as error:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
             if may_be_written(error):
-                self._doubt = _Doubt(delta.idempotency, tuple(drafts), pending, release)
+                self._doubts[delta.idempotency] = _Doubt(delta.idempotency, tuple(drafts), pending, release)
             raise
         self._take(committed)
         if sent is not None:
@@ -322,8 +323,7 @@ class Hold:
 
         What it held is not committed again: its summary and the request that it answers are recorded.
         """
-        history, doubt = self.history, self._doubt
-        doubt = doubt if doubt and doubt.idempotency == idempotency else None
+        history, doubt = self.history, self._doubts.get(idempotency)
         receipt = await history.journal.receipt(history.key, idempotency)
         if receipt and doubt and doubt.release:
             self._reservation.end()
@@ -335,7 +335,7 @@ class Hold:
                 self._summary = None
             if receipt.sent:
                 self._plan = self._sent = None
-        self._doubt = None  # not before: what strikes above leaves it in doubt
+        self._doubts.pop(idempotency, None)  # not before: what strikes above leaves it in doubt
         return receipt
 
     async def conclude(
@@ -364,8 +364,8 @@ class Hold:
             raise
 
     async def _found(self) -> Committed | None:
-        """Return what the last commit came to of which nobody heard how it ended; `None` if nothing was written."""
-        history, doubt = self.history, self._doubt
+        """Return what the last commit came to, if nobody heard how it ended; `None` if nothing was written."""
+        history, doubt = self.history, next((each for each in self._doubts.values() if each.release), None)
         receipt = await self.look_for(doubt.idempotency) if doubt else None
         header = await history.journal.header(history.key) if receipt else None
         if receipt is None or header is None:
@@ -403,9 +403,9 @@ class Hold:
         """
         Give the reservation back and take this turn's entries out of every window; `error` goes on afterwards.
 
-        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it. A commit of
-        which nobody heard how it ended is looked for first: what it wrote is not written again, and where it ended the
-        turn, that stands, and a note on the error says so.
+        What is `unrecorded` is recorded for the operator, under the same mark, if there is room for it. Commits of
+        which nobody heard how they ended are looked for first: what they wrote is not written again, and where one
+        ended the turn, that stands, and a note on the error says so.
         """
         if not self.held:
             return
@@ -414,7 +414,9 @@ class Hold:
         async def give_back() -> None:
             nonlocal marked
             unrecorded = self.unrecorded
-            if (doubt := self._doubt) is not None and await self.look_for(doubt.idempotency):
+            for doubt in tuple(self._doubts.values()):
+                if not await self.look_for(doubt.idempotency):
+                    continue
                 if doubt.release:
                     error.add_note("the last commit was written all the same: what it holds stands in the record")
                     return
