@@ -127,7 +127,9 @@ class Conversation(Reading):
         Raises:
             DecisionHistoryBusy: another worker holds the conversation.
             DecisionHistoryConflict: the id stands for another transcript, or a whole one contradicts the record.
-            PairingViolation: a result without its call, or a call without its result before the next input.
+            PairingViolation: a result without its call, or a call without its result before the next answer. Where the
+                transcript ends while a call waits, also behind what a user said meanwhile, it is recorded:
+                `open_calls` has the call, and `complete` takes its result.
         """
         idempotency = check_given_id(id, "append id")
         drafts: Sequence[Draft] = self._wire.transcript(messages)
