@@ -6,13 +6,12 @@ The calls that a response makes are handed out as values, and come back with the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import check_flag, checked_limits
-from minutebook.model.codec import JSON
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import RESULT, Call, Draft, payload_digest
 from minutebook.model.keys import ConversationKey
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from minutebook.history import History, Hold
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.codec import JSON
     from minutebook.model.receipts import Sent
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Wire
@@ -36,7 +36,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    arguments: JSON
+    arguments: Any
+    """A JSON value, or a text that holds one, or of a custom tool a free text."""
     exchange: int
     """The `seq` of the response it belongs to: pairing is by exchange and position, never by id alone."""
     position: int

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.codec import JSON
     from minutebook.model.entries import Draft, Entry
     from minutebook.model.events import Event
     from minutebook.model.keys import ConversationKey
@@ -49,10 +48,11 @@ PAGE_ROWS = 4096
 """How many rows are read at once for a window, however large its limits are."""
 
 
-class Window(Sequence["dict[str, JSON]"]):
+class Window(Sequence[Any]):
     """
     The messages to send, oldest first, each a dict of the wire format; `json` is the same as bytes.
 
+    To a type checker they are `Any`: every SDK has types of its own for them, and takes these dicts.
     It is a copy: changing a message changes neither the record nor a later window.
     """
 
@@ -64,7 +64,7 @@ class Window(Sequence["dict[str, JSON]"]):
         self._plan = plan
         self._limits = limits
         self._summary = summary
-        self._messages: list[dict[str, JSON]] | None = None
+        self._messages: list[Any] | None = None
 
     @cached_property
     def sent(self) -> Sent:
@@ -72,16 +72,16 @@ class Window(Sequence["dict[str, JSON]"]):
         return _sent(self._plan, self.json, self._limits, self._summary) if self._plan and self._limits else Sent()
 
     @property
-    def messages(self) -> list[dict[str, JSON]]:
+    def messages(self) -> list[Any]:
         """The messages as Python values."""
         if self._messages is None:
-            self._messages = cast("list[dict[str, JSON]]", reread(self.json))
+            self._messages = cast("list[Any]", reread(self.json))
         return self._messages
 
     def __len__(self) -> int:
         return self._plan.messages if self._plan else 0
 
-    def __iter__(self) -> Iterator[dict[str, JSON]]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.messages)
 
     def __getitem__(self, index: Any) -> Any:

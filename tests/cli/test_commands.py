@@ -9,6 +9,7 @@ import pty
 import re
 import sqlite3
 import subprocess
+import time
 import uuid
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from minutebook.cli import terminal
 from minutebook.cli.view import look
 from minutebook.model.bounds import WindowLimits
 from minutebook.model.decisions import Decision, DecisionRequest, Finish
+from minutebook.model.shown import is_unseen
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.private_refusals import unsafe
@@ -31,9 +33,9 @@ from minutebook.sync import Conversation, SQLiteStore, open_store
 
 PACKAGES = ("anthropic", "httpx2", "msgspec", "openai", "rich", "typer")
 
-HOSTILE = "a\x1b[2J\u202eb\u200d c\n[red]d"
-"""Clears the screen, turns the writing round, breaks the line, and is no markup."""
-HOSTILE_SHOWN = "a\\u{1b}[2J\\u{202e}b\\u{200d} c\\u{a}[red]d"
+HOSTILE = "a\x1b[2J\u202eb\u200d c\n[red]d\u3164\u009b31m\ufe0f"
+"""Clears the screen, turns the writing round, breaks the line, is no markup, and hides letters that nobody sees."""
+HOSTILE_SHOWN = "a\\u{1b}[2J\\u{202e}b\\u{200d} c\\u{a}[red]d\\u{3164}\\u{9b}31m\\u{fe0f}"
 
 
 @pytest.fixture
@@ -131,6 +133,7 @@ def test_b10_list_pages_by_id(database: Path) -> None:
     first = documents(asked(database, "list", "--limit", "2", "--json").stdout)
     rest = documents(asked(database, "list", "--after", first[-1]["id"], "--json").stdout)
     assert [each["id"] for each in first + rest] == ["a", "b", "c"]
+    assert "--after b" in asked(database, "list", "--limit", "2", "--json").stderr
 
 
 def test_b10_show_has_what_is_retained_beside_what_was_sent(database: Path) -> None:
@@ -191,7 +194,10 @@ def test_b10_show_tells_what_a_record_without_exchanges_has(database: Path) -> N
     assert "\x1b" not in asked(database, "show", "engine", "--messages").stdout
     (newest,) = documents(asked(database, "show", "engine", "--messages", "--last", "1", "--json").stdout)
     assert [row["seq"] for row in newest["log"]] == [4]
-    assert newest["messages"] == [f"     4  input: {recorded['engine'][-1].payload.decode()}"]
+    assert newest["messages"] == [{"seq": 4, "kind": "input", "text": recorded["engine"][-1].payload.decode()}]
+    (said,) = documents(asked(database, "show", "asked", "--messages", "--json").stdout)
+    assert said["messages"][0]["messages"] == [{"role": "user", "content": "Anyone there?"}]
+    assert [(each["seq"], each["kind"]) for each in said["messages"]] == [(1, "input"), (2, "abandoned")]
 
 
 def test_c01_show_has_what_an_abandoned_attempt_left(database: Path) -> None:
@@ -555,10 +561,16 @@ def test_b10_stats_and_doctor(database: Path) -> None:
     assert found["durable"] == "yes"
     assert {name: found[name] for name in PACKAGES} == {name: version(name) for name in PACKAGES}
     hold(database, "held")
-    ill = asked(database, "doctor", "--json")
+    busy = asked(database, "doctor", "--json")
+    assert busy.returncode == 0
+    assert {each["check"]: each["found"] for each in documents(busy.stdout)}["reserved"] == "1, the longest for 0 min"
+    ill = asked(database, "doctor", "--longest-turn", "0", "--json")
     assert ill.returncode == 5
     assert [each["check"] for each in documents(ill.stdout) if each["attention"]] == ["reserved"]
     assert "held" not in ill.stdout
+    listed = {each["id"]: each["reserved_since_ms"] for each in documents(asked(database, "list", "--json").stdout)}
+    assert listed["one"] is None
+    assert abs(listed["held"] - time.time() * 1000) < 600_000
 
 
 def test_i37_ids_cannot_move_the_cursor(database: Path) -> None:
@@ -573,6 +585,11 @@ def test_i37_ids_cannot_move_the_cursor(database: Path) -> None:
         assert told.returncode == 0, told.stderr
         assert HOSTILE_SHOWN in told.stdout
         assert not {"\x1b", "\u202e", "\u200d"} & set(told.stdout)
+    converse(database, HOSTILE, text=HOSTILE)
+    for command in (["list"], ["show", HOSTILE, "--messages"]):
+        told = asked(database, *command, "--json")
+        assert not {char for char in HOSTILE if is_unseen(char)} & set(told.stdout.rstrip("\n"))
+        assert documents(told.stdout)[0]["id"] == HOSTILE
 
 
 def test_i37_a_store_url_may_hold_a_password_and_is_not_shown() -> None:

@@ -33,7 +33,7 @@ from minutebook.cli.terminal import (
     say,
     shown,
 )
-from minutebook.cli.view import LOG, RETAINED, SENT, entry_lines, log_row, look, moment, retained_row, sent_row
+from minutebook.cli.view import LOG, RETAINED, SENT, lines_of, log_row, look, moment, retained_row, said_in, sent_row
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt, InvalidOption
 from minutebook.model.keys import check_id
 from minutebook.stores.streams import stream_listings
@@ -90,6 +90,8 @@ def list_conversations(
         if json:
             for listing in found:
                 print_json(_listed(listing))
+            if len(found) == limit:
+                sys.stderr.write(f"There may be more: --after {shown(shlex.quote(_id(found[-1])))}\n")
         else:
             elsewhere = ", or none above --after" if after else "; see --namespace"
             print_table(
@@ -124,10 +126,10 @@ def show(
     async def work(opened: JournalStore) -> None:
         header = await _header(opened, id)
         found = await look(opened, id, header, last)
-        lines = await entry_lines(opened, id, header, found) if messages else None
+        entries = await said_in(opened, id, header, found) if messages else None
         if json:
             tables = {"log": found.log, "retained": found.retained, "sent": found.sent}
-            print_json({"id": id, **_counters(header), **tables} | ({} if lines is None else {"messages": lines}))
+            print_json({"id": id, **_counters(header), **tables} | ({} if entries is None else {"messages": entries}))
             return
         say(f"{shown(id)}: {shown(header.format)}, {_state(header)}")
         exchanges = header.state.exchanges - header.cut.exchanges
@@ -137,9 +139,9 @@ def show(
             print_table(SENT, map(sent_row, found.sent), title="sent", prose=SENT[-1:])
         else:
             print_table(LOG, map(log_row, found.log), title="retained")
-        if lines is not None:
+        if entries is not None:
             say("\nmessages")
-            for line in lines:
+            for line in lines_of(entries):
                 say(shown(line))
 
     with_store(store, namespace, work, as_json=json)
@@ -258,7 +260,14 @@ def stats(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
 
 
 @app.command()
-def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
+def doctor(
+    store: StoreUrl,
+    namespace: Namespace,
+    longest_turn: Annotated[
+        int, typer.Option("--longest-turn", min=0, metavar="MINUTES", help="How long a turn may be under way.")
+    ] = 60,
+    json: AsJson = False,
+) -> None:
     """
     Say what of a store wants attention.
 
@@ -268,7 +277,7 @@ def doctor(store: StoreUrl, namespace: Namespace, json: AsJson = False) -> None:
     reported(lambda: modes.extend(doctor_checks.files(store)), as_json=json)
 
     async def work(opened: JournalStore) -> None:
-        findings = [*modes, *await doctor_checks.examine(opened)]
+        findings = [*modes, *await doctor_checks.examine(opened, longest_turn)]
         if json:
             for finding in findings:
                 print_json(msgspec.to_builtins(finding))
@@ -386,6 +395,7 @@ def _counters(header: Header) -> dict[str, Any]:
         "touched_ms": header.touched,
         "epoch": header.epoch,
         "reserved": bool(header.token),
+        "reserved_since_ms": header.since if header.token else None,
         "open_calls": sum(len(waits.waiting) for waits in header.state.open),
         "digest": header.digest.hex(),
     }

@@ -13,6 +13,7 @@ import msgspec
 
 from minutebook._version import __version__
 from minutebook.errors import DecisionHistoryCorrupt
+from minutebook.model.clock import read_clock
 from minutebook.stores.streams import stream_listings
 from minutebook.stores.urls import SCHEMES, file_of
 
@@ -35,22 +36,34 @@ class Finding(msgspec.Struct, frozen=True):
     attention: str = ""
 
 
-async def examine(store: JournalStore) -> list[Finding]:
-    """Return what was found about this installation, an open store and its reservations."""
+async def examine(store: JournalStore, longest_turn: int) -> list[Finding]:
+    """
+    Return what was found about this installation, an open store and its reservations.
+
+    A turn that is under way is well for `longest_turn` minutes, by this machine's clock.
+    """
     findings = [*_installation()]
     totals = await store.totals()
     findings.append(_durability(store))  # which a store on a server knows once it was asked for something
     findings.append(Finding("conversations", f"{totals.conversations:,} in {totals.bytes:,} bytes"))
-    held = 0
+    held: list[int] = []
     damaged: list[Finding] = []
     async for listing in stream_listings(store.journal, store.namespace):
         if isinstance(listing, DecisionHistoryCorrupt):
             damaged.append(Finding("damaged", str(listing.id), _DAMAGED))
-        else:
-            held += bool(listing.header.token)
-    attention = "stop their workers, then end each with `minutebook recover`" if held else ""
-    findings.append(Finding("reserved", f"{held:,}", attention))
-    return [*findings, *damaged]
+        elif listing.header.token:
+            held.append(listing.header.since)
+    return [*findings, _reserved(held, read_clock(store.clock), longest_turn), *damaged]
+
+
+def _reserved(since: list[int], now: int, longest_turn: int) -> Finding:
+    if not since:
+        return Finding("reserved", "0")
+    minutes = max(now - min(since), 0) // 60_000
+    found = f"{len(since):,}, the longest for {minutes:,} min"
+    if minutes < longest_turn:
+        return Finding("reserved", found)
+    return Finding("reserved", found, "see whether its worker lives; once it is stopped, run `minutebook recover`")
 
 
 def _installation() -> Iterator[Finding]:

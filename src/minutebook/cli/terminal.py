@@ -7,10 +7,10 @@ escaped, never sent to the terminal as it is (bad inputs 11 and 12). Brackets in
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
-import unicodedata
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -28,6 +28,7 @@ from minutebook.errors import (
     RuntimeRefusal,
     StorageError,
 )
+from minutebook.model.shown import is_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -96,18 +97,19 @@ def allow_any_encoding() -> None:
 
 
 def shown(text: str) -> str:
-    """Return `text` with every control, format, surrogate or unassigned character escaped; line breaks too."""
-    return "".join(char if _is_plain(char) else f"\\u{{{ord(char):x}}}" for char in text)
-
-
-def _is_plain(char: str) -> bool:
-    return char == " " or unicodedata.category(char)[0] not in "CZ"
+    """Return `text` with every character escaped that is not seen as what it is; line breaks too."""
+    return "".join(f"\\u{{{ord(char):x}}}" if is_unseen(char) else char for char in text)
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document on a line of standard output."""
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    """Print one JSON document on a line of standard output; what a terminal would obey or hide is escaped in it."""
+    document = "".join(map(_safe_in_json, msgspec.json.encode(value).decode()))
+    sys.stdout.buffer.write(document.encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _safe_in_json(char: str) -> str:
+    return json.dumps(char)[1:-1] if is_unseen(char) else char
 
 
 def print_table(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from minutebook.model.clock import MAX_WALL_MS
-from minutebook.model.codec import reread
+from minutebook.model.codec import JSON, reread
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.receipts import decode_sent
 from minutebook.model.shown import type_alone
@@ -24,9 +24,8 @@ from minutebook.record_reader import RecordReader
 from minutebook.stores.streams import OneRecord, standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from minutebook.model.codec import JSON
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Journal
     from minutebook.stores.journal import JournalStore
@@ -41,7 +40,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     kind: str
     turn: int
-    recorded: str
+    recorded_ms: int
     bytes: int
     abandoned_by: int | None
     """The `seq` of the mark that took it out; `None` if it stands."""
@@ -54,7 +53,7 @@ class Retained(msgspec.Struct, frozen=True, kw_only=True):
 
     seq: int
     turn: int
-    recorded: str
+    recorded_ms: int
     calls: int
     messages: int
     bytes: int
@@ -79,6 +78,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The `seq` of the summary in their place."""
 
 
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one entry says: messages of the wire format or, where it holds none, a text."""
+
+    seq: int
+    kind: str
+    abandoned_by: int | None = None
+    messages: list[JSON] = []
+    text: str = ""
+
+    __repr__ = type_alone
+
+
 LOG = ("seq", "kind", "turn", "recorded (UTC)", "bytes", "abandoned by")
 RETAINED = ("seq", "turn", "recorded (UTC)", "calls", "messages", "bytes", "complete", "in last request")
 SENT = ("answered by", "from seq", "to seq", "messages", "bytes", "counted tokens", "billed tokens", "left out")
@@ -87,14 +98,14 @@ SENT = ("answered by", "from seq", "to seq", "messages", "bytes", "counted token
 
 def log_row(row: Logged) -> tuple[object, ...]:
     """Return an entry as a row of its table."""
-    return (*msgspec.structs.astuple(row)[:-1], _or_blank(row.abandoned_by))
+    return (row.seq, row.kind, row.turn, moment(row.recorded_ms), row.bytes, _or_blank(row.abandoned_by))
 
 
 def retained_row(row: Retained) -> tuple[object, ...]:
     """Return an exchange as a row of its table."""
     complete = "abandoned" if row.abandoned else "yes" if row.complete else "waits"
     shown_last = "yes" if row.in_last_request else ""
-    return (row.seq, row.turn, row.recorded, row.calls, row.messages, row.bytes, complete, shown_last)
+    return (row.seq, row.turn, moment(row.recorded_ms), row.calls, row.messages, row.bytes, complete, shown_last)
 
 
 def sent_row(row: Request) -> tuple[object, ...]:
@@ -241,7 +252,7 @@ def _logged(entry: Entry, marks: dict[int, int]) -> Logged:
         seq=entry.seq,
         kind=entry.kind.name.lower(),
         turn=entry.turn,
-        recorded=moment(entry.wall),
+        recorded_ms=entry.wall,
         bytes=len(entry.payload),
         abandoned_by=marks.get(entry.seq),
     )
@@ -252,7 +263,7 @@ def _row(exchange: _Exchange, waiting: set[int], newest: Receipt | None) -> Reta
     return Retained(
         seq=entry.seq,
         turn=entry.turn,
-        recorded=moment(entry.wall),
+        recorded_ms=entry.wall,
         calls=len(entry.calls),
         messages=entry.messages + sum(result.messages for result in exchange.results),
         bytes=len(entry.payload) + sum(len(result.payload) for result in exchange.results),
@@ -289,32 +300,42 @@ def _request(receipt: Receipt) -> Request:
     )
 
 
-async def entry_lines(store: JournalStore, id: str, header: Header, found: Look) -> list[str]:  # noqa: A002
-    """Return what the entries say, message by message, and before them a summary that stands; not yet safe to print."""
-    lines: list[str] = []
+async def said_in(store: JournalStore, id: str, header: Header, found: Look) -> list[Said]:  # noqa: A002
+    """Return what the entries say, and before them a summary that stands."""
+    said = [_said(entry, row.abandoned_by) for entry, row in zip(found.entries, found.log, strict=True)]
     seq = header.state.summary
     if seq and seq < found.entries[0].seq:
-        lines += _lines(await _reader(store, id, header).entry(seq), None)
-    for entry, row in zip(found.entries, found.log, strict=True):
-        lines += _lines(entry, row.abandoned_by)
-    return lines
+        return [_said(await _reader(store, id, header).entry(seq), None), *said]
+    return said
 
 
-def _lines(entry: Entry, abandoned_by: int | None) -> list[str]:
-    taken = f"abandoned by {abandoned_by}, " if abandoned_by else ""
-    return [f"{entry.seq:>6}  {taken}{told}" for told in _told(entry)]
-
-
-def _told(entry: Entry) -> list[str]:
-    """Return an entry's messages, each with its role; what has none as it was recorded, with the entry's kind."""
+def _said(entry: Entry, abandoned_by: int | None) -> Said:
+    kind = entry.kind.name.lower()
     if entry.kind is Kind.SUMMARY:
-        text = read_summary(entry).text
-        return [f"summary: {text}" if text else "mark: no summary stands from here on"]
+        return Said(seq=entry.seq, kind=kind, abandoned_by=abandoned_by, text=read_summary(entry).text)
     if entry.kind is Kind.ABANDONED:
         taken = f"entries {entry.exchange} to {entry.call}" if entry.exchange <= entry.call else "an attempt"
-        return [f"mark: {taken} abandoned, {entry.payload.decode()}"]
+        text = f"{taken} abandoned, {entry.payload.decode()}"
+        return Said(seq=entry.seq, kind=kind, abandoned_by=abandoned_by, text=text)
     items = cast("list[JSON]", reread(b"[%b]" % entry.fragment))
-    return [_message(item) for item in items] or [f"{entry.kind.name.lower()}: {entry.payload.decode()}"]
+    text = "" if items else entry.payload.decode()
+    return Said(seq=entry.seq, kind=kind, abandoned_by=abandoned_by, messages=items, text=text)
+
+
+def lines_of(said: Iterable[Said]) -> Iterator[str]:
+    """Yield what entries say, a line for each message; not yet safe to print."""
+    for each in said:
+        taken = f"abandoned by {each.abandoned_by}, " if each.abandoned_by else ""
+        for told in map(_message, each.messages) if each.messages else (_text(each),):
+            yield f"{each.seq:>6}  {taken}{told}"
+
+
+def _text(said: Said) -> str:
+    if said.kind == "abandoned":
+        return f"mark: {said.text}"
+    if said.kind == "summary" and not said.text:
+        return "mark: no summary stands from here on"
+    return f"{said.kind}: {said.text}"
 
 
 def _message(item: JSON) -> str:
