@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.stores.labs import KINDS, chat, in_threads, open_journal, said
+from tests.stores.labs import BOUNDED, KINDS, chat, in_threads, open_journal, said
 from tests.stores.test_cuts import all_of, cut, settled_place, tell
 from tests.stores.test_transfer import conversation, fail, tell_a_story
 
@@ -256,9 +256,13 @@ def test_b10_a_copied_conversation_goes_on_like_its_original(folder: Path) -> No
     there.verify(told.key)
 
 
-def test_i08_a_commit_that_is_repeated_after_the_move_is_answered_and_not_recorded_twice() -> None:
-    """I-8: its outcome was unknown to its caller; the receipt has moved with the record."""
-    here, there = (JournalStore(MemoryJournal(clock=FrozenClock()), namespace="lab") for _ in range(2))
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_i08_a_commit_that_is_repeated_after_the_move_is_answered_and_not_recorded_twice(
+    kind: str, tmp_path: Path
+) -> None:
+    """I-8: its outcome was unknown to its caller; the receipt has moved with the record, whatever keeps it."""
+    here = JournalStore(MemoryJournal(clock=FrozenClock()), namespace="lab")
+    there = JournalStore(open_journal(kind, tmp_path), namespace="lab")
     key = here.key("c")
     draft = Draft(kind=Kind.INPUT, payload=b"{}", messages=1, size=2, stop=2)
     deltas = [Delta(drafts=(draft,), idempotency=name) for name in ("one", "two")]

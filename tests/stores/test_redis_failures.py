@@ -526,7 +526,12 @@ class Stopped(BaseException):
 def staged_by_one_that_died(server: Server, key: ConversationKey, *entries: Any, slices: int = 2) -> None:
     """Have a writer die after so many slices."""
     store = journal(server.url)
-    run, left = store._remote._wire.run, [slices]  # type: ignore[attr-defined]
+    drive_until_slice(store, slices, append(store, key, "died", *entries))
+
+
+def drive_until_slice(store: Any, slices: int, story: Any) -> None:
+    """Run a coroutine that writes to a store, and have it die after so many slices."""
+    run, left = store._remote._wire.run, [slices]
 
     async def dying(script: Any, *given: Any) -> Any:
         if script is STAGE:
@@ -535,9 +540,9 @@ def staged_by_one_that_died(server: Server, key: ConversationKey, *entries: Any,
             left[0] -= 1
         return await run(script, *given)
 
-    store._remote._wire.run = dying  # type: ignore[attr-defined]
+    store._remote._wire.run = dying
     with pytest.raises(Stopped):
-        drive(append(store, key, "died", *entries))
+        drive(story)
 
 
 @pytest.mark.parametrize("before", [0, 2])
@@ -575,6 +580,38 @@ def test_i08_i31_what_a_killed_copy_left_is_nowhere(before: int, server: Server)
     assert server.ask("KEYS", "*") == []
 
 
+def test_i08_ids_of_a_copy_that_was_killed_stand_for_nothing(server: Server) -> None:
+    """What a killed copy had sent of its receipts answers nobody, whichever way the conversation begins (I-8)."""
+    memory = JournalStore(MemoryJournal(), namespace="lab")
+    for number in range(2_500):
+        drive(append(memory.journal, KEY, f"{number}", say(f"theirs {number}")))
+    for many in (1, 3_000):
+        dying = journal(server.url)
+        drive_until_slice(dying, 3, memory.copy(KEY, JournalStore(dying, namespace="lab")))
+        assert server.ask("HEXISTS", log_of(server, "chat"), "r7"), "it was sent"
+        fresh = journal(server.url)
+        drive(append(fresh, KEY, "begun", *[say("ours")] * many))
+        drive(append(fresh, KEY, "7", say("ours")))
+        drive(append(fresh, KEY, "8", say("ours")))
+        assert {entry.payload for entry in drive(samples.entries(fresh, KEY))} == {say("ours").payload}
+        assert len(drive(samples.entries(fresh, KEY))) == many + 2
+        names = {name for name in server.ask("HKEYS", log_of(server, "chat")) if name.startswith(b"r")}
+        assert names == {b"rbegun", b"r7", b"r8"}
+        drive(fresh.delete(KEY))
+
+
+def test_e6_what_leaves_a_record_leaves_the_server(server: Server) -> None:
+    """E6: of what a cut takes nothing is kept, of one entry as of thousands; what stays is read as before."""
+    store = journal(server.url)
+    drive(append(store, KEY, "many", *[say(f"{number}") for number in range(3_000)]))
+    for cut in (1, 2_500):
+        opening = samples.adding(f"cut {cut}", cut=cut)
+        drive(store.reserve(KEY, f"token {cut}", format=samples.FORMAT, opening=opening, release=True))
+        kept = {name for name in server.ask("HKEYS", log_of(server, "chat")) if name.startswith(b"e")}
+        assert kept == {b"e%d" % seq for seq in range(cut + 1, 3_001)}
+        assert [entry.seq for entry in drive(samples.entries(store, KEY))] == [*range(cut + 1, 3_001)]
+
+
 def test_i10_two_large_writes_at_once_do_not_mix(server: Server) -> None:
     """Where two workers stage at once, one of them is told so, and the other's is whole (I-10)."""
     ours, theirs = journal(server.url), journal(server.url)
@@ -595,9 +632,14 @@ def test_i10_two_large_writes_at_once_do_not_mix(server: Server) -> None:
     assert {entry.payload for entry in drive(samples.entries(theirs, KEY))} == {say("ours").payload}
 
 
+@pytest.mark.parametrize("lost", [3, 6], ids=["in the middle", "the last"])
 @pytest.mark.parametrize("before", [0, 2])
-def test_i15_slice_that_a_failover_lost_is_not_gone_on_from(before: int, server: Server) -> None:
-    """A replica that lacks one of the slices takes over: the write is refused, and none of it is seen (I-15)."""
+def test_i15_slice_that_a_failover_lost_is_not_gone_on_from(before: int, lost: int, server: Server) -> None:
+    """
+    A replica that lacks one of the slices takes over: the write is refused, and none of it is seen (I-15).
+
+    Where it is the last one, no other slice comes that could find out: the write itself has to.
+    """
     store = journal(server.url)
     if before:
         drive(append(store, KEY, "first", *[say("x")] * before))
@@ -607,15 +649,16 @@ def test_i15_slice_that_a_failover_lost_is_not_gone_on_from(before: int, server:
         answer = await run(script, *given)
         if script is STAGE:
             kept.append(server.ask("HGETALL", log_of(server, "chat")))
-            if len(kept) == 3:
+            if len(kept) == lost:
                 log = log_of(server, "chat")
                 server.ask("DEL", log)
-                server.ask("HSET", log, *(part for pair in kept[1].items() for part in pair))
+                server.ask("HSET", log, *(part for pair in kept[-2].items() for part in pair))
         return answer
 
     store._remote._wire.run = losing  # type: ignore[attr-defined]
     with pytest.raises(DecisionHistoryStorageLocked, match="nothing was written"):
         drive(append(store, KEY, "many", *[say("y")] * 6_500))
+    assert lost in (3, len(kept)), "it was the last one"
     assert len(drive(samples.entries(journal(server.url), KEY))) == before
     again = journal(server.url)
     drive(append(again, KEY, "many", *[say("y")] * 6_500))
@@ -652,6 +695,9 @@ def test_o44_copy_with_its_receipts_is_staged(server: Server) -> None:
     receipts = drive(target.journal.receipts(KEY, 0, 5_000))
     assert [receipt.idempotency for receipt in receipts] == [f"{number}" for number in range(2_500)]
     assert not drive(memory.copy(KEY, target)).written
+    for name in ("0", "1234", "2499"):
+        drive(append(journal(server.url), KEY, name, say(name)))
+    assert len(drive(samples.entries(journal(server.url), KEY))) == 2_500, "each was answered"
 
 
 # --- what else a server keeps ----------------------------------------------------------------------------------------
