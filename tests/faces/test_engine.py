@@ -441,6 +441,23 @@ def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: Journ
         assert derive.taken() == {f"{number:02}": 1 for number in range(first, 12)}
 
 
+def test_e4_a_commit_that_fails_has_no_entry_costed_again() -> None:
+    """What a manager found out before its commit failed it still knows when the same entry comes again."""
+    journal, derive = MemoryJournal(), Counting()
+    policy: dict[str, Any] = {"derive_llm_context": derive, "max_chars": 40}
+    kept = manager(store=JournalStore(journal, namespace="n"), **policy)
+    for number in range(4):
+        drive(kept.append("s", turn(f"{number}", "yes")))
+    failing = JournalStore(FaultyJournal(journal, [Fault(call=1, method="commit")]), namespace="n")
+    other = manager(store=failing, **policy)
+    derive.taken()
+    with pytest.raises(DecisionHistoryStorageFailed):
+        drive(other.append("s", turn("new", "yes")))
+    assert sum(derive.taken().values()) > 1
+    drive(other.append("s", turn("new", "yes")))
+    assert derive.taken() == {"new": 1}
+
+
 def test_e4_truncation_costs_each_entry_at_most_once(store: JournalStore) -> None:
     """At each append the new entry alone is projected; another worker costs what is retained once, and no more."""
     derive = Counting()

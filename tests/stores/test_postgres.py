@@ -1027,9 +1027,13 @@ def test_b2_calls_beyond_the_connections_wait_for_their_turn(name: str) -> None:
 
 def test_i17_a_forked_child_leaves_its_parents_connections_alone(name: str) -> None:
     """The child is refused, and when it ends and its objects with it, the parent goes on (I-17)."""
-    journal = postgres_lab.journal(name, blocking=True)
+    server, application = postgres.shared(), f"i17-{name[:8]}"
+    journal = postgres_lab.journal(name, url=server.url() + f"?application_name={application}", blocking=True)
+    backends = (
+        f"SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name = '{application}'"
+    )
     drive(append(journal, KEY, "one", say("q")))
-    pid = postgres.shared().ask("SELECT pg_backend_pid()")
+    before = server.ask(backends)
     child = os.fork()
     if not child:
         try:
@@ -1043,7 +1047,7 @@ def test_i17_a_forked_child_leaves_its_parents_connections_alone(name: str) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     drive(append(journal, KEY, "two", say("r")))
     assert len(drive(entries(journal, KEY))) == 2
-    assert pid
+    assert before == server.ask(backends), "the parent went on with the connection that it had"
     drive(journal.close())
 
 

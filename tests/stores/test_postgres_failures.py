@@ -45,7 +45,8 @@ from minutebook.stores import postgres_lines
 from minutebook.stores.postgres_lines import AsynchronousLines
 from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
 from minutebook.stores.postgres_statements import Statement
-from minutebook.testing import drive
+from minutebook.stores.remote import DRIFT_MS
+from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, KEY, adding, append, entries, say
 
@@ -562,6 +563,22 @@ def test_i30_bad_input_59_a_workers_clock_decides_nothing(
     assert 0 <= walls[1] - walls[0] < 60_000
     for each in (right, skewed):
         drive(each.close())
+
+
+@pytest.mark.parametrize("astray", [5 * DRIFT_MS, -5 * DRIFT_MS])
+def test_i30_a_workers_ticks_that_went_astray_are_not_believed(astray: int, name: str) -> None:
+    """Whatever a worker reckons from its last look and its own ticks, the server compares it and says better (I-30)."""
+    journal, ticks = postgres_lab.journal(name, blocking=True), FrozenClock(10**9)
+    journal._ticks = ticks
+    drive(append(journal, KEY, "before", say("x")))
+    for number in range(3):
+        ticks.advance(astray)
+        drive(append(journal, KEY, f"{number}", say("x")))
+    present = int(postgres.shared().ask("SELECT CAST(1000 * EXTRACT(EPOCH FROM clock_timestamp()) AS bigint)"))
+    walls = [entry.wall for entry in drive(entries(journal, KEY))]
+    assert len(walls) == 4
+    assert all(abs(wall - present) < DRIFT_MS for wall in walls)
+    drive(journal.close())
 
 
 # --- foreign replies -------------------------------------------------------------------------------------------------

@@ -44,8 +44,9 @@ from minutebook.errors import (
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.redis import RedisRemote
+from minutebook.stores.remote import DRIFT_MS
 from minutebook.stores.remote_journal import RemoteJournal
-from minutebook.testing import drive
+from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, append, dump, say
 
@@ -753,6 +754,21 @@ def test_i30_bad_input_59_skewed_workers_expire_nothing(skew: int, server: Serve
     assert len(entries) == 4
     assert all(abs(entry.wall - seconds * 1_000) < 10_000 for entry in entries)
     assert len(drive(wrong.list())) == len(drive(right.list())) == 5
+
+
+@pytest.mark.parametrize("astray", [5 * DRIFT_MS, -5 * DRIFT_MS])
+def test_i30_a_workers_ticks_that_went_astray_are_not_believed(astray: int, server: Server) -> None:
+    """Whatever a worker reckons from its last look and its own ticks, the server compares it and says better (I-30)."""
+    store, ticks = journal(server.url), FrozenClock(10**9)
+    store._ticks = ticks
+    drive(append(store, KEY, "before", say("x")))
+    for number in range(3):
+        ticks.advance(astray)
+        drive(append(store, KEY, f"{number}", say("x")))
+    seconds, _ = server.ask("TIME")
+    walls = [entry.wall for entry in drive(samples.entries(store, KEY))]
+    assert len(walls) == 4
+    assert all(abs(wall - seconds * 1_000) < DRIFT_MS for wall in walls)
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------

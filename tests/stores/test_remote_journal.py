@@ -62,6 +62,20 @@ def test_b1_a_known_conversation_costs_one_round_trip_a_write() -> None:
     assert remote.trips == 5
 
 
+def test_b1_i31_looking_for_the_expired_costs_a_round_trip_a_minute() -> None:
+    """Under a time to live a write costs one round trip too; what has expired is looked for now and then (B1, I-31)."""
+    lab = Lab(StoreBounds(ttl_ms=10**9))
+    journal, remote = lab.worker()
+    drive(append(journal, KEY, "first", say("q")))
+    for _ in range(2):
+        drive(append(journal, KEY, f"look {remote.trips}", say("q")))
+        remote.trips = 0
+        for _ in range(20):
+            drive(append(journal, KEY, f"{lab.clock()} {remote.trips}", say("q")))
+        assert remote.trips == 20
+        lab.clock.advance(61_000)
+
+
 def test_b1_a_stale_header_costs_one_more() -> None:
     """Where another worker went on, the refusal brings the header that counts, which is looked at once (B1, I-15)."""
     lab = Lab()
