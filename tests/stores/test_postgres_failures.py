@@ -574,7 +574,7 @@ def test_i30_a_workers_ticks_that_went_astray_are_not_believed(astray: int, name
     for number in range(3):
         ticks.advance(astray)
         drive(append(journal, KEY, f"{number}", say("x")))
-    present = int(postgres.shared().ask("SELECT CAST(1000 * EXTRACT(EPOCH FROM clock_timestamp()) AS bigint)"))
+    ((present,),) = postgres.shared().ask("SELECT CAST(1000 * EXTRACT(EPOCH FROM clock_timestamp()) AS bigint)")
     walls = [entry.wall for entry in drive(entries(journal, KEY))]
     assert len(walls) == 4
     assert all(abs(wall - present) < DRIFT_MS for wall in walls)

@@ -331,6 +331,20 @@ def test_i30_a_write_is_within_the_drift() -> None:
     assert all(abs(entry.wall - lab.clock()) <= DRIFT_MS for entry in drive(entries(journal, KEY)))
 
 
+def test_b1_i30_a_time_that_was_put_right_is_reckoned_with_from_then_on() -> None:
+    """What a worker hears of the server's time costs it no further round trips (B1, I-30)."""
+    lab = Lab()
+    ticks = FrozenClock(10**9)
+    journal, remote = lab.worker(ticks=ticks)
+    drive(append(journal, KEY, "before", say("q")))
+    ticks.advance(5 * DRIFT_MS)
+    drive(append(journal, KEY, "astray", say("q")))
+    remote.trips = 0
+    for number in range(5):
+        drive(append(journal, KEY, f"{number}", say("q")))
+    assert remote.trips == 5
+
+
 class Slow(LabRemote):
     """A server at the end of a slow line, and how many bytes it was sent."""
 
