@@ -41,13 +41,14 @@ def extend(
         DecisionHistoryRetentionExceeded: the conversation would retain more than the store's or the delta's
             `max_retained_bytes`.
         InvalidMessage: instructions after the conversation has begun, or an imported mark that no record would make.
-        InvalidOption: an attempt opened while another one is open, or a cut where none may stand.
+        InvalidOption: an attempt opened while another one is open, its input superseded, or a cut where none may stand.
         DecisionHistoryConflict: an import into a conversation that holds entries.
         DecisionHistoryCorrupt: what leaves is not what was written, or an imported record is not the one that its
             receipts and its state tell of.
     """
     growth = ImportedGrowth(header, delta, wall) if delta.imported else Growth(header, delta, wall)
     contents = [payload_digest(draft.payload) for draft in delta.drafts]
+    growth.supersede()
     growth.open(contents)
     for draft, content in zip(delta.drafts, contents, strict=True):
         growth.add(draft, content)
