@@ -65,7 +65,8 @@ class Agent(AsyncClosing):
             one always stays. An agent with a larger number has the others in its history again, back to the newest
             summary or new start.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
-            nothing of it; what is kept is then the caller's to add.
+            nothing of it; what is kept is then the caller's to add. A chat that another agent is in the middle of is no
+            part of it.
         enable_summarization: whether a summary takes the place of older messages before they leave the history or the
             request, and once there are too many; the ten newest stay whole, or half of what a smaller history has.
         summarization_threshold: above how many estimated tokens that is. After a summary, and after one that failed,
@@ -289,8 +290,8 @@ class Agent(AsyncClosing):
         """
         Return how many tokens the history takes as the next request would hold it.
 
-        That includes its summary, and the calls and results of its turns; not what `limits` leave out, nor the prompt
-        and the tools' schemas.
+        That includes its summary, and the calls and results of its turns; not what `limits` leave out, what is being
+        said right now, the prompt and the tools' schemas.
 
         With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
         of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed corrects

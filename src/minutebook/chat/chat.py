@@ -31,7 +31,7 @@ from minutebook.model.chat_events import (
 from minutebook.model.emitting import emit
 from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, payload_digest
 from minutebook.model.law import extend
-from minutebook.model.record import Delta, Header, new_header
+from minutebook.model.record import Delta, Header
 from minutebook.model.summaries import (
     Covered,
     Summary,
@@ -51,7 +51,7 @@ from minutebook.policy.shortening import (
     shortened,
 )
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context
+from minutebook.providers.chat import CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -223,9 +223,7 @@ class Chat(ChatReading):
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
             executed = await self._executed_before(hold)
-            provider = ChatProvider(
-                self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed
-            )
+            provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
             try:
                 answer = await self._run(provider, executed)
             finally:
@@ -255,12 +253,12 @@ class Chat(ChatReading):
         """Return an answer to the history as it stands and a message that does not enter it; nothing is written."""
         header = await self.history.header()
         view = View() if header is None else await self._view(header)
-        header = header or new_header(self.key, CHAT_IDENTITY, 0)
-        entry = extend(header, Delta(drafts=(draft,), idempotency=""), header.touched).entries[-1]
-        provider = ChatProvider(
-            self._server, self.history, header, (*view.said, Said("user", entry)), (draft,), context, streamed=streamed
+        standing = self._standing(header)
+        entry = extend(standing.header, Delta(drafts=(draft,), idempotency=""), standing.header.touched).entries[-1]
+        asked = (*view.said, Said("user", entry))
+        return await self._run(
+            ChatProvider(self._server, standing, asked, (draft,), context, streamed=streamed), Executed()
         )
-        return await self._run(provider, Executed())
 
     async def _input(self, hold: Hold) -> Entry:
         """Return the entry of the message that is being answered; a retry goes on from the one of before."""

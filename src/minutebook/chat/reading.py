@@ -13,7 +13,7 @@ from minutebook.chat.requests import fitted_request
 from minutebook.chat.server import Server
 from minutebook.chat.view import View
 from minutebook.errors import DecisionHistoryConflict
-from minutebook.history import History
+from minutebook.history import History, Standing
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
 from minutebook.model.summaries import Summary, read_summary
@@ -92,6 +92,10 @@ class ChatReading(Reading):
             self._known = view
         return view
 
+    def _standing(self, header: Header | None) -> Standing:
+        """Return what makes windows of the conversation as it stood with `header`, whatever others do meanwhile."""
+        return Standing(self.history, header, self._one_record(header))
+
     async def _opening(self, header: Header) -> Summary | None:
         seq = (header.attempt.state if header.attempt else header.state).summary
         return read_summary(await self._entry(header, seq)) if seq else None
@@ -120,11 +124,13 @@ class ChatReading(Reading):
         Raises:
             DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
         """
-        view = await self.view()
+        header = await self.history.header()
+        view = View() if header is None else await self._view(header)
         if any(each.role == "user" for each in view.said):
+            standing = self._standing(header)
 
             async def windowed(limits: WindowLimits, floor: int) -> Window:
-                return await self.history.window(limits, floor=floor)
+                return await standing.window(limits, floor=floor)
 
             fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
             return self._server.estimated(fitted.json)

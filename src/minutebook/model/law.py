@@ -83,6 +83,16 @@ def interrupt(header: Header, reason: str, wall: int, idempotency: str) -> Exten
     return extend(header, Delta(idempotency=idempotency, abandons=reason), wall)
 
 
+def without_attempt(header: Header) -> Extension:
+    """
+    Return the record as it stands while a turn is under way: as it would be, were that abandoned now.
+
+    The mark that takes the attempt out is recorded nowhere: it is for whoever reads on behind it, newest first. Without
+    an attempt it takes out nothing.
+    """
+    return interrupt(header, "under_way", header.touched, "")
+
+
 def _check_retained(size: int, *bounds: int | None) -> None:
     bound = min((bound for bound in bounds if bound is not None), default=size)
     if size > bound:
