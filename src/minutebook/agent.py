@@ -7,6 +7,7 @@ else. `chat.py` tells the story, `policy/shortening.py` says which messages a hi
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -319,12 +320,16 @@ class Agent(AsyncClosing):
 
     @property
     def agent_id(self) -> str:
-        """A UUID: the conversation's id where that is one, else one that is made of its address."""
-        try:
-            return str(uuid.UUID(self.key.id))
-        except ValueError:
-            address = codec.encode([self.key.namespace, self.key.id]).decode()
-            return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{address}"))
+        """
+        A UUID: the conversation's id where that is one in its usual form, else one that is made of its address.
+
+        The same UUID in capitals or without hyphens names another conversation (promise I-33), and so has another id.
+        """
+        with contextlib.suppress(ValueError):
+            if str(uuid.UUID(self.key.id)) == self.key.id:
+                return self.key.id
+        address = codec.encode([self.key.namespace, self.key.id]).decode()
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{address}"))
 
     @property
     def key(self) -> ConversationKey:

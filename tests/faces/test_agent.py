@@ -553,12 +553,13 @@ def test_a1_what_an_agent_is_cannot_be_changed_by_half(fake: ProviderFake) -> No
                 setattr(one, attribute, "another")
 
 
-def test_a3_an_agents_id_is_a_uuid_in_its_usual_form(fake: ProviderFake) -> None:
-    """A3: a conversation's id where that is one, however it is written; else one that is made of its address."""
-    written = "6BA7B8109DAD11D180B400C04FD430C8"
-    assert agent(fake, conversation=written).agent_id == "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-    made = {agent(fake, conversation=id_, store=MemoryStore(name)).agent_id for id_ in "ab" for name in ("n", "m")}
-    assert len(made) == 4
+def test_a3_i33_an_agents_id_is_a_uuid_in_its_usual_form_and_its_conversations_alone(fake: ProviderFake) -> None:
+    """A3, I-33: a conversation's id where that is one in its usual form; else one that is made of its address."""
+    usual = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    ways = [usual.upper(), usual.replace("-", ""), f"{{{usual}}}", f"urn:uuid:{usual}", "a", "b"]
+    assert agent(fake, conversation=usual).agent_id == usual
+    made = {agent(fake, conversation=id_, store=MemoryStore(name)).agent_id for id_ in ways for name in ("n", "m")}
+    assert len({*made, usual}) == 2 * len(ways) + 1
     assert made == {str(uuid.UUID(each)) for each in made}
     assert agent(fake, conversation="a", store=MemoryStore("n")).agent_id in made
 
