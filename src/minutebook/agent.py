@@ -222,7 +222,11 @@ class Agent(AsyncClosing):
         await self._handlers.tell(await self._chat.add(added, check_given_id(id, "message id")))
 
     async def clear_history(self) -> None:
-        """Begin a new history, its summary included; what was said before stays retained (SPEC A3)."""
+        """
+        Begin a new history, its summary included; what was said before stays retained (SPEC A3).
+
+        A message that failed before it is another one behind it, and goes on from nothing that its tools have done.
+        """
         length, _ = await self._chat.begin_anew((), None)
         await self._handlers.tell([HistoryCleared(previous_length=length)])
 

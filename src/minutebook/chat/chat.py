@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
+from minutebook.chat.attempts import NO_MARK, Executed, Mark, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import answer_id, recorded, recorded_answer
@@ -43,9 +43,8 @@ from minutebook.policy.shortening import (
     INSTRUCTING,
     Said,
     asked_with,
-    end_of,
     has_grown,
-    instruction_places,
+    kept_places,
     kept_whole,
     said_in,
     shortened,
@@ -81,8 +80,10 @@ class Chat(ChatReading):
         """Name the conversation; nothing is read or written yet."""
         super().__init__(store, id, settings, post)
         self._program = program
-        self._failed_at = 0
-        """The `seq` of the message at which no summary could be made; 0 for none."""
+        self._failed = NO_MARK
+        """The message at which no summary could be made."""
+        self._failed_turns = 0
+        """How many turns there were then, its own included."""
         self._bare = NO_MARK
         """The newest mark up to which no attempt at its message called anything."""
         self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
@@ -101,7 +102,7 @@ class Chat(ChatReading):
             drafts = [draft]
             opening = view.opening
             if message["role"] in INSTRUCTING:
-                places = (*instruction_places(view.said), _next_seq(hold.header))
+                places = kept_places(view.kept, [_next_seq(hold.header)], self.settings.max_history_messages)
                 opening = chat_opening(view.summary, view.covered, opening.start if opening else 0, places)
                 drafts.append(summary_draft(opening))
             said = await self._commit(hold, drafts, id, given)
@@ -114,18 +115,20 @@ class Chat(ChatReading):
         """
         Record a new start with these messages behind it and a summary before it; all of it or nothing.
 
+        A message that was not answered stands before the start, whatever its tools did: the same words are another one.
         Returns how long the history was, and what is to be told of the messages that it has no room for.
         """
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
-            first, start = _next_seq(hold.header), end_of(hold.header)
+            first, start = _next_seq(hold.header), hold.header.entries
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
-            places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
+            instructing = [first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING]
+            places = kept_places((), instructing, self.settings.max_history_messages)
             opening: Summary | None = None
-            if view.said or view.opening or summary or places:
+            if start or summary or places:
                 opening = chat_opening(summary, Covered(last=start), start, places)
                 drafts.append(summary_draft(opening))
-            said = await self._commit(hold, drafts)
+            said = await self._commit(hold, drafts, supersedes=True)
         return len(view.said), self._grown(hold.header, (), said, opening)
 
     async def set_summary(self, text: str | None) -> None:
@@ -133,7 +136,7 @@ class Chat(ChatReading):
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             start = view.opening.start if view.opening else 0
-            opening = chat_opening(text, view.covered, start, instruction_places(view.said))
+            opening = chat_opening(text, view.covered, start, view.kept)
             if text or view.opening:
                 await self._commit(hold, [summary_draft(opening)])
                 self._grown(hold.header, view.said, (), opening)
@@ -162,13 +165,15 @@ class Chat(ChatReading):
         drafts: list[Draft],
         id: str = "",  # noqa: A002
         given: bytes = b"",
+        *,
+        supersedes: bool = False,
     ) -> tuple[Said, ...]:
         """Record drafts and give the reservation back; return the messages among them."""
         if not hold.header.entries and drafts and drafts[0].kind is SUMMARY:
             # An opening stands behind something. The prompt is in no window and in no history; an operator sees it.
             prompt = codec.encode({"role": "system", "content": self.settings.prompt})
             drafts = [Draft(kind=INSTRUCTIONS, payload=prompt), *drafts]
-        committed = await hold.conclude(drafts, idempotency=id, given=given)
+        committed = await hold.conclude(drafts, supersedes=supersedes, idempotency=id, given=given)
         return tuple(said for each in committed.written if (said := said_in(each)) is not None)
 
     def _grown(
@@ -218,7 +223,8 @@ class Chat(ChatReading):
             try:
                 renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
             except NO_SUMMARY as error:
-                failed, self._failed_at = error.code, entry.seq
+                failed, self._failed = error.code, Mark(entry.seq, entry.digest)
+                self._failed_turns = hold.header.state.turns
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
@@ -291,7 +297,7 @@ class Chat(ChatReading):
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
         held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
         keep = kept_whole(view.said, settings.max_history_messages, None if fitted.whole else held)
-        if self._failed_at and sum(each.seq > self._failed_at for each in view.said) < max(keep, 2):
+        if await self._failed_lately(hold.header, view, keep):
             return None
         if fitted.whole and len(view.said) + 2 <= settings.max_history_messages:
             start = view.opening.start if view.opening else 0
@@ -305,10 +311,27 @@ class Chat(ChatReading):
             await fitted_request(asked, settings.request_limits, windowed, context)
         return renewed
 
+    async def _failed_lately(self, header: Header, view: View, keep: int) -> bool:
+        """
+        Return whether no summary could be made of this record, and too few messages have come since.
+
+        Where the history has no room for as many, its turns tell. A record that was deleted and begun anew is another.
+        """
+        failed, turns = self._failed, header.state.turns - self._failed_turns
+        came = max(sum(each.seq > failed.seq for each in view.said), 2 * turns - 1)
+        if not 0 < failed.seq <= header.entries or came >= max(keep, 2):
+            return False
+        return (await self._entry(header, failed.seq)).digest == failed.digest
+
     async def _renewed(self, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
-        """Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history."""
+        """
+        Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history.
+
+        One that told less, for it was given few requests, is none where there may be more (SPEC A7).
+        """
         made_of, kept, renewed = self._renewal
-        if renewed is None or (made_of.said, made_of.opening, kept) != (view.said, view.opening, keep):
+        same = (made_of.said, made_of.opening, kept) == (view.said, view.opening, keep)
+        if renewed is None or not same or not (renewed.whole or most_requests == ROUNDS):
             renewed = await renewed_view(self._server, view, keep, most_requests=most_requests)
             self._renewal = (view, keep, renewed)
         return renewed

@@ -17,7 +17,7 @@ from minutebook.history import History, Standing
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
 from minutebook.model.summaries import Summary, read_summary
-from minutebook.policy.shortening import Backward, Said, said_in, shortened
+from minutebook.policy.shortening import Backward, Said, kept_within, said_in, shortened
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
@@ -108,11 +108,13 @@ class ChatReading(Reading):
         backward = Backward(header)
 
         def done() -> bool:
-            return backward.next_seq <= start or sum(not said.instructs for said in backward.said) >= limit
+            instructions = sum(said.instructs for said in backward.said)
+            # Either kind fills a history alone; a first instruction from before is looked up.
+            return backward.next_seq <= start or max(instructions, len(backward.said) - instructions) >= limit
 
         await reader.read_until(done, header, backward, page)
         found = {said.seq: said for said in backward.said if said.seq > start}
-        for seq in opening.kept if opening else ():
+        for seq in kept_within(opening.kept if opening else (), limit):
             if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:
                 found[seq] = kept
         return shortened([found[seq] for seq in sorted(found)], limit)
