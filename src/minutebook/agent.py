@@ -31,6 +31,7 @@ from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
 from minutebook.model.keys import check_given_id
 from minutebook.policy.shortening import KEEP_RECENT
+from minutebook.programs import task_cancelled
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
@@ -139,7 +140,7 @@ class Agent(AsyncClosing):
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
         self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
-        self._handlers = Handlers(blocking=self._blocking, cancelled=_task_cancelled)
+        self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002
         """
@@ -373,18 +374,3 @@ class Agent(AsyncClosing):
     async def close(self) -> None:
         """Close the client that this agent made for itself; one that was given, and a store, stay open."""
         await self._post.close()
-
-
-def _task_cancelled() -> bool:
-    """
-    Return whether whoever runs this was asked to end.
-
-    Known under asyncio alone. In another event loop the answer is yes: there nobody else can raise a cancellation.
-    """
-    import asyncio
-
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop of asyncio runs here
-        return True
-    return task is not None and task.cancelling() > 0
