@@ -182,11 +182,16 @@ class Agent(AsyncClosing):
         id: str = "",  # noqa: A002
     ) -> AsyncGenerator[str, None]:
         """
-        Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
+        Stream the agent's answer in pieces as they come in; the turn is recorded when the stream ends.
 
-        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was, and the
-        chat is busy until the generator is closed. A plain `break` leaves that to the event loop, a moment later;
+        It ends once somebody asks for what comes behind the last piece, as `async for` does. Whoever stops before that,
+        and were it with the last piece in hand, leaves the history as it was, and the chat is busy until the generator
+        is closed. A plain `break` leaves that to the event loop, a moment later;
         `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
+
+        What the model says beside its calls is streamed too, before they are carried out. The answer is what comes
+        behind the last of them; it alone is in the history, and is what `chat` returns. Under an `id` that is answered
+        already the recorded answer comes in one piece. Arguments and refusals are those of `chat`.
         """
         self._post.connect()
         message, id_ = asked(text, context, name), self._message_id(id)
