@@ -147,15 +147,18 @@ class Agent(AsyncClosing):
         Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
 
         The same words again, after a failure, go on behind the calls that were executed before it; a note on the error
-        names them. Other words begin without them.
+        names them. Other words begin without them, and the same ones then too, unless an `id` says which message they
+        are.
 
         Args:
             text: what the user says.
             context: what the model is told for this message alone; it does not enter the history (SPEC A2).
             name: who says it, where several do.
             id: names the message, so that a caller who never heard how a chat ended may ask again: once it is answered
-                its recorded answer comes back, and nothing is asked, called or told. Without one the same words, once
-                they are answered, are another message.
+                its recorded answer comes back, and nothing is asked, called or told. Whatever was said or begun anew
+                before its answer, it goes on behind the calls that were executed for it: none is executed twice. Words
+                that failed and are said again under another id, or none, are the same message, with one answer. Without
+                an id the same words, once they are answered, are another message.
 
         Raises:
             InvalidMessage: no text, a blank one, or a name that the API does not take; `field` says which.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from minutebook.chat.attempts import NO_MARK, Executed, Mark, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
-from minutebook.chat.repeats import answer_id, recorded, recorded_answer
+from minutebook.chat.repeats import EndedTurn, answer_id, ended_turn, opening_id, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -50,7 +50,7 @@ from minutebook.policy.shortening import (
     shortened,
 )
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_WIRE, fenced_context
+from minutebook.providers.chat import CHAT_WIRE, fenced_context, read_answer
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ class Chat(ChatReading):
         context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id)
+        superseded: list[EndedTurn] = []
+        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id, superseded)
         if isinstance(opened, str):
             if streamed:
                 await emit(opened)
@@ -228,7 +229,7 @@ class Chat(ChatReading):
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
-            executed = await self._executed_before(hold)
+            executed = await self._executed_before(hold, superseded)
             provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
             try:
                 answer = await self._run(provider, executed)
@@ -245,15 +246,23 @@ class Chat(ChatReading):
         told += [MessageAdded(role=role, agent=self.settings.name) for role in ("user", "assistant")]
         return answer, [*told, *trimmed]
 
-    async def _opened(self, draft: Draft, id: str) -> Hold | str:  # noqa: A002
-        """Return a turn for the message, or what it was answered meanwhile; one that others superseded begins anew."""
-        try:
-            return await self.history.open((draft,), idempotency=id)
-        except DecisionHistoryConflict:
-            if not id:
-                raise
-        answer = await recorded_answer(self.history, id, draft)
-        return await self.history.open((draft,)) if answer is None else answer
+    async def _opened(self, draft: Draft, id: str, superseded: list[EndedTurn]) -> Hold | str:  # noqa: A002
+        """
+        Return a turn for the message, or what it was answered by now.
+
+        One that others superseded begins anew; `superseded` is given those turns, oldest first.
+        """
+        while True:
+            opening = opening_id(id, len(superseded))
+            try:
+                return await self.history.open((draft,), idempotency=opening)
+            except DecisionHistoryConflict as error:
+                ended = await ended_turn(self.store, self.history, opening) if error.problem else None
+                if ended is None:
+                    raise
+                if ended.answer is not None:
+                    return read_answer(ended.answer.payload)[1]
+                superseded.append(ended)
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
         """Return an answer to the history as it stands and a message that does not enter it; nothing is written."""
@@ -336,16 +345,21 @@ class Chat(ChatReading):
             self._renewal = (view, keep, renewed)
         return renewed
 
-    async def _executed_before(self, hold: Hold) -> Executed:
+    async def _executed_before(self, hold: Hold, superseded: list[EndedTurn]) -> Executed:
         """
         Return what attempts at the message have executed, recorded anew as the beginning of this one.
 
-        An agent without tools can repeat none, and asks anew.
+        Also in turns of its id that others superseded (promise I-44). An agent without tools can repeat none, and asks
+        anew.
         """
         if not self._program.capabilities:
             return Executed()
-        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._bare)
+        reader = RecordReader(self.store.journal, self.key)
+        attempts = await read_attempts(reader, hold.header, self._bare)
         self._bare, executed = attempts.bare, attempts.executed()
+        for turn in reversed(superseded):
+            if not executed.drafts:
+                executed = (await read_attempts(reader, turn.within(hold.header), NO_MARK)).executed()
         if executed.drafts:
             await hold.commit(executed.drafts)
         return executed
