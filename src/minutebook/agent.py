@@ -170,6 +170,8 @@ class Agent(AsyncClosing):
             AgentBudgetExhausted: the tools' loop came to no answer within its budgets.
             DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
             DecisionHistoryConflict: the `id` stands for another message.
+            DecisionHistoryAbsent: the conversation was deleted or has expired while it was read, which without
+                `auto_manage_history` nobody holds.
         """
         self._post.connect()
         answer, events = await self._chat.say(*asked(text, context, name), id=self._message_id(id))
@@ -313,6 +315,7 @@ class Agent(AsyncClosing):
 
         Raises:
             DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         return await self._chat.estimated()
 
