@@ -18,7 +18,7 @@ from minutebook.model.pause import drive
 from minutebook.model.record import Delta
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import Answer, ProviderFake, SuspendingJournal
+from minutebook.testing import Answer, FaultyJournal, ProviderFake, SuspendingJournal
 from minutebook.testing.fakes import Failure, Line, Received
 
 
@@ -172,3 +172,24 @@ def test_a1_an_aside_whose_history_is_gone_before_it_was_read_says_so() -> None:
                 await standing.window(each._chat.settings.request_limits)
 
         asyncio.run(story())
+
+
+def test_a1_b1_what_is_read_of_a_history_that_stands_still_is_remembered() -> None:
+    """A1, A7, B1: the first aside or estimate reads it; the others look at its header alone, until it goes on."""
+    with ProviderFake("openai-chat", script) as fake:
+        journal = FaultyJournal(MemoryJournal())
+        store = JournalStore(journal, namespace="n")
+        drive(blocking(fake, store=JournalStore(journal, namespace="n"), conversation="c").set_history(messages(8)))
+        each = blocking(fake, store=store, conversation="c", auto_manage_history=False)
+
+        def pages() -> int:
+            journal.calls.clear()
+            assert drive(each.chat("aside")) == "answer to aside"
+            drive(each.estimate_history_tokens())
+            return sum(call in ("newest", "oldest") for call in journal.calls)
+
+        first, second = pages(), pages()
+        assert first > second == 0
+        drive(each.add_to_history(messages(1)[0]))
+        assert pages() <= first
+        assert pages() == 0

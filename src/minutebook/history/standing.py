@@ -45,8 +45,15 @@ class Standing:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit (SPEC D8).
             DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
-        # The tail is remembered here alone: what an attempt has recorded by then is not in it.
         _, window, self._tail = await self._reader.fit(
             self._found, self._tail, limits, staged, floor=floor, standing=True
         )
+        self._remember()
         return window
+
+    def _remember(self) -> None:
+        """Have the process remember the record's end, unless it knows a newer one, or an attempt's are missing here."""
+        tails, key = self._history.tails, self._history.key
+        known = tails.get(key)
+        if self._found.version and self._found.attempt is None and (not known or known.version <= self._found.version):
+            tails.put(key, self._found, self._tail)
