@@ -7,6 +7,7 @@ else. `chat.py` tells the story, `policy/shortening.py` says which messages a hi
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from minutebook.model.colours import AsyncClosing
 from minutebook.model.emitting import emitted
 from minutebook.model.keys import check_given_id
 from minutebook.policy.shortening import KEEP_RECENT
+from minutebook.programs import task_cancelled
 from minutebook.providers.chat import checked_message
 from minutebook.providers.openai_http import OPENAI
 from minutebook.providers.sdk_http import SdkPost
@@ -65,7 +67,8 @@ class Agent(AsyncClosing):
             one always stays. An agent with a larger number has the others in its history again, back to the newest
             summary or new start.
         auto_manage_history: whether `chat` keeps the history. If not, it sends the history as it stands and changes
-            nothing of it; what is kept is then the caller's to add.
+            nothing of it; what is kept is then the caller's to add. A chat that another agent is in the middle of is no
+            part of it.
         enable_summarization: whether a summary takes the place of older messages before they leave the history or the
             request, and once there are too many; the ten newest stay whole, or half of what a smaller history has.
         summarization_threshold: above how many estimated tokens that is. After a summary, and after one that failed,
@@ -137,22 +140,25 @@ class Agent(AsyncClosing):
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
         self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
-        self._handlers = Handlers(blocking=self._blocking, cancelled=_task_cancelled)
+        self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002
         """
         Return the agent's answer to `text`; both are in the history then, or neither is (SPEC A9).
 
         The same words again, after a failure, go on behind the calls that were executed before it; a note on the error
-        names them. Other words begin without them.
+        names them. Other words begin without them, and the same ones then too, unless an `id` says which message they
+        are.
 
         Args:
             text: what the user says.
             context: what the model is told for this message alone; it does not enter the history (SPEC A2).
             name: who says it, where several do.
             id: names the message, so that a caller who never heard how a chat ended may ask again: once it is answered
-                its recorded answer comes back, and nothing is asked, called or told. Without one the same words, once
-                they are answered, are another message.
+                its recorded answer comes back, and nothing is asked, called or told. Whatever was said or begun anew
+                before its answer, it goes on behind the calls that were executed for it: none is executed twice. Words
+                that failed and are said again under another id, or none, are the same message, with one answer. Without
+                an id the same words, once they are answered, are another message.
 
         Raises:
             InvalidMessage: no text, a blank one, or a name that the API does not take; `field` says which.
@@ -164,6 +170,8 @@ class Agent(AsyncClosing):
             AgentBudgetExhausted: the tools' loop came to no answer within its budgets.
             DecisionHistoryBusy: another chat of this conversation is under way, or was when its process ended.
             DecisionHistoryConflict: the `id` stands for another message.
+            DecisionHistoryAbsent: the conversation was deleted or has expired while it was read, which without
+                `auto_manage_history` nobody holds.
         """
         self._post.connect()
         answer, events = await self._chat.say(*asked(text, context, name), id=self._message_id(id))
@@ -179,11 +187,16 @@ class Agent(AsyncClosing):
         id: str = "",  # noqa: A002
     ) -> AsyncGenerator[str, None]:
         """
-        Stream the agent's answer in pieces as they come in; the turn is recorded when the last one was taken.
+        Stream the agent's answer in pieces as they come in; the turn is recorded when the stream ends.
 
-        Arguments and refusals are those of `chat`. Whoever stops before the end leaves the history as it was, and the
-        chat is busy until the generator is closed. A plain `break` leaves that to the event loop, a moment later;
+        It ends once somebody asks for what comes behind the last piece, as `async for` does. Whoever stops before that,
+        and were it with the last piece in hand, leaves the history as it was, and the chat is busy until the generator
+        is closed. A plain `break` leaves that to the event loop, a moment later;
         `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
+
+        What the model says beside its calls is streamed too, before they are carried out. The answer is what comes
+        behind the last of them; it alone is in the history, and is what `chat` returns. Under an `id` that is answered
+        already the recorded answer comes in one piece. Arguments and refusals are those of `chat`.
         """
         self._post.connect()
         message, id_ = asked(text, context, name), self._message_id(id)
@@ -220,7 +233,11 @@ class Agent(AsyncClosing):
         await self._handlers.tell(await self._chat.add(added, check_given_id(id, "message id")))
 
     async def clear_history(self) -> None:
-        """Begin a new history, its summary included; what was said before stays retained (SPEC A3)."""
+        """
+        Begin a new history, its summary included; what was said before stays retained (SPEC A3).
+
+        A message that failed before it is another one behind it, and goes on from nothing that its tools have done.
+        """
         length, _ = await self._chat.begin_anew((), None)
         await self._handlers.tell([HistoryCleared(previous_length=length)])
 
@@ -289,8 +306,8 @@ class Agent(AsyncClosing):
         """
         Return how many tokens the history takes as the next request would hold it.
 
-        That includes its summary, and the calls and results of its turns; not what `limits` leave out, nor the prompt
-        and the tools' schemas.
+        That includes its summary, and the calls and results of its turns; not what `limits` leave out, what is being
+        said right now, the prompt and the tools' schemas.
 
         With the package `rs-bpe` texts are counted exactly for OpenAI's models; for others, and without it, by a rule
         of thumb, a quarter of a token for each ASCII character and one for each other. What the server billed corrects
@@ -298,6 +315,7 @@ class Agent(AsyncClosing):
 
         Raises:
             DecisionHistoryLimitExceeded: the newest exchange alone exceeds `limits`.
+            DecisionHistoryAbsent: the conversation was deleted or has expired meanwhile.
         """
         return await self._chat.estimated()
 
@@ -318,12 +336,16 @@ class Agent(AsyncClosing):
 
     @property
     def agent_id(self) -> str:
-        """A UUID: the conversation's id where that is one, else one that is made of its address."""
-        try:
-            return str(uuid.UUID(self.key.id))
-        except ValueError:
-            address = codec.encode([self.key.namespace, self.key.id]).decode()
-            return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{address}"))
+        """
+        A UUID: the conversation's id where that is one in its usual form, else one that is made of its address.
+
+        The same UUID in capitals or without hyphens names another conversation (promise I-33), and so has another id.
+        """
+        with contextlib.suppress(ValueError):
+            if str(uuid.UUID(self.key.id)) == self.key.id:
+                return self.key.id
+        address = codec.encode([self.key.namespace, self.key.id]).decode()
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minutebook:{address}"))
 
     @property
     def key(self) -> ConversationKey:
@@ -363,18 +385,3 @@ class Agent(AsyncClosing):
     async def close(self) -> None:
         """Close the client that this agent made for itself; one that was given, and a store, stay open."""
         await self._post.close()
-
-
-def _task_cancelled() -> bool:
-    """
-    Return whether whoever runs this was asked to end.
-
-    Known under asyncio alone. In another event loop the answer is yes: there nobody else can raise a cancellation.
-    """
-    import asyncio
-
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop of asyncio runs here
-        return True
-    return task is not None and task.cancelling() > 0

@@ -65,6 +65,17 @@ async def _settled(branch: Branch) -> Outcome[Any] | Exception:
         return error
 
 
+def task_cancelled() -> bool | None:
+    """Return whether the task that runs this was asked to end; `None` where no loop of asyncio runs here."""
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return None
+    return task is not None and task.cancelling() > 0
+
+
 class Runtime(runtime.Runtime[T]):
     """
     Runs a program with the decisions of a provider. It holds no state of a run: runs may overlap.
@@ -118,6 +129,7 @@ class Runtime(runtime.Runtime[T]):
             clock=clock,
             approval_ttl=approval_ttl,
             gather=side_by_side,
+            cancelled=task_cancelled,
             projection=projection,
         )
 

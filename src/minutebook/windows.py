@@ -16,7 +16,7 @@ import msgspec
 
 from minutebook.fitting import Fitted, Fitting
 from minutebook.model.codec import reread
-from minutebook.model.law import extend
+from minutebook.model.law import extend, without_attempt
 from minutebook.model.pause import pause
 from minutebook.model.receipts import Sent
 from minutebook.model.record import Delta
@@ -124,11 +124,13 @@ class WindowReader(RecordReader):
         summarising: Summarising | None = None,
         prelude: str = "",
         floor: int | None = None,
+        standing: bool = False,
     ) -> tuple[Fitted, Window, Tail]:
         """
         Return what is sent, as a window too, for a record that ends with `staged`, and the tail without it.
 
-        With a `floor` the exchanges up to that `seq` stay out, whatever a summary covers.
+        With a `floor` the exchanges up to that `seq` stay out, whatever a summary covers. `standing` leaves out what an
+        attempt under way has recorded, and the tail that comes back is without it too.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit.
@@ -138,9 +140,12 @@ class WindowReader(RecordReader):
         low_water = limits.low_water or self._low_water
         after = header
         entries: Sequence[Entry] = ()
+        if standing:
+            stood = without_attempt(header)
+            after, entries = stood.header, stood.entries
         if staged:
-            grown = extend(header, Delta(drafts=tuple(staged), idempotency=""), header.touched)
-            after, entries = grown.header, grown.entries
+            grown = extend(after, Delta(drafts=tuple(staged), idempotency=""), header.touched)
+            after, entries = grown.header, (*entries, *grown.entries)
         if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
         scan, read = await self._scanned(after, header, entries, tail, limits, low_water)

@@ -42,7 +42,7 @@ FACES = {
     "sessions": {"engine_config"},
     "engine": {"engine_config", "sessions"},
     "chat": {"programs", "reading"},
-    "agent": {"chat", "reading"},
+    "agent": {"chat", "programs", "reading"},
     "__init__": {"_version", "agent", "conversation", "decisions", "engine", "programs", "reading", "turn"},
 }
 """For each face, the other faces that it may import, beside all layers: none of them blocking, a command or a test."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 import json
 import re
 import sqlite3
@@ -553,12 +554,13 @@ def test_a1_what_an_agent_is_cannot_be_changed_by_half(fake: ProviderFake) -> No
                 setattr(one, attribute, "another")
 
 
-def test_a3_an_agents_id_is_a_uuid_in_its_usual_form(fake: ProviderFake) -> None:
-    """A3: a conversation's id where that is one, however it is written; else one that is made of its address."""
-    written = "6BA7B8109DAD11D180B400C04FD430C8"
-    assert agent(fake, conversation=written).agent_id == "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-    made = {agent(fake, conversation=id_, store=MemoryStore(name)).agent_id for id_ in "ab" for name in ("n", "m")}
-    assert len(made) == 4
+def test_a3_i33_an_agents_id_is_a_uuid_in_its_usual_form_and_its_conversations_alone(fake: ProviderFake) -> None:
+    """A3, I-33: a conversation's id where that is one in its usual form; else one that is made of its address."""
+    usual = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    ways = [usual.upper(), usual.replace("-", ""), f"{{{usual}}}", f"urn:uuid:{usual}", "a", "b"]
+    assert agent(fake, conversation=usual).agent_id == usual
+    made = {agent(fake, conversation=id_, store=MemoryStore(name)).agent_id for id_ in ways for name in ("n", "m")}
+    assert len({*made, usual}) == 2 * len(ways) + 1
     assert made == {str(uuid.UUID(each)) for each in made}
     assert agent(fake, conversation="a", store=MemoryStore("n")).agent_id in made
 
@@ -1933,6 +1935,29 @@ def test_a10_o35_a_stream_that_is_left_leaves_the_history_as_it_was(fake: Provid
     told(story())
 
 
+@pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "blocking"])
+def test_a10_o35_a_stream_is_recorded_by_whoever_asks_behind_its_last_piece(blocking: bool, fake: ProviderFake) -> None:
+    """A10, O-35: closed with all pieces taken it leaves nothing; asked once more it has ended, and all is there."""
+
+    async def pieces_of(count: int | None) -> tuple[list[str], list[Any]]:
+        """Take so many pieces, `None` for all, and close the stream; return them and the history."""
+        if blocking:
+            one = sync.Agent(name="Assistant", goal="Help users", base_url=fake.base_url, api_key=KEY)
+            with contextlib.closing(one), contextlib.closing(one.stream("a longer message")) as stream:
+                return [*itertools.islice(stream, count)], one.get_history()
+        each = agent(fake)
+        async with contextlib.aclosing(each.stream("a longer message")) as pieces:
+            taken = [await anext(pieces) for _ in range(count)] if count else [piece async for piece in pieces]
+        return taken, await each.get_history()
+
+    async def story() -> None:
+        whole, history = await pieces_of(None)
+        assert history == [user("a longer message"), said("".join(whole))]
+        assert await pieces_of(len(whole)) == (whole, [])
+
+    told(story())
+
+
 @pytest.mark.parametrize("closed_first", [True, False], ids=["store closed", "store open"])
 @pytest.mark.parametrize("how", ["aclosing", "break", "kept"])
 def test_a10_i18_a_plain_break_frees_the_chat_for_another_store(
@@ -1975,14 +2000,15 @@ def test_a10_i18_a_plain_break_frees_the_chat_for_another_store(
 
 
 def test_a10_a_stream_with_calls_yields_text_alone() -> None:
-    """A10, A4: what is said before and after the calls, in order; the calls run in between."""
+    """A10, A4: what is said beside the calls, and the answer, which alone is in the history and said again by id."""
     script = [Answer(text="I look. ", calls=(FunctionCall("look", {"path": "a"}),)), Answer(text="Done.")]
     with ProviderFake("openai-chat", script) as fake:
 
         async def story() -> None:
             each = agent(fake, tools=[look])
-            assert "".join([piece async for piece in each.stream("read")]) == "I look. Done."
+            assert "".join([piece async for piece in each.stream("read", id="m")]) == "I look. Done."
             assert await each.get_history() == [user("read"), said("Done.")]
+            assert [piece async for piece in each.stream("read", id="m")] == ["Done."]
 
         told(story())
         assert not fake.refused

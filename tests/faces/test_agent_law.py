@@ -206,7 +206,7 @@ def test_a3_to_a9_random_stories_follow_a_list(figure: Callable[[str], None]) ->
         ("minutebook.chat.chat.asked_with", lambda said, asked, limit: (*said, asked)),
         ("minutebook.chat.requests.first_input", lambda _: 1),
         ("minutebook.chat.requests.left_out", lambda *_: []),
-        ("minutebook.chat.chat.instruction_places", lambda _: ()),
+        ("minutebook.chat.chat.kept_places", lambda *_: ()),
     ],
 )
 def test_a5_control_the_stories_find_a_planted_fault(

@@ -71,7 +71,7 @@ SHOWN: dict[str, set[str]] = {
     "runtime.budgets.Used": {"calls"},
     "runtime.capabilities.Capability": {"name"},
     "runtime.memory.MemoryResource": {"name"},
-    "runtime.outcomes.Host": {"providers", "gather"},
+    "runtime.outcomes.Host": {"providers", "gather", "cancelled"},
     # Tables of ours, and the host's choice of an address.
     "providers.counting.Counting": {
         *("name", "provider", "counted", "uncounted", "switched_off", "required", "output_limits", "answer", "wrapper")

@@ -197,6 +197,22 @@ def test_o34_an_append_supersedes_an_unanswered_input_and_joins_the_turn_before(
     assert log.entries[-1].turn == 1
 
 
+@pytest.mark.parametrize("drafts", [(), (ask("two"),), (ask("go"), answer())], ids=["nothing", "other", "same words"])
+def test_o34_a_delta_that_supersedes_takes_the_unanswered_input_out(log, drafts):
+    """Once, whatever comes with it; the same words are a new turn then, and nothing is done where none waits."""
+    log.add(ask("go"), opens=True)
+    log.add(abandons="failed")
+    log.add(*drafts, supersedes=True)
+    assert marks(log) == [("failed", 2, 1), ("superseded", 1, 2)]
+    assert log.state.unanswered is None
+    entries = log.header.entries
+    log.add(supersedes=True)
+    assert log.header.entries == entries
+    log.add(ask("go"), opens=True)
+    assert log.kinds[-1] == "input"
+    log.refuses(InvalidOption, supersedes=True)
+
+
 def test_o34_a_turn_without_an_input_goes_on_with_the_unanswered_one(log):
     """`opens` alone after a failure: the input is answered where it stands."""
     log.add(ask(), opens=True)

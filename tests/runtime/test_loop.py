@@ -200,10 +200,10 @@ def test_a_capability_decides_what_the_model_reads_of_its_failure() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
 def test_interrupts_and_cancellation_pass_through(kind: type[BaseException]) -> None:
-    """What ends a program or a task is no failure of a capability."""
+    """What ends a program or a task is no failure of a capability; a cancellation, where nobody knows whose it is."""
 
     @capability
-    def stop() -> None:
+    async def stop() -> None:
         raise kind
 
     runs, _ = runtime(program(stop), calls(call("stop")))

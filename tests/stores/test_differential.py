@@ -112,6 +112,7 @@ deltas = st.builds(
     opens=st.booleans(),
     settles=st.booleans(),
     abandons=st.sampled_from(("", "", "failed")),
+    supersedes=st.sampled_from((False, False, True)),
     parks=st.sampled_from(((), (), (2,), (1, 2))),
     window_from=st.sampled_from((0, 2)),
     sent=st.sampled_from((b"", b"{}")),

@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
+from minutebook.chat.attempts import NO_MARK, Executed, Mark, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
-from minutebook.chat.repeats import answer_id, recorded, recorded_answer
+from minutebook.chat.repeats import EndedTurn, answer_id, ended_turn, opening_id, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
@@ -31,7 +31,7 @@ from minutebook.model.chat_events import (
 from minutebook.model.emitting import emit
 from minutebook.model.entries import INPUT, INSTRUCTIONS, SUMMARY, Draft, Entry, payload_digest
 from minutebook.model.law import extend
-from minutebook.model.record import Delta, Header, new_header
+from minutebook.model.record import Delta, Header
 from minutebook.model.summaries import (
     Covered,
     Summary,
@@ -43,15 +43,14 @@ from minutebook.policy.shortening import (
     INSTRUCTING,
     Said,
     asked_with,
-    end_of,
     has_grown,
-    instruction_places,
+    kept_places,
     kept_whole,
     said_in,
     shortened,
 )
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, fenced_context
+from minutebook.providers.chat import CHAT_WIRE, fenced_context, read_answer
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -81,8 +80,10 @@ class Chat(ChatReading):
         """Name the conversation; nothing is read or written yet."""
         super().__init__(store, id, settings, post)
         self._program = program
-        self._failed_at = 0
-        """The `seq` of the message at which no summary could be made; 0 for none."""
+        self._failed = NO_MARK
+        """The message at which no summary could be made."""
+        self._failed_turns = 0
+        """How many turns there were then, its own included."""
         self._bare = NO_MARK
         """The newest mark up to which no attempt at its message called anything."""
         self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
@@ -101,7 +102,7 @@ class Chat(ChatReading):
             drafts = [draft]
             opening = view.opening
             if message["role"] in INSTRUCTING:
-                places = (*instruction_places(view.said), _next_seq(hold.header))
+                places = kept_places(view.kept, [_next_seq(hold.header)], self.settings.max_history_messages)
                 opening = chat_opening(view.summary, view.covered, opening.start if opening else 0, places)
                 drafts.append(summary_draft(opening))
             said = await self._commit(hold, drafts, id, given)
@@ -114,18 +115,20 @@ class Chat(ChatReading):
         """
         Record a new start with these messages behind it and a summary before it; all of it or nothing.
 
+        A message that was not answered stands before the start, whatever its tools did: the same words are another one.
         Returns how long the history was, and what is to be told of the messages that it has no room for.
         """
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
-            first, start = _next_seq(hold.header), end_of(hold.header)
+            first, start = _next_seq(hold.header), hold.header.entries
             drafts = [CHAT_WIRE.recorded(message) for message in messages]
-            places = tuple(first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING)
+            instructing = [first + n for n, message in enumerate(messages) if message["role"] in INSTRUCTING]
+            places = kept_places((), instructing, self.settings.max_history_messages)
             opening: Summary | None = None
-            if view.said or view.opening or summary or places:
+            if start or summary or places:
                 opening = chat_opening(summary, Covered(last=start), start, places)
                 drafts.append(summary_draft(opening))
-            said = await self._commit(hold, drafts)
+            said = await self._commit(hold, drafts, supersedes=True)
         return len(view.said), self._grown(hold.header, (), said, opening)
 
     async def set_summary(self, text: str | None) -> None:
@@ -133,7 +136,7 @@ class Chat(ChatReading):
         async with await self.history.open(attempt=False) as hold:
             view = await self._view(hold.header)
             start = view.opening.start if view.opening else 0
-            opening = chat_opening(text, view.covered, start, instruction_places(view.said))
+            opening = chat_opening(text, view.covered, start, view.kept)
             if text or view.opening:
                 await self._commit(hold, [summary_draft(opening)])
                 self._grown(hold.header, view.said, (), opening)
@@ -162,13 +165,15 @@ class Chat(ChatReading):
         drafts: list[Draft],
         id: str = "",  # noqa: A002
         given: bytes = b"",
+        *,
+        supersedes: bool = False,
     ) -> tuple[Said, ...]:
         """Record drafts and give the reservation back; return the messages among them."""
         if not hold.header.entries and drafts and drafts[0].kind is SUMMARY:
             # An opening stands behind something. The prompt is in no window and in no history; an operator sees it.
             prompt = codec.encode({"role": "system", "content": self.settings.prompt})
             drafts = [Draft(kind=INSTRUCTIONS, payload=prompt), *drafts]
-        committed = await hold.conclude(drafts, idempotency=id, given=given)
+        committed = await hold.conclude(drafts, supersedes=supersedes, idempotency=id, given=given)
         return tuple(said for each in committed.written if (said := said_in(each)) is not None)
 
     def _grown(
@@ -205,7 +210,8 @@ class Chat(ChatReading):
         context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id)
+        superseded: list[EndedTurn] = []
+        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id, superseded)
         if isinstance(opened, str):
             if streamed:
                 await emit(opened)
@@ -218,14 +224,13 @@ class Chat(ChatReading):
             try:
                 renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
             except NO_SUMMARY as error:
-                failed, self._failed_at = error.code, entry.seq
+                failed, self._failed = error.code, Mark(entry.seq, entry.digest)
+                self._failed_turns = hold.header.state.turns
             said = renewed.said if renewed else view.said
             staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
-            executed = await self._executed_before(hold)
-            provider = ChatProvider(
-                self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed
-            )
+            executed = await self._executed_before(hold, superseded)
+            provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
             try:
                 answer = await self._run(provider, executed)
             finally:
@@ -241,26 +246,34 @@ class Chat(ChatReading):
         told += [MessageAdded(role=role, agent=self.settings.name) for role in ("user", "assistant")]
         return answer, [*told, *trimmed]
 
-    async def _opened(self, draft: Draft, id: str) -> Hold | str:  # noqa: A002
-        """Return a turn for the message, or what it was answered meanwhile; one that others superseded begins anew."""
-        try:
-            return await self.history.open((draft,), idempotency=id)
-        except DecisionHistoryConflict:
-            if not id:
-                raise
-        answer = await recorded_answer(self.history, id, draft)
-        return await self.history.open((draft,)) if answer is None else answer
+    async def _opened(self, draft: Draft, id: str, superseded: list[EndedTurn]) -> Hold | str:  # noqa: A002
+        """
+        Return a turn for the message, or what it was answered by now.
+
+        One that others superseded begins anew; `superseded` is given those turns, oldest first.
+        """
+        while True:
+            opening = opening_id(id, len(superseded))
+            try:
+                return await self.history.open((draft,), idempotency=opening)
+            except DecisionHistoryConflict as error:
+                ended = await ended_turn(self.store, self.history, opening) if error.problem else None
+                if ended is None:
+                    raise
+                if ended.answer is not None:
+                    return read_answer(ended.answer.payload)[1]
+                superseded.append(ended)
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
         """Return an answer to the history as it stands and a message that does not enter it; nothing is written."""
         header = await self.history.header()
         view = View() if header is None else await self._view(header)
-        header = header or new_header(self.key, CHAT_IDENTITY, 0)
-        entry = extend(header, Delta(drafts=(draft,), idempotency=""), header.touched).entries[-1]
-        provider = ChatProvider(
-            self._server, self.history, header, (*view.said, Said("user", entry)), (draft,), context, streamed=streamed
+        standing = self._standing(header)
+        entry = extend(standing.header, Delta(drafts=(draft,), idempotency=""), standing.header.touched).entries[-1]
+        asked = (*view.said, Said("user", entry))
+        return await self._run(
+            ChatProvider(self._server, standing, asked, (draft,), context, streamed=streamed), Executed()
         )
-        return await self._run(provider, Executed())
 
     async def _input(self, hold: Hold) -> Entry:
         """Return the entry of the message that is being answered; a retry goes on from the one of before."""
@@ -293,7 +306,7 @@ class Chat(ChatReading):
         fitted = await fitted_request((*view.said, newest), settings.request_limits, windowed)
         held = sum(each.seq >= fitted.opening for each in (*view.said, newest) if not each.instructs)
         keep = kept_whole(view.said, settings.max_history_messages, None if fitted.whole else held)
-        if self._failed_at and sum(each.seq > self._failed_at for each in view.said) < max(keep, 2):
+        if await self._failed_lately(hold.header, view, keep):
             return None
         if fitted.whole and len(view.said) + 2 <= settings.max_history_messages:
             start = view.opening.start if view.opening else 0
@@ -307,24 +320,46 @@ class Chat(ChatReading):
             await fitted_request(asked, settings.request_limits, windowed, context)
         return renewed
 
+    async def _failed_lately(self, header: Header, view: View, keep: int) -> bool:
+        """
+        Return whether no summary could be made of this record, and too few messages have come since.
+
+        Where the history has no room for as many, its turns tell. A record that was deleted and begun anew is another.
+        """
+        failed, turns = self._failed, header.state.turns - self._failed_turns
+        came = max(sum(each.seq > failed.seq for each in view.said), 2 * turns - 1)
+        if not 0 < failed.seq <= header.entries or came >= max(keep, 2):
+            return False
+        return (await self._entry(header, failed.seq)).digest == failed.digest
+
     async def _renewed(self, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
-        """Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history."""
+        """
+        Return `renewed_view`, which is not asked for anew where nothing came of what it made of the same history.
+
+        One that told less, for it was given few requests, is none where there may be more (SPEC A7).
+        """
         made_of, kept, renewed = self._renewal
-        if renewed is None or (made_of.said, made_of.opening, kept) != (view.said, view.opening, keep):
+        same = (made_of.said, made_of.opening, kept) == (view.said, view.opening, keep)
+        if renewed is None or not same or not (renewed.whole or most_requests == ROUNDS):
             renewed = await renewed_view(self._server, view, keep, most_requests=most_requests)
             self._renewal = (view, keep, renewed)
         return renewed
 
-    async def _executed_before(self, hold: Hold) -> Executed:
+    async def _executed_before(self, hold: Hold, superseded: list[EndedTurn]) -> Executed:
         """
         Return what attempts at the message have executed, recorded anew as the beginning of this one.
 
-        An agent without tools can repeat none, and asks anew.
+        Also in turns of its id that others superseded (promise I-44). An agent without tools can repeat none, and asks
+        anew.
         """
         if not self._program.capabilities:
             return Executed()
-        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._bare)
+        reader = RecordReader(self.store.journal, self.key)
+        attempts = await read_attempts(reader, hold.header, self._bare)
         self._bare, executed = attempts.bare, attempts.executed()
+        for turn in reversed(superseded):
+            if not executed.drafts:
+                executed = (await read_attempts(reader, turn.within(hold.header), NO_MARK)).executed()
         if executed.drafts:
             await hold.commit(executed.drafts)
         return executed

@@ -18,10 +18,11 @@ from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     MinutebookError,
 )
+from minutebook.history import Hold
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Finish, Observation
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
-from minutebook.model.record import Delta, Header
+from minutebook.model.record import Delta
 from minutebook.providers.chat import CHAT_WIRE, read_answer
 from minutebook.providers.decision import Diagnosis
 from minutebook.providers.native import Native
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from minutebook.chat.server import Server
-    from minutebook.history import History, Hold
+    from minutebook.history import Standing
     from minutebook.model.bounds import WindowLimits
+    from minutebook.model.record import Header
     from minutebook.policy.shortening import Said
     from minutebook.runtime import Outcome
     from minutebook.windows import Window
@@ -44,25 +46,23 @@ class ChatProvider:
     """
     One message to an agent on its way to the answer: who decides in the runtime's loop.
 
-    With a `hold` every answer that calls is durable before anything is called; without one nothing is recorded.
+    Under a hold every answer that calls is durable before anything is called; of a record as it stood nothing is
+    recorded, and what others do with it meanwhile is not seen.
     """
 
     def __init__(
         self,
         server: Server,
-        history: History,
-        header: Header,
+        record: Hold | Standing,
         said: Sequence[Said],
         staged: tuple[Draft, ...],
         context: str | None,
         *,
-        hold: Hold | None = None,
         streamed: bool = False,
     ) -> None:
         self._server = server
-        self._history = history
-        self._header = header
-        self._hold = hold
+        self._stands = record
+        self._hold = record if isinstance(record, Hold) else None
         self._said = said
         self._context = context
         self._streamed = streamed
@@ -143,15 +143,13 @@ class ChatProvider:
 
     def _record(self) -> Header:
         """Return the conversation as it is once what is staged is recorded."""
-        header = self._header if self._hold is None else self._hold.header
+        header = self._stands.header
         if not self.staged:
             return header
         return extend(header, Delta(drafts=self.staged, idempotency=""), header.touched).header
 
     async def _window(self, limits: WindowLimits, floor: int) -> Window:
-        if self._hold is not None:
-            return await self._hold.window(limits, self.staged, floor=floor)
-        return await self._history.window(limits, staged=self.staged, floor=floor)
+        return await self._stands.window(limits, self.staged, floor=floor)
 
 
 def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentDecisionProviderUnavailable:

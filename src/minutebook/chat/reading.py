@@ -13,11 +13,11 @@ from minutebook.chat.requests import fitted_request
 from minutebook.chat.server import Server
 from minutebook.chat.view import View
 from minutebook.errors import DecisionHistoryConflict
-from minutebook.history import History
+from minutebook.history import History, Standing
 from minutebook.model import codec
 from minutebook.model.entries import Entry, recompute_digest
 from minutebook.model.summaries import Summary, read_summary
-from minutebook.policy.shortening import Backward, Said, said_in, shortened
+from minutebook.policy.shortening import Backward, Said, kept_within, said_in, shortened
 from minutebook.ports import STREAM_PAGE, Page
 from minutebook.providers.chat import CHAT_IDENTITY, CHAT_WIRE, message_in
 from minutebook.reading import Reading
@@ -92,6 +92,10 @@ class ChatReading(Reading):
             self._known = view
         return view
 
+    def _standing(self, header: Header | None) -> Standing:
+        """Return what makes windows of the conversation as it stood with `header`, whatever others do meanwhile."""
+        return Standing(self.history, header, self._one_record(header))
+
     async def _opening(self, header: Header) -> Summary | None:
         seq = (header.attempt.state if header.attempt else header.state).summary
         return read_summary(await self._entry(header, seq)) if seq else None
@@ -104,11 +108,13 @@ class ChatReading(Reading):
         backward = Backward(header)
 
         def done() -> bool:
-            return backward.next_seq <= start or sum(not said.instructs for said in backward.said) >= limit
+            instructions = sum(said.instructs for said in backward.said)
+            # Either kind fills a history alone; a first instruction from before is looked up.
+            return backward.next_seq <= start or max(instructions, len(backward.said) - instructions) >= limit
 
         await reader.read_until(done, header, backward, page)
         found = {said.seq: said for said in backward.said if said.seq > start}
-        for seq in opening.kept if opening else ():
+        for seq in kept_within(opening.kept if opening else (), limit):
             if seq not in found and (kept := said_in(await reader.entry(seq))) is not None:
                 found[seq] = kept
         return shortened([found[seq] for seq in sorted(found)], limit)
@@ -120,11 +126,13 @@ class ChatReading(Reading):
         Raises:
             DecisionHistoryLimitExceeded: its newest exchange alone exceeds the limits of a request.
         """
-        view = await self.view()
+        header = await self.history.header()
+        view = View() if header is None else await self._view(header)
         if any(each.role == "user" for each in view.said):
+            standing = self._standing(header)
 
             async def windowed(limits: WindowLimits, floor: int) -> Window:
-                return await self.history.window(limits, floor=floor)
+                return await standing.window(limits, floor=floor)
 
             fitted = await fitted_request(view.said, self.settings.request_limits, windowed)
             return self._server.estimated(fitted.json)

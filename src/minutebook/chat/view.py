@@ -18,7 +18,7 @@ from minutebook.model.chat_events import ChatEvent, HistorySummarized
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Covered, Summary, chat_opening, covering
 from minutebook.model.units import Unit
-from minutebook.policy.shortening import Said, fitting, instruction_places, parted
+from minutebook.policy.shortening import Said, fitting, parted
 from minutebook.providers.chat import message_in
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.opening.covered if self.opening else Covered()
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        """Where the record's instructions stand, those among them that this history has no room for."""
+        return self.opening.kept if self.opening else ()
+
+    @property
     def messages(self) -> list[ConversationMessage]:
         """The messages as values of their own."""
         return [message_in(each.role, each.entry) for each in self.said]
@@ -70,6 +75,8 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[Said, ...]
     opening: Summary
     event: ChatEvent
+    whole: bool
+    """Whether the summary tells all that it was asked to, and more requests would not have added to it."""
 
     __repr__ = type_alone
 
@@ -87,21 +94,22 @@ async def renewed_view(server: Server, view: View, keep: int, *, most_requests: 
     parting = parted(view.said, keep)
     if not parting.leaving:
         return None
-    covered, text = view.covered, view.summary or ""
+    covered, text, whole = view.covered, view.summary or "", True
     # An opening without a summary covers nothing, wherever it says that it ends.
     if untold := parting.untold(covered.last if covered.exchanges else 0):
         text, told = await _asked_summary(server, view.summary, untold, most_requests)
         covered = covering(covered, [Unit(each.seq, 0, [each.entry]) for each in told], {})
-        if len(told) < len(untold):
+        whole = len(told) == len(untold)
+        if not whole:
             parting = parted(view.said, max(keep, sum(each.seq > told[-1].seq for each in view.said)))
-    opening = chat_opening(text, covered, parting.start, instruction_places(parting.staying))
+    opening = chat_opening(text, covered, parting.start, view.kept)
     event = HistorySummarized(
         summarized_count=len(parting.leaving),
         previous_length=len(view.said),
         new_length=len(parting.staying),
         summary_length=len(text),
     )
-    return Renewed(said=parting.staying, opening=opening, event=event)
+    return Renewed(said=parting.staying, opening=opening, event=event, whole=whole)
 
 
 async def _asked_summary(

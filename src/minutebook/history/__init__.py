@@ -13,5 +13,6 @@ starts no task and takes no lock; it runs the same under any event loop and unde
 
 from minutebook.history.conversation import History
 from minutebook.history.hold import Hold
+from minutebook.history.standing import Standing
 
-__all__ = ["History", "Hold"]
+__all__ = ["History", "Hold", "Standing"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import DecisionHistoryConflict, PairingViolation
 from minutebook.history.hold import Hold
-from minutebook.model.record import Delta, new_header
+from minutebook.model.record import Delta
 from minutebook.model.tails import Tail
 from minutebook.model.telling import tell
 from minutebook.ports import Committed
@@ -118,29 +118,18 @@ class History:
             )
         return header
 
-    async def window(
-        self,
-        limits: WindowLimits | None = None,
-        journal: Journal | None = None,
-        staged: Sequence[Draft] = (),
-        floor: int | None = None,
-    ) -> Window:
+    async def window(self, limits: WindowLimits | None, journal: Journal) -> Window:
         """
         Return the window as it stands, without a reservation; writes nothing and asks for no summary.
 
-        It is read from `journal`, where one is given: that watches over the record, which may be deleted meanwhile.
-        With `staged` it is the window of a record that ends with those drafts; with a `floor` see `WindowReader.fit`.
+        It is read from `journal`, which watches over the record: that may be deleted meanwhile.
         """
-        header = self.checked(await (journal or self.journal).header(self.key))
-        if header is None and not staged:
-            return Window(b"[]")
+        header = self.checked(await journal.header(self.key))
         if header is None:
-            header = new_header(self.key, self.identity, 0)
-            return (await self.reader().fit(header, Tail(), limits or self.limits, staged, floor=floor))[1]
+            return Window(b"[]")
         known = self.tails.get(self.key)
         tail = known.continued(header, ()) if known else None
-        reader = self.reader(journal)
-        _, window, read = await reader.fit(header, tail or Tail(), limits or self.limits, staged, floor=floor)
+        _, window, read = await self.reader(journal).fit(header, tail or Tail(), limits or self.limits)
         self.tails.put(self.key, header, read)
         return window
 

@@ -260,6 +260,7 @@ class Hold:
         *,
         opens: bool = False,
         settles: bool = False,
+        supersedes: bool = False,
         release: bool = False,
         parks: tuple[int, ...] = (),
         cut: int = 0,
@@ -287,6 +288,7 @@ class Hold:
             given=given,
             opens=opens,
             settles=settles,
+            supersedes=supersedes,
             parks=parks,
             cut=cut,
             window_from=plan.window_from if plan else 0,
@@ -343,6 +345,7 @@ class Hold:
         drafts: Sequence[Draft],
         *,
         settles: bool = False,
+        supersedes: bool = False,
         cut: int = 0,
         idempotency: str = "",
         given: bytes = b"",
@@ -355,7 +358,13 @@ class Hold:
         """
         try:
             return await self.commit(
-                drafts, settles=settles, release=True, cut=cut, idempotency=idempotency, given=given
+                drafts,
+                settles=settles,
+                supersedes=supersedes,
+                release=True,
+                cut=cut,
+                idempotency=idempotency,
+                given=given,
             )
         except StorageError:
             with contextlib.suppress(StorageError):

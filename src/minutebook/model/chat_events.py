@@ -14,10 +14,12 @@ import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.pause import drive
-from minutebook.model.telling import STOPS, tell
+from minutebook.model.telling import is_own, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from minutebook.model.telling import Cancelled
 
 
 class AgentEvent(enum.StrEnum):
@@ -94,12 +96,12 @@ EVENTS: dict[type[ChatEvent], AgentEvent] = {
 class Handlers:
     """Who is told of which event, in the order in which they were added."""
 
-    def __init__(self, *, blocking: bool, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, *, blocking: bool, cancelled: Cancelled) -> None:
         """
         Begin with nobody.
 
         `blocking` says that no event loop runs what a handler would wait for, `cancelled` whether the caller itself was
-        asked to end: a handler that waits may also be cancelled by its own doing, and looks the same from here.
+        asked to end: see `is_own`.
         """
         self._blocking = blocking
         self._cancelled = cancelled
@@ -138,13 +140,8 @@ class Handlers:
         try:
             if inspect.isawaitable(waits_for):
                 await waits_for if not self._blocking else drive(waits_for)
-        except STOPS:
-            raise
-        except Exception:
-            return False
-        except BaseException as error:
-            # Closed at the await is the chat itself; where nothing is awaited it is the handler's own making.
-            if not self._blocking and (isinstance(error, GeneratorExit) or self._cancelled()):
+        except BaseException as error:  # closed or cancelled at the await may be the chat itself
+            if not is_own(error, self._cancelled, waited=not self._blocking):
                 raise
             return False
         return True

@@ -121,18 +121,20 @@ def check_plain(function: object, what: str) -> None:
         )
 
 
-def refuse_loopless(error: BaseException) -> None:
+def refuse_loopless(error: BaseException, *, loop_runs: bool = False) -> None:
     """
     Refuse what a call raised because no event loop runs; pass over every other error.
 
-    It is a fault of the program, which whoever wrote that has to see: what a model may react to is another thing.
+    It is a fault of the program, which whoever wrote that has to see: what a model may react to is another thing. Where
+    a loop runs, the one that was missed is one of another thread, and the fault that of what was called.
 
     Raises:
         BlockingMismatch: `error` is one, or says that there is no event loop.
     """
     if isinstance(error, BlockingMismatch):
         raise error
-    if isinstance(error, RuntimeError) and (str(error) == _NO_LOOP or type(error).__name__ in _LOOPLESS):
+    named = str(error) == _NO_LOOP or type(error).__name__ in _LOOPLESS
+    if named and isinstance(error, RuntimeError) and not loop_runs:
         raise BlockingMismatch(
             "this call waits for an event loop and none runs here: give minutebook.sync plain functions, a store of "
             "minutebook.sync and a blocking client, or use the names of minutebook with await"

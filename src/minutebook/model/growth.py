@@ -74,6 +74,14 @@ class Growth:
             attempt=self.attempt,
         )
 
+    def supersede(self) -> None:
+        """Take out the input that nothing has answered, where the delta says so and there is one."""
+        if not self.delta.supersedes or self.state.unanswered is None:
+            return
+        if self.attempt is not None:
+            raise InvalidOption("a turn is open; settle or abandon it before its input is superseded")
+        self._drop_unanswered(self.state.unanswered)
+
     def open(self, contents: list[bytes]) -> None:
         """Begin the attempt that the delta asks for; one that repeats an unanswered input goes on from that input."""
         if not self.opening:

@@ -41,13 +41,14 @@ def extend(
         DecisionHistoryRetentionExceeded: the conversation would retain more than the store's or the delta's
             `max_retained_bytes`.
         InvalidMessage: instructions after the conversation has begun, or an imported mark that no record would make.
-        InvalidOption: an attempt opened while another one is open, or a cut where none may stand.
+        InvalidOption: an attempt opened while another one is open, its input superseded, or a cut where none may stand.
         DecisionHistoryConflict: an import into a conversation that holds entries.
         DecisionHistoryCorrupt: what leaves is not what was written, or an imported record is not the one that its
             receipts and its state tell of.
     """
     growth = ImportedGrowth(header, delta, wall) if delta.imported else Growth(header, delta, wall)
     contents = [payload_digest(draft.payload) for draft in delta.drafts]
+    growth.supersede()
     growth.open(contents)
     for draft, content in zip(delta.drafts, contents, strict=True):
         growth.add(draft, content)
@@ -80,6 +81,16 @@ def interrupt(header: Header, reason: str, wall: int, idempotency: str) -> Exten
     The mark is made even when the interrupted attempt had written nothing: an operator sees that there was one.
     """
     return extend(header, Delta(idempotency=idempotency, abandons=reason), wall)
+
+
+def without_attempt(header: Header) -> Extension:
+    """
+    Return the record as it stands while a turn is under way: as it would be, were that abandoned now.
+
+    The mark that takes the attempt out is recorded nowhere: it is for whoever reads on behind it, newest first. Without
+    an attempt it takes out nothing.
+    """
+    return interrupt(header, "under_way", header.touched, "")
 
 
 def _check_retained(size: int, *bounds: int | None) -> None:

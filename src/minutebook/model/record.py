@@ -199,6 +199,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """End the attempt: its entries stand."""
     abandons: str = ""
     """End the attempt as failed, for this enumerated reason: its entries leave every window."""
+    supersedes: bool = False
+    """Take an input that nothing has answered out of the story first, as a next input would: the same one that comes
+    again is a new one."""
     parks: tuple[int, ...] = ()
     """Open exchanges that may wait while the conversation goes on."""
     window_from: int = 0
@@ -291,6 +294,8 @@ def content_digest(delta: Delta, contents: Iterable[bytes]) -> bytes:
     was given, where the delta says so.
     """
     digest = hashlib.sha256(b"%d %d %s\n" % (delta.opens, delta.settles, delta.abandons.encode()))
+    if delta.supersedes:
+        digest.update(b"supersedes\n")
     if delta.given:
         digest.update(b"given %b" % delta.given)
         return digest.digest()

@@ -96,11 +96,6 @@ class Backward:
                 self.said.append(found)
 
 
-def end_of(header: Header) -> int:
-    """Return the `seq` behind which a new history may begin: before an input that is still to be answered."""
-    return header.state.turn - 1 if header.state.unanswered else header.entries
-
-
 def shortened(said: Sequence[Said], limit: int) -> tuple[Said, ...]:
     """
     Return the messages that stay under `limit`: the oldest that are no instructions leave first (SPEC A5).
@@ -124,9 +119,25 @@ def asked_with(said: Sequence[Said], asked: Said, limit: int) -> tuple[Said, ...
     return (*(each for each in shortened([*said, asked], limit) if each is not asked), asked)
 
 
-def instruction_places(said: Iterable[Said]) -> tuple[int, ...]:
-    """Return where the instructions stand: what a history's opening keeps of them, so that none is looked for."""
-    return tuple(each.seq for each in said if each.instructs)
+KEPT_INSTRUCTIONS: Final = 256
+"""How many instructions a record keeps the places of at least, for agents with larger limits than the one that adds."""
+
+
+def kept_places(before: Sequence[int], added: Iterable[int], limit: int) -> tuple[int, ...]:
+    """
+    Return what a history's opening keeps once instructions are `added`: where they stand, so that none is looked for.
+
+    It is the record's, and an agent's `limit` only its own, so that what another one kept stays (SPEC A10). Where they
+    become too many for all of that the oldest leave, but for the first; else each one would cost more than the last.
+    """
+    places = (*before, *added)
+    most = max(limit, len(before), KEPT_INSTRUCTIONS)
+    return places if len(places) <= most else places[:1] + places[len(places) - most + 1 :]
+
+
+def kept_within(places: Sequence[int], limit: int) -> tuple[int, ...]:
+    """Return the places of the instructions that a history of at most `limit` messages can have: see `shortened`."""
+    return tuple(places if len(places) <= limit else (places[0], *places[len(places) - limit + 1 :]))
 
 
 def first_input(said: Iterable[Said]) -> int:
@@ -196,7 +207,7 @@ def kept_whole(said: Sequence[Said], limit: int, held: int | None = None) -> int
     not hold all of them. Messages come in pairs, so half of it is counted in pairs too; the next pair has its place in
     the other half, and pushes out nothing that no summary has told.
     """
-    room = limit - len(instruction_places(said))
+    room = limit - sum(each.instructs for each in said)
     return max(0, min(KEEP_RECENT, (room if held is None else min(room, held)) // 4 * 2))
 
 

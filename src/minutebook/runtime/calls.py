@@ -217,7 +217,7 @@ class Calls(Generic[A]):
         self.notes.note(Intended(position=position))
         await self.notes.commit()
         try:
-            observation = await executed(call, found, arguments | self._memory_argument(found))
+            observation = await executed(call, found, arguments | self._memory_argument(found), self.host.cancelled)
         except InvalidValue as error:
             await self.notes.observe(position, observed.failed(call, error.code))
             return error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minutebook.errors import InvalidValue
 from minutebook.model.codec import decode, encode
 from minutebook.model.colours import refuse_loopless
 from minutebook.model.shown import type_alone
+from minutebook.model.telling import is_own
 from minutebook.runtime import observations as observed
 from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
 from minutebook.runtime.observations import Refusal
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from minutebook.model.decisions import Observation, ProposedCall
+    from minutebook.model.telling import Cancelled
     from minutebook.runtime.authority import Denial
+
+
+_CANCELLATION: Final = "CancelledError"
+"""What a cancellation is called; other exceptions that are none of `Exception` are meant for who runs this."""
 
 
 class Admitted(NamedTuple):
@@ -53,22 +59,31 @@ def checked(
         return Refused("invalid_arguments", str(error))
 
 
-async def executed(call: ProposedCall, found: Capability[..., Any], arguments: dict[str, Any]) -> Observation:
+async def executed(
+    call: ProposedCall, found: Capability[..., Any], arguments: dict[str, Any], cancelled: Cancelled
+) -> Observation:
     """
     Return the observation of a call that is executed here; an exception of the capability is one too.
+
+    So is a cancellation of its own making, as of a task that it waits for: `cancelled` tells that of who waits for it.
 
     Raises:
         InvalidValue: the capability returned what JSON cannot hold: a fault of the program.
         BlockingMismatch: it waits for an event loop, and none runs; what it did before that is done.
     """
+    waited = False
     try:
         value = found.function(**arguments)
         if inspect.isawaitable(value):
+            waited = True
             value = await value
     except CapabilityFailed as error:
         return observed.failed(call, "CapabilityFailed", _held(error.message, found))
-    except Exception as error:  # whatever else it is, the model may react to it
-        refuse_loopless(error)
+    except BaseException as error:  # whatever else it is, the model may react to it
+        cancellation = type(error).__name__ == _CANCELLATION
+        if not (isinstance(error, Exception) or (cancellation and is_own(error, cancelled, waited=waited))):
+            raise
+        refuse_loopless(error, loop_runs=cancelled() is not None)
         return observed.failed(call, type(error).__name__)
     return observed.executed(call, _held(value, found))
 

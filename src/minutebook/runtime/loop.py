@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from minutebook.model.decisions import Observation
+    from minutebook.model.telling import Cancelled
     from minutebook.ports import DecisionProvider, Random
     from minutebook.runtime.approvals import Approval, PendingApproval
     from minutebook.runtime.notes import Report
@@ -54,6 +55,10 @@ async def one_by_one(branches: Sequence[Branch]) -> list[Outcome[Any]]:
     return outcomes
 
 
+def nobody_knows() -> None:
+    """Return that nobody can tell whether whoever runs a run was asked to end."""
+
+
 class Runtime(Generic[T]):
     """
     Runs a program with the decisions of a provider. It holds no state of a run: runs may overlap.
@@ -69,6 +74,8 @@ class Runtime(Generic[T]):
         clock: gives Unix milliseconds, for the expiry of approvals.
         approval_ttl: how long a call that was shown may be approved, as a `timedelta` or in seconds.
         gather: runs branches side by side; without it they run one after the other.
+        cancelled: says whether whoever runs a run was asked to end, so that a capability's own cancellation is told
+            from that; without it nobody can tell, and each is passed on.
         projection: what providers keep of a model's arguments; see `references`.
     """
 
@@ -85,6 +92,7 @@ class Runtime(Generic[T]):
         memory: Storage | None = None,
         approval_ttl: timedelta | float = APPROVAL_SECONDS,
         gather: Gather = one_by_one,
+        cancelled: Cancelled = nobody_knows,
         projection: Projection = "inline",
     ) -> None:
         """Keep the parts; nothing is called."""
@@ -114,6 +122,7 @@ class Runtime(Generic[T]):
             clock=lambda: read_clock(clock),
             approval_ms=_approval_ms(approval_ttl),
             gather=gather,
+            cancelled=cancelled,
             projection=_checked_projection(projection),
         )
 

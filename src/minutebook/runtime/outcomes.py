@@ -18,6 +18,7 @@ from minutebook.runtime.references import Projection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from minutebook.model.telling import Cancelled
     from minutebook.ports import DecisionProvider, Random
 
 T = TypeVar("T")
@@ -71,5 +72,6 @@ class Host:
     approval_ms: int
     """How long a call waits for its approval before it has to be shown anew."""
     gather: Gather
+    cancelled: Cancelled
     projection: Projection
     """What providers keep of a model's arguments."""

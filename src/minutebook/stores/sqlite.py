@@ -171,7 +171,9 @@ class SQLiteJournal:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
         job = partial(self._commit, key, token, epoch, delta, release)
-        return await self._write(job, delta, durable=bool(delta.drafts or delta.abandons or delta.cut))
+        return await self._write(
+            job, delta, durable=bool(delta.drafts or delta.abandons or delta.supersedes or delta.cut)
+        )
 
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""

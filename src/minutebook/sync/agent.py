@@ -88,7 +88,7 @@ class Agent(Closing, Over[asynchronous.Agent]):
 
     @property
     def agent_id(self) -> str:
-        """A UUID: the conversation's id where that is one, else one that is made of it."""
+        """A UUID of the conversation's own: see `minutebook.Agent.agent_id`."""
         return self._core.agent_id
 
     @property
