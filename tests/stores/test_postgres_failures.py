@@ -42,6 +42,7 @@ from minutebook.errors import (
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.stores import postgres_lines
+from minutebook.stores import postgres_statements as sql
 from minutebook.stores.postgres_lines import AsynchronousLines
 from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
 from minutebook.stores.postgres_statements import Statement
@@ -300,37 +301,86 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
         drive(after.close())
 
 
+@contextlib.contextmanager
+def without_its_standby(server: Server) -> Iterator[None]:
+    """Have a server wait for a standby that is not there, and an operator cancel each such wait."""
+    done = threading.Event()
+
+    def cancel() -> None:
+        while not done.wait(0.05):
+            server.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+    operator = threading.Thread(target=cancel)
+    _set(server, "synchronous_standby_names", "absent")
+    operator.start()
+    try:
+        yield
+    finally:
+        done.set()
+        operator.join()
+        _set(server, "synchronous_standby_names", "")
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_i01_b2_a_wait_for_the_standby_that_was_broken_off_is_no_success(blocking: bool, name: str) -> None:
     """An operator cancels the wait: the write is there and may not outlive a failover, so it is told as unknown."""
     with postgres.single() as server:
 
-        def cancelled(done: threading.Event) -> None:
-            waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-            while not done.wait(0.05):
-                server.ask(waiting)
-
         async def story() -> None:
             journal = postgres_lab.journal(name, server=server, blocking=blocking)
             await append(journal, KEY, "one", say("q"))
-            _set(server, "synchronous_standby_names", "absent")
-            done = threading.Event()
-            operator = threading.Thread(target=cancelled, args=(done,))
-            operator.start()
-            try:
-                with pytest.raises(DecisionHistoryStorageFailed) as failed:
-                    await append(journal, KEY, "two", say("r"))
-            finally:
-                done.set()
-                operator.join()
+            with without_its_standby(server), pytest.raises(DecisionHistoryStorageFailed) as failed:
+                await append(journal, KEY, "two", say("r"))
             assert failed.value.problem == "replication"
-            _set(server, "synchronous_standby_names", "")
             assert await journal.receipt(KEY, "two") is not None
             await append(journal, KEY, "two", say("r"))
             assert len(await entries(journal, KEY)) == 2
             await journal.close()
 
         drive(story()) if blocking else asyncio.run(story())
+
+
+@contextlib.contextmanager
+def quieted(server: Server, by: str) -> Iterator[str]:
+    """Yield a URL whose sessions are told no warnings, once they are open or from their beginning."""
+    with contextlib.ExitStack() as stack:
+        if by == "url":
+            yield server.url() + "?options=-c%20client_min_messages%3Derror"
+        elif by == "pooler":
+            server.ask(f"ALTER ROLE {postgres.USER} SET client_min_messages = error")
+            yield server.url(port=stack.enter_context(postgres.pooler(server)))
+        else:
+            yield server.url()
+
+
+@pytest.mark.parametrize("by", ["url", "pooler", "server"])
+def test_i01_b2_bad_input_97_a_session_that_is_told_no_warnings_hears_of_its_standby(by: str, name: str) -> None:
+    """Whoever set `client_min_messages = error`, a write that was not replicated is none that succeeded (97, I-1)."""
+    with postgres.single() as server, quieted(server, by) as url:
+        journal = postgres_lab.journal(name, url=url, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        if by == "server":
+            _set(server, "client_min_messages", "error")
+        with without_its_standby(server):
+            for key in (KEY, ConversationKey("n", "new")):
+                with pytest.raises(DecisionHistoryStorageFailed) as failed:
+                    drive(append(journal, key, "two", say("r")))
+                assert failed.value.problem == "replication"
+        drive(append(journal, KEY, "three", say("s")))
+        drive(journal.close())
+
+
+def test_i01_control_a_warning_that_is_not_asked_for_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the same write is acknowledged, and the standby has nothing of it (I-1)."""
+    asked = "pg_catalog.set_config('client_min_messages', 'warning', true)"
+    assert asked in sql.WRITE.text
+    monkeypatch.setattr(sql, "WRITE", msgspec.structs.replace(sql.WRITE, text=sql.WRITE.text.replace(asked, "''")))
+    with postgres.single() as server, quieted(server, "url") as url:
+        journal = postgres_lab.journal(name, url=url, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        with without_its_standby(server):
+            drive(append(journal, KEY, "two", say("r")))
+        drive(journal.close())
 
 
 # --- workers die -----------------------------------------------------------------------------------------------------

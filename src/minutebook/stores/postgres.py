@@ -151,7 +151,7 @@ class PostgresRemote:
             AHEAD_BYTES,
             *((tail.rows, tail.messages, tail.size) if tail is not None else (None, None, None)),
         )
-        _, now, refused, stored, mark, earlier, seqs, packs, conversations, size = row
+        _, now, refused, stored, mark, earlier, seqs, packs, conversations, size, _ = row
         if refused == "":
             return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
         look = look_of(now, stored, mark, earlier)
