@@ -829,6 +829,59 @@ def test_bad_input_95_half_open_connections_end_at_the_deadline(blocking: bool, 
             asyncio.run(story(wire.port, wire))
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_95_the_place_of_a_call_that_got_no_reply_is_free_once_its_connection_ends(
+    blocking: bool, name: str
+) -> None:
+    """With one connection, that says nothing and then breaks: the next call says why it waits, the one after goes."""
+    server = postgres.shared()
+
+    async def story(port: int, wire: Any) -> None:
+        options: Any = {"blocking": blocking, "timeout": 0.7, "max_connections": 1}
+        journal = postgres_lab.journal(name, url=server.url(port=port), **options)
+        await append(journal, KEY, "one", say("q"))
+        wire.silent = True
+        with pytest.raises(DecisionHistoryStorageFailed, match="ask for its receipt") as failed:
+            await append(journal, KEY, "two", say("r"))
+        assert failed.value.problem == "deadline"
+        wire.silent = False
+        with pytest.raises(DecisionHistoryStorageLocked, match="at 1 calls that were given up; nothing was sent"):
+            await journal.receipt(KEY, "two")
+        wire.reset_all()
+        assert await journal.receipt(KEY, "two") is not None
+        await journal.close()
+
+    with proxy(server.port) as wire:
+        run(blocking, story(wire.port, wire))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_d23_a_connection_that_comes_back_while_the_store_is_closed_is_closed(blocking: bool, name: str) -> None:
+    """Wherever `close` falls in a call's end, none of the connections stays open (B2, D23)."""
+
+    class Closing(list[Any]):
+        """Idle connections, of which the last one comes just after another thread has closed the store."""
+
+        def append(self, connection: Any) -> None:
+            drive(lines.close())
+            super().append(connection)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, blocking=blocking)
+        assert await journal.header(KEY) is None
+        nonlocal lines
+        lines = journal._remote._lines
+        idle = lines._idle if blocking else lines._of_this_loop()
+        (connection,) = idle.connections
+        idle.connections = Closing(idle.connections)
+        assert await journal.header(KEY) is None
+        assert idle.connections == []
+        assert connection.closed
+
+    lines: Any = None
+    run(blocking, story())
+
+
 @contextlib.contextmanager
 def silent(hosts: int) -> Iterator[list[int]]:
     """Yield the ports of so many hosts that take connections and say nothing."""
@@ -987,7 +1040,7 @@ def test_i18_ctrl_c_at_any_moment_takes_no_place_away(name: str, figure: Callabl
     """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
     journal = postgres_lab.journal(name, blocking=True, max_connections=1, timeout=5)
     drive(append(journal, KEY, "one", say("q")))
-    files = ("postgres_lines.py", "threading.py", "queue.py")
+    files = ("postgres_lines.py", "postgres_places.py", "threading.py", "queue.py")
     at = 1
     while interrupted(at, files, lambda: drive(journal.header(KEY))):
         assert drive(journal.header(KEY)) is not None

@@ -383,6 +383,71 @@ def test_i01_control_a_warning_that_is_not_asked_for_is_missed(name: str, monkey
         drive(journal.close())
 
 
+async def giving_up(server: Server, name: str, *, blocking: bool, cancelled: bool) -> tuple[list[str], int]:
+    """
+    Write to six conversations and one of them again, over two connections, while the standby is gone.
+
+    Return how each call ended, and how many of the server's processes were at such calls afterwards.
+    """
+    application = name[:12]
+    url = server.url() + f"?application_name={application}"
+    journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=0.5, max_connections=2)
+    await append(journal, KEY, "one", say("q"))
+    _set(server, "synchronous_standby_names", "absent")
+    told: list[str] = []
+    for number in (0, 0, 1, 2, 3, 4, 5):
+        call = append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
+        try:
+            await (asyncio.wait_for(call, 0.2) if cancelled else call)
+        except StorageError as error:
+            told.append(error.facts.get("problem") or f"{type(error).__name__} {error.facts['owed']}")
+        except TimeoutError:
+            told.append("cancelled")
+    at_work = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
+    ((left,),) = server.ask(at_work, (application,))
+    reader = postgres_lab.journal(name, server=server, blocking=blocking)
+    assert await reader.header(KEY) is not None
+    assert await reader.header(ConversationKey("n", "0")) is None
+    await reader.close()
+    _set(server, "synchronous_standby_names", "")
+    until(lambda: server.ask(at_work, (application,)) == [(0,)], "nobody waits for a standby any more")
+    for number in range(6):
+        await append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
+        assert len(await entries(journal, ConversationKey("n", f"{number}"))) == 1
+    await journal.close()
+    until(lambda: server.ask(at_work.replace(" AND state = 'active'", ""), (application,)) == [(0,)], "all are closed")
+    return told, left
+
+
+_FULL = "DecisionHistoryStorageLocked 2"
+
+
+@pytest.mark.parametrize("how", ["blocking", "asyncio", "cancelled"])
+def test_b2_bad_input_95_calls_that_were_given_up_leave_no_more_behind_than_there_are_places(
+    how: str, name: str
+) -> None:
+    """A server that waits for its standby is at no more calls of a store than `max_connections`, whoever gave up."""
+    blocking, cancelled = how == "blocking", how == "cancelled"
+    with postgres.single() as server:
+        story = giving_up(server, name, blocking=blocking, cancelled=cancelled)
+        told, left = drive(story) if blocking else asyncio.run(story)
+    assert left == 2
+    assert told == ["cancelled"] * 7 if cancelled else ["deadline"] * 2 + [_FULL] * 5
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_control_places_that_are_free_too_early_fill_a_server(
+    blocking: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a call that was given up is thought to be over, each of them is still in the server, and is found (B2)."""
+    monkeypatch.setattr(postgres_lines, "is_at_work", lambda pgconn: False)
+    with postgres.single() as server:
+        story = giving_up(server, name, blocking=blocking, cancelled=False)
+        told, left = drive(story) if blocking else asyncio.run(story)
+    assert left == 7
+    assert told == ["deadline"] * 7
+
+
 # --- workers die -----------------------------------------------------------------------------------------------------
 
 
