@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dis
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal, Totals
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.postgres_statements import FIND_SCHEMA
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
 from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
@@ -236,6 +238,160 @@ def test_bad_input_107_a_role_without_rights_is_told_what_it_needs(name: str, ro
     drive(append(journal, KEY, "two", say("r")))
     assert len(drive(entries(journal, KEY))) == 2
     drive(journal.close())
+
+
+def test_bad_input_107_functions_that_not_everybody_may_call_are_named(name: str, role: str) -> None:
+    """Where EXECUTE was taken from PUBLIC, as hardened default privileges do, the refusal says which GRANT (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC")
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    journal = as_role(name, role)
+    for call in (journal.header(KEY), append(journal, KEY, "two", say("r"))):
+        with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA") as refused:
+            drive(call)
+        assert refused.value.problem == "rights"
+    server.ask(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role}")
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("made", ["AUTHORIZATION {role}", "; GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}"])
+def test_bad_input_107_a_schema_that_was_made_for_a_role_is_used(made: str, name: str, role: str) -> None:
+    """A role that may make no schema makes its tables in the one that an administrator made for it (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    server.ask(f"CREATE SCHEMA {schema} {made.format(role=role, schema=schema)}")
+    journal = as_role(name, role)
+    assert drive(journal.header(KEY)) is None
+    drive(append(journal, KEY, "one", say("q")))
+    assert len(drive(entries(journal, KEY))) == 1
+    drive(journal.close())
+
+
+@pytest.fixture
+def stranger(role: str) -> Iterator[str]:
+    """A second role of its own, which the first has nothing to do with."""
+    made = role.replace("r_", "s_")
+    server = postgres.shared()
+    server.ask(f"CREATE ROLE {made}")
+    yield made
+    server.ask(f"DROP OWNED BY {made} CASCADE")
+    server.ask(f"DROP ROLE {made}")
+
+
+OVERLOAD = "look(bigint, text, bytea, bytea, bytea) RETURNS int LANGUAGE sql AS 'SELECT 1'"
+STRANGE = {
+    "schema": "ALTER SCHEMA {schema} OWNER TO {stranger}",
+    "table": "ALTER TABLE {schema}.receipt OWNER TO {stranger}",
+    "version": "ALTER TABLE {schema}.version OWNER TO {stranger}",
+    "function": "ALTER FUNCTION {schema}.write OWNER TO {stranger}",
+    "overload": "CREATE FUNCTION {schema}." + OVERLOAD + "; ALTER FUNCTION {schema}.look(bigint, text, bytea, bytea, "
+    "bytea) OWNER TO {stranger}",
+    "CREATE": "GRANT CREATE ON SCHEMA {schema} TO {stranger}",
+    "PUBLIC": "GRANT CREATE ON SCHEMA {schema} TO PUBLIC",
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a05_bad_input_105_what_a_stranger_could_have_us_run_is_refused(
+    what: str, name: str, role: str, stranger: str
+) -> None:
+    """Functions run as their caller: where a stranger owns one, or could make one, none is called (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    opened = as_role(name, role)
+    drive(append(opened, KEY, "two", say("r")))
+    server.ask(STRANGE[what].format(schema=schema, stranger=stranger))
+    drive(opened._remote._lines.close())  # so that the next call is made on a new connection
+    for journal in (opened, as_role(name, role), postgres_lab.journal(name, blocking=True)):
+        for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(call)
+            assert refused.value.problem == "owner"
+        drive(journal.close())
+    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(2,)]
+
+
+def test_bad_input_105_a_schema_of_our_name_that_a_stranger_made_is_not_even_read(name: str, stranger: str) -> None:
+    """Its `version` is a view that would have run as whoever reads it, a superuser here (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    for statement in (
+        f"CREATE SCHEMA {schema} AUTHORIZATION {stranger}",
+        f"SET ROLE {stranger}; CREATE TABLE {schema}.called (by name)",
+        f"SET ROLE {stranger}; CREATE FUNCTION {schema}.trap() RETURNS int LANGUAGE sql AS "
+        f"'INSERT INTO {schema}.called VALUES (CURRENT_USER) RETURNING 1'",
+        f"SET ROLE {stranger}; CREATE VIEW {schema}.version AS SELECT {schema}.trap() AS version",
+    ):
+        server.ask(statement)
+    journal = postgres_lab.journal(name, blocking=True)
+    for call in (journal.header(KEY), append(journal, KEY, "one", say("q"))):
+        with pytest.raises(DecisionHistoryStorageUnsafe, match="nothing of it was used") as refused:
+            drive(call)
+        assert refused.value.problem == "owner"
+    drive(journal.close())
+    assert server.ask(f"SELECT by FROM {schema}.called") == []
+    server.ask(f"SELECT version FROM {schema}.version")  # the trap works
+    assert server.ask(f"SELECT by FROM {schema}.called") == [(postgres.USER,)]
+
+
+@pytest.mark.parametrize("owner", ["role", "member", "database", "superuser"])
+def test_bad_input_107_a_schema_of_whom_the_role_can_trust_is_used(
+    owner: str, name: str, role: str, stranger: str
+) -> None:
+    """Its own, one of a role that could act as it anyway, and of the database's owner: each goes, and goes on (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    database = f"d_{name[:12]}"
+    server.ask(f"CREATE DATABASE {database}")
+    whose = {"role": role, "superuser": postgres.USER}.get(owner, stranger)
+    if owner == "member":
+        server.ask(f"GRANT {role} TO {stranger}")
+    if owner == "database":
+        server.ask(f"ALTER DATABASE {database} OWNER TO {stranger}")
+    drive(append(postgres_lab.journal(name, url=server.url(database), blocking=True), KEY, "one", say("q")))
+    server.ask(f"ALTER SCHEMA {schema} OWNER TO {whose}", database=database)
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}", database=database)
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}", database=database)
+    journal = postgres_lab.journal(name, url=server.url(database, user=role), blocking=True)
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+    server.ask(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+def test_bad_input_105_the_schema_public_is_used_where_nobody_else_may_create_in_it(name: str) -> None:
+    """Its owner is the database's, by the name `pg_database_owner`; with CREATE for PUBLIC it is refused (105)."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    server = postgres.shared()
+    database = f"d_{name[:12]}"
+    server.ask(f"CREATE DATABASE {database}")
+    journal = RemoteJournal(PostgresRemote(server.url(database), schema="public", blocking=True))
+    server.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", database=database)
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        drive(append(journal, KEY, "one", say("q")))
+    server.ask("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=database)
+    drive(append(journal, KEY, "one", say("q")))
+    assert len(drive(entries(journal, KEY))) == 1
+    drive(journal.close())
+    server.ask(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+def test_bad_input_105_every_table_and_function_of_ours_is_looked_at(name: str) -> None:
+    """What a migration makes stands in the statement that looks at owners (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    made = "SELECT {0}name FROM pg_{1} WHERE {0}namespace = '{2}'::regnamespace"
+    for prefix, catalog, only in (("rel", "class", " AND relkind <> 'i'"), ("pro", "proc", "")):
+        names = {found for (found,) in server.ask(made.format(prefix, catalog, schema) + only)}
+        (told,) = re.findall(
+            rf"c?p?\.{prefix}name OPERATOR\(pg_catalog\.=\) ANY .*?ARRAY\[(.*?)\]", FIND_SCHEMA.text, re.DOTALL
+        )
+        assert names == set(re.findall(r"'(\w+)'", told))
 
 
 @pytest.mark.parametrize("blocking", [True, False])
