@@ -338,7 +338,7 @@ def test_bad_input_105_a_schema_of_our_name_that_a_stranger_made_is_not_even_rea
     assert server.ask(f"SELECT by FROM {schema}.called") == [(postgres.USER,)]
 
 
-@pytest.mark.parametrize("owner", ["role", "member", "database", "superuser"])
+@pytest.mark.parametrize("owner", ["role", "member", "database", "superuser", "SET ROLE"])
 def test_bad_input_107_a_schema_of_whom_the_role_can_trust_is_used(
     owner: str, name: str, role: str, stranger: str
 ) -> None:
@@ -355,7 +355,12 @@ def test_bad_input_107_a_schema_of_whom_the_role_can_trust_is_used(
     server.ask(f"ALTER SCHEMA {schema} OWNER TO {whose}", database=database)
     server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}", database=database)
     server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}", database=database)
-    journal = postgres_lab.journal(name, url=server.url(database, user=role), blocking=True)
+    url = server.url(database, user=role)
+    if owner == "SET ROLE":
+        server.ask(f"GRANT {stranger} TO {role}")
+        server.ask(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {stranger}", database=database)
+        url += f"?options=-c%20role%3D{stranger}"
+    journal = postgres_lab.journal(name, url=url, blocking=True)
     drive(append(journal, KEY, "two", say("r")))
     assert len(drive(entries(journal, KEY))) == 2
     drive(journal.close())
@@ -479,6 +484,33 @@ def test_bad_input_105_a_search_path_is_not_followed(name: str, role: str) -> No
         connection.execute("SELECT 'a'::bytea = 'a'::bytea")
     assert server.ask(f"SELECT DISTINCT what FROM {evil}.called") == [("equal",)]
     server.ask(f"DROP SCHEMA {evil} CASCADE")
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "127.0.0.1,a..b"])
+def test_bad_input_51_a_host_that_none_can_be_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a URL where it is given, and in the environment when it is looked up, in both colours (51)."""
+    for make in (minutebook.PostgresStore, minutebook.sync.PostgresStore):
+        with pytest.raises(InvalidOption, match="no host can have the name") as refused:
+            make(f"postgresql://user:{postgres.PASSWORD}@{host}/db", namespace="n")
+        assert refused.value.option == "url"
+        assert postgres.PASSWORD not in all_of(refused.value)
+    monkeypatch.setenv("PGHOST", host)
+
+    async def story(*, blocking: bool) -> None:
+        journal = postgres_lab.journal("x", url="postgresql:///db", blocking=blocking, timeout=5)
+        with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as failed:
+            await journal.header(KEY)
+        assert "no host can have that name" in str(failed.value)
+        assert host not in all_of(failed.value)
+
+    drive(story(blocking=True))
+    asyncio.run(story(blocking=False))
+
+
+def test_bad_input_51_names_of_hosts_that_there_may_be_are_taken() -> None:
+    """Folders of sockets, addresses, and names in any alphabet are no names that none can have (51)."""
+    for host in ("/var/run/" + "a" * 70, "@abstract..socket", "::1", "bücher.example", "under_score", "one,two", ""):
+        minutebook.sync.PostgresStore(f"host='{host}' dbname=db", namespace="n").close()
 
 
 def test_i37_no_password_in_anything_that_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -100,7 +100,7 @@ class Address:
         Take a URL or a list of `key=value`, and how long a call may take.
 
         Raises:
-            InvalidOption: it is neither.
+            InvalidOption: it is neither, or names a host that none can be.
         """
         given = None
         with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
@@ -108,6 +108,10 @@ class Address:
         if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
+            )
+        if not all(map(_can_be_a_host, str(given.get("host") or "").split(","))):
+            raise InvalidOption(
+                "no host can have the name in the URL: its parts have 1 to 63 letters, digits and hyphens", option="url"
             )
         if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
             raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
@@ -129,6 +133,17 @@ class Address:
         """Return how many of the seconds that are left the next of so many hosts may take."""
         share = max(left, 0.0) / hosts
         return min(share, self._each) if self._each else share
+
+
+def _can_be_a_host(host: str) -> bool:
+    """Return whether a host's name can be looked up, as Python does it: in ASCII, by the rules of IDNA."""
+    if host.startswith(("/", "@")):
+        return True  # a folder of sockets
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _seconds_of(connect_timeout: object) -> float:
@@ -284,6 +299,7 @@ _REASONS: Final = (
     ("timeout", _LATE),
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
+    ("idna", "no host can have that name"),
     ("SSL", "the two do not agree on TLS"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
@@ -330,7 +346,7 @@ class _Lines:
         attempts: Sequence[dict[str, Any]] = ()
         try:
             attempts = await self._attempts()
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeError) as error:  # of a name in PGHOST, which no URL shows
             reasons.append(_reason(error))
         for number, attempt in enumerate(attempts):
             seconds = self._address.share(until - time.monotonic(), len(attempts) - number)
