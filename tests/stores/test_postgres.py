@@ -925,6 +925,24 @@ def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: s
     drive(journal.close())
 
 
+def test_i39_i03_a_receipt_under_an_id_that_is_not_its_own_is_damage(name: str) -> None:
+    """Neither a look nor the refusal of a write that is made again takes another's receipt for its own (I-3, I-39)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for number in range(2):
+        drive(append(journal, KEY, f"{number}", say(f"{number}")))
+    server.ask(f"UPDATE {schema}.receipt SET packed = (SELECT packed FROM {schema}.receipt WHERE version = 2)")
+    fresh = postgres_lab.journal(name, blocking=True)
+    for call in (journal.receipt(KEY, "0"), append(journal, KEY, "0", say("0")), append(fresh, KEY, "0", say("0"))):
+        with pytest.raises(DecisionHistoryCorrupt, match="not its own"):
+            drive(call)
+    assert drive(journal.receipt(KEY, "1")).version == 2
+    drive(append(journal, KEY, "1", say("1")))
+    assert len(drive(entries(journal, KEY))) == 2
+    for each in (journal, fresh):
+        drive(each.close())
+
+
 @pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
 def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
     """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""

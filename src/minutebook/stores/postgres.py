@@ -116,7 +116,7 @@ class PostgresRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         row = await self._ask(sql.LOOK, *_address(key), receipt.encode())
-        return look_of(*row[1:5])
+        return _look_with(receipt, *row[1:5])
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
@@ -154,7 +154,7 @@ class PostgresRemote:
         _, now, refused, stored, mark, earlier, seqs, packs, conversations, size, _ = row
         if refused == "":
             return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
-        look = look_of(now, stored, mark, earlier)
+        look = _look_with(receipt.idempotency if receipt is not None else "", now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
         if refused != "full":
@@ -306,6 +306,19 @@ class PostgresRemote:
 
 def _address(key: ConversationKey) -> tuple[bytes, bytes]:
     return key.namespace.encode(), key.id.encode()
+
+
+def _look_with(idempotency: str, now: int, header: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:
+    """
+    Return what the server said of a conversation, with the receipt of an idempotency id.
+
+    Raises:
+        DecisionHistoryCorrupt: it is that of another id.
+    """
+    look = look_of(now, header, stamp, receipt)
+    if look.receipt is not None and look.receipt.idempotency != idempotency:
+        raise DecisionHistoryCorrupt("a receipt stands under an id that is not its own; restore a backup")
+    return look
 
 
 def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
