@@ -383,7 +383,7 @@ class _Lines:
 
     def _late_for_a_place(self, idle: Idle) -> StorageError:
         seconds, owed = self._address.seconds, len(idle.owed)
-        why = f"; the server is still at {owed} calls that were given up" if owed else ""
+        why = f": calls that were given up keep {owed} of them until the server is done" if owed else ""
         told = f"none of {self._size} connections was free within {seconds:g} seconds{why}; nothing was sent"
         return DecisionHistoryStorageLocked(told, seconds=seconds, owed=owed)
 
