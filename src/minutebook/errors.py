@@ -321,10 +321,15 @@ class DecisionHistoryStorageFailed(StorageError):
 
 
 class DecisionHistoryStorageLocked(StorageError):
-    """Another program kept the database locked longer than the store waits; nothing was written."""
+    """
+    Another program kept the database locked longer than the store waits; nothing was written.
+
+    `owed` says how many of a store's connections to a server were given up by their calls and are still at work.
+    """
 
     seconds: float | None = None
     sqlstate: str | None = None
+    owed: int | None = None
 
 
 class DecisionHistoryCorrupt(StorageError):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dis
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Journal, Totals
 from minutebook.stores.journal import JournalStore
+from minutebook.stores.postgres_statements import FIND_SCHEMA
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
 from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
@@ -238,6 +240,165 @@ def test_bad_input_107_a_role_without_rights_is_told_what_it_needs(name: str, ro
     drive(journal.close())
 
 
+def test_bad_input_107_functions_that_not_everybody_may_call_are_named(name: str, role: str) -> None:
+    """Where EXECUTE was taken from PUBLIC, as hardened default privileges do, the refusal says which GRANT (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC")
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    journal = as_role(name, role)
+    for call in (journal.header(KEY), append(journal, KEY, "two", say("r"))):
+        with pytest.raises(DecisionHistoryStorageUnsafe, match="GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA") as refused:
+            drive(call)
+        assert refused.value.problem == "rights"
+    server.ask(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role}")
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+
+
+@pytest.mark.parametrize("made", ["AUTHORIZATION {role}", "; GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}"])
+def test_bad_input_107_a_schema_that_was_made_for_a_role_is_used(made: str, name: str, role: str) -> None:
+    """A role that may make no schema makes its tables in the one that an administrator made for it (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    server.ask(f"CREATE SCHEMA {schema} {made.format(role=role, schema=schema)}")
+    journal = as_role(name, role)
+    assert drive(journal.header(KEY)) is None
+    drive(append(journal, KEY, "one", say("q")))
+    assert len(drive(entries(journal, KEY))) == 1
+    drive(journal.close())
+
+
+@pytest.fixture
+def stranger(role: str) -> Iterator[str]:
+    """A second role of its own, which the first has nothing to do with."""
+    made = role.replace("r_", "s_")
+    server = postgres.shared()
+    server.ask(f"CREATE ROLE {made}")
+    yield made
+    server.ask(f"DROP OWNED BY {made} CASCADE")
+    server.ask(f"DROP ROLE {made}")
+
+
+OVERLOAD = "look(bigint, text, bytea, bytea, bytea) RETURNS int LANGUAGE sql AS 'SELECT 1'"
+STRANGE = {
+    "schema": "ALTER SCHEMA {schema} OWNER TO {stranger}",
+    "table": "ALTER TABLE {schema}.receipt OWNER TO {stranger}",
+    "version": "ALTER TABLE {schema}.version OWNER TO {stranger}",
+    "function": "ALTER FUNCTION {schema}.write OWNER TO {stranger}",
+    "overload": "CREATE FUNCTION {schema}." + OVERLOAD + "; ALTER FUNCTION {schema}.look(bigint, text, bytea, bytea, "
+    "bytea) OWNER TO {stranger}",
+    "CREATE": "GRANT CREATE ON SCHEMA {schema} TO {stranger}",
+    "PUBLIC": "GRANT CREATE ON SCHEMA {schema} TO PUBLIC",
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a05_bad_input_105_what_a_stranger_could_have_us_run_is_refused(
+    what: str, name: str, role: str, stranger: str
+) -> None:
+    """Functions run as their caller: where a stranger owns one, or could make one, none is called (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    opened = as_role(name, role)
+    drive(append(opened, KEY, "two", say("r")))
+    server.ask(STRANGE[what].format(schema=schema, stranger=stranger))
+    drive(opened._remote._lines.close())  # so that the next call is made on a new connection
+    for journal in (opened, as_role(name, role), postgres_lab.journal(name, blocking=True)):
+        for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                drive(call)
+            assert refused.value.problem == "owner"
+        drive(journal.close())
+    assert server.ask(f"SELECT count(*) FROM {schema}.entry") == [(2,)]
+
+
+def test_bad_input_105_a_schema_of_our_name_that_a_stranger_made_is_not_even_read(name: str, stranger: str) -> None:
+    """Its `version` is a view that would have run as whoever reads it, a superuser here (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    for statement in (
+        f"CREATE SCHEMA {schema} AUTHORIZATION {stranger}",
+        f"SET ROLE {stranger}; CREATE TABLE {schema}.called (by name)",
+        f"SET ROLE {stranger}; CREATE FUNCTION {schema}.trap() RETURNS int LANGUAGE sql AS "
+        f"'INSERT INTO {schema}.called VALUES (CURRENT_USER) RETURNING 1'",
+        f"SET ROLE {stranger}; CREATE VIEW {schema}.version AS SELECT {schema}.trap() AS version",
+    ):
+        server.ask(statement)
+    journal = postgres_lab.journal(name, blocking=True)
+    for call in (journal.header(KEY), append(journal, KEY, "one", say("q"))):
+        with pytest.raises(DecisionHistoryStorageUnsafe, match="nothing of it was used") as refused:
+            drive(call)
+        assert refused.value.problem == "owner"
+    drive(journal.close())
+    assert server.ask(f"SELECT by FROM {schema}.called") == []
+    server.ask(f"SELECT version FROM {schema}.version")  # the trap works
+    assert server.ask(f"SELECT by FROM {schema}.called") == [(postgres.USER,)]
+
+
+@pytest.mark.parametrize("owner", ["role", "member", "database", "superuser", "SET ROLE"])
+def test_bad_input_107_a_schema_of_whom_the_role_can_trust_is_used(
+    owner: str, name: str, role: str, stranger: str
+) -> None:
+    """Its own, one of a role that could act as it anyway, and of the database's owner: each goes, and goes on (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    database = f"d_{name[:12]}"
+    server.ask(f"CREATE DATABASE {database}")
+    whose = {"role": role, "superuser": postgres.USER}.get(owner, stranger)
+    if owner == "member":
+        server.ask(f"GRANT {role} TO {stranger}")
+    if owner == "database":
+        server.ask(f"ALTER DATABASE {database} OWNER TO {stranger}")
+    drive(append(postgres_lab.journal(name, url=server.url(database), blocking=True), KEY, "one", say("q")))
+    server.ask(f"ALTER SCHEMA {schema} OWNER TO {whose}", database=database)
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}", database=database)
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}", database=database)
+    url = server.url(database, user=role)
+    if owner == "SET ROLE":
+        server.ask(f"GRANT {stranger} TO {role}")
+        server.ask(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {stranger}", database=database)
+        url += f"?options=-c%20role%3D{stranger}"
+    journal = postgres_lab.journal(name, url=url, blocking=True)
+    drive(append(journal, KEY, "two", say("r")))
+    assert len(drive(entries(journal, KEY))) == 2
+    drive(journal.close())
+    server.ask(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+def test_bad_input_105_the_schema_public_is_used_where_nobody_else_may_create_in_it(name: str) -> None:
+    """Its owner is the database's, by the name `pg_database_owner`; with CREATE for PUBLIC it is refused (105)."""
+    from minutebook.stores.postgres import PostgresRemote
+    from minutebook.stores.remote_journal import RemoteJournal
+
+    server = postgres.shared()
+    database = f"d_{name[:12]}"
+    server.ask(f"CREATE DATABASE {database}")
+    journal = RemoteJournal(PostgresRemote(server.url(database), schema="public", blocking=True))
+    server.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", database=database)
+    with pytest.raises(DecisionHistoryStorageUnsafe):
+        drive(append(journal, KEY, "one", say("q")))
+    server.ask("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=database)
+    drive(append(journal, KEY, "one", say("q")))
+    assert len(drive(entries(journal, KEY))) == 1
+    drive(journal.close())
+    server.ask(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+def test_bad_input_105_every_table_and_function_of_ours_is_looked_at(name: str) -> None:
+    """What a migration makes stands in the statement that looks at owners (105)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    made = "SELECT {0}name FROM pg_{1} WHERE {0}namespace = '{2}'::regnamespace"
+    for prefix, catalog, only in (("rel", "class", " AND relkind <> 'i'"), ("pro", "proc", "")):
+        names = {found for (found,) in server.ask(made.format(prefix, catalog, schema) + only)}
+        (told,) = re.findall(
+            rf"c?p?\.{prefix}name OPERATOR\(pg_catalog\.=\) ANY .*?ARRAY\[(.*?)\]", FIND_SCHEMA.text, re.DOTALL
+        )
+        assert names == set(re.findall(r"'(\w+)'", told))
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_i25_what_only_reads_makes_nothing(blocking: bool, name: str) -> None:
     """In an empty database every reading call finds nothing and leaves nothing; the first write makes the tables."""
@@ -323,6 +484,33 @@ def test_bad_input_105_a_search_path_is_not_followed(name: str, role: str) -> No
         connection.execute("SELECT 'a'::bytea = 'a'::bytea")
     assert server.ask(f"SELECT DISTINCT what FROM {evil}.called") == [("equal",)]
     server.ask(f"DROP SCHEMA {evil} CASCADE")
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "127.0.0.1,a..b"])
+def test_bad_input_51_a_host_that_none_can_be_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a URL where it is given, and in the environment when it is looked up, in both colours (51)."""
+    for make in (minutebook.PostgresStore, minutebook.sync.PostgresStore):
+        with pytest.raises(InvalidOption, match="no host can have the name") as refused:
+            make(f"postgresql://user:{postgres.PASSWORD}@{host}/db", namespace="n")
+        assert refused.value.option == "url"
+        assert postgres.PASSWORD not in all_of(refused.value)
+    monkeypatch.setenv("PGHOST", host)
+
+    async def story(*, blocking: bool) -> None:
+        journal = postgres_lab.journal("x", url="postgresql:///db", blocking=blocking, timeout=5)
+        with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as failed:
+            await journal.header(KEY)
+        assert "no host can have that name" in str(failed.value)
+        assert host not in all_of(failed.value)
+
+    drive(story(blocking=True))
+    asyncio.run(story(blocking=False))
+
+
+def test_bad_input_51_names_of_hosts_that_there_may_be_are_taken() -> None:
+    """Folders of sockets, addresses, and names in any alphabet are no names that none can have (51)."""
+    for host in ("/var/run/" + "a" * 70, "@abstract..socket", "::1", "bücher.example", "under_score", "one,two", ""):
+        minutebook.sync.PostgresStore(f"host='{host}' dbname=db", namespace="n").close()
 
 
 def test_i37_no_password_in_anything_that_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -737,6 +925,24 @@ def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: s
     drive(journal.close())
 
 
+def test_i39_i03_a_receipt_under_an_id_that_is_not_its_own_is_damage(name: str) -> None:
+    """Neither a look nor the refusal of a write that is made again takes another's receipt for its own (I-3, I-39)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for number in range(2):
+        drive(append(journal, KEY, f"{number}", say(f"{number}")))
+    server.ask(f"UPDATE {schema}.receipt SET packed = (SELECT packed FROM {schema}.receipt WHERE version = 2)")
+    fresh = postgres_lab.journal(name, blocking=True)
+    for call in (journal.receipt(KEY, "0"), append(journal, KEY, "0", say("0")), append(fresh, KEY, "0", say("0"))):
+        with pytest.raises(DecisionHistoryCorrupt, match="not its own"):
+            drive(call)
+    assert drive(journal.receipt(KEY, "1")).version == 2
+    drive(append(journal, KEY, "1", say("1")))
+    assert len(drive(entries(journal, KEY))) == 2
+    for each in (journal, fresh):
+        drive(each.close())
+
+
 @pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
 def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
     """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
@@ -827,6 +1033,61 @@ def test_bad_input_95_half_open_connections_end_at_the_deadline(blocking: bool, 
             drive(story(wire.port, wire))
         else:
             asyncio.run(story(wire.port, wire))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_bad_input_95_the_place_of_a_call_that_got_no_reply_is_free_once_its_connection_ends(
+    blocking: bool, name: str
+) -> None:
+    """With one connection, that says nothing and then breaks: the next call says why it waits, the one after goes."""
+    server = postgres.shared()
+
+    async def story(port: int, wire: Any) -> None:
+        options: Any = {"blocking": blocking, "timeout": 0.7, "max_connections": 1}
+        journal = postgres_lab.journal(name, url=server.url(port=port), **options)
+        await append(journal, KEY, "one", say("q"))
+        wire.silent = True
+        with pytest.raises(DecisionHistoryStorageFailed, match="ask for its receipt") as failed:
+            await append(journal, KEY, "two", say("r"))
+        assert failed.value.problem == "deadline"
+        wire.silent = False
+        with pytest.raises(
+            DecisionHistoryStorageLocked, match="given up keep 1 of them until the server is done; nothing"
+        ):
+            await journal.receipt(KEY, "two")
+        wire.reset_all()
+        assert await journal.receipt(KEY, "two") is not None
+        await journal.close()
+
+    with proxy(server.port) as wire:
+        run(blocking, story(wire.port, wire))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_d23_a_connection_that_comes_back_while_the_store_is_closed_is_closed(blocking: bool, name: str) -> None:
+    """Wherever `close` falls in a call's end, none of the connections stays open (B2, D23)."""
+
+    class Closing(list[Any]):
+        """Idle connections, of which the last one comes just after another thread has closed the store."""
+
+        def append(self, connection: Any) -> None:
+            drive(lines.close())
+            super().append(connection)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, blocking=blocking)
+        assert await journal.header(KEY) is None
+        nonlocal lines
+        lines = journal._remote._lines
+        idle = lines._idle if blocking else lines._of_this_loop()
+        (connection,) = idle.connections
+        idle.connections = Closing(idle.connections)
+        assert await journal.header(KEY) is None
+        assert idle.connections == []
+        assert connection.closed
+
+    lines: Any = None
+    run(blocking, story())
 
 
 @contextlib.contextmanager
@@ -987,7 +1248,7 @@ def test_i18_ctrl_c_at_any_moment_takes_no_place_away(name: str, figure: Callabl
     """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
     journal = postgres_lab.journal(name, blocking=True, max_connections=1, timeout=5)
     drive(append(journal, KEY, "one", say("q")))
-    files = ("postgres_lines.py", "threading.py", "queue.py")
+    files = ("postgres_lines.py", "postgres_places.py", "threading.py", "queue.py")
     at = 1
     while interrupted(at, files, lambda: drive(journal.header(KEY))):
         assert drive(journal.header(KEY)) is not None

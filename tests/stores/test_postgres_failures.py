@@ -42,6 +42,7 @@ from minutebook.errors import (
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.stores import postgres_lines
+from minutebook.stores import postgres_statements as sql
 from minutebook.stores.postgres_lines import AsynchronousLines
 from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
 from minutebook.stores.postgres_statements import Statement
@@ -301,37 +302,151 @@ def test_i01_b2_a_synchronous_standby_has_all_that_was_acknowledged(name: str, f
         drive(after.close())
 
 
+@contextlib.contextmanager
+def without_its_standby(server: Server) -> Iterator[None]:
+    """Have a server wait for a standby that is not there, and an operator cancel each such wait."""
+    done = threading.Event()
+
+    def cancel() -> None:
+        while not done.wait(0.05):
+            server.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+    operator = threading.Thread(target=cancel)
+    _set(server, "synchronous_standby_names", "absent")
+    operator.start()
+    try:
+        yield
+    finally:
+        done.set()
+        operator.join()
+        _set(server, "synchronous_standby_names", "")
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_i01_b2_a_wait_for_the_standby_that_was_broken_off_is_no_success(blocking: bool, name: str) -> None:
     """An operator cancels the wait: the write is there and may not outlive a failover, so it is told as unknown."""
     with postgres.single() as server:
 
-        def cancelled(done: threading.Event) -> None:
-            waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-            while not done.wait(0.05):
-                server.ask(waiting)
-
         async def story() -> None:
             journal = postgres_lab.journal(name, server=server, blocking=blocking)
             await append(journal, KEY, "one", say("q"))
-            _set(server, "synchronous_standby_names", "absent")
-            done = threading.Event()
-            operator = threading.Thread(target=cancelled, args=(done,))
-            operator.start()
-            try:
-                with pytest.raises(DecisionHistoryStorageFailed) as failed:
-                    await append(journal, KEY, "two", say("r"))
-            finally:
-                done.set()
-                operator.join()
+            with without_its_standby(server), pytest.raises(DecisionHistoryStorageFailed) as failed:
+                await append(journal, KEY, "two", say("r"))
             assert failed.value.problem == "replication"
-            _set(server, "synchronous_standby_names", "")
             assert await journal.receipt(KEY, "two") is not None
             await append(journal, KEY, "two", say("r"))
             assert len(await entries(journal, KEY)) == 2
             await journal.close()
 
         drive(story()) if blocking else asyncio.run(story())
+
+
+@contextlib.contextmanager
+def quieted(server: Server, by: str) -> Iterator[str]:
+    """Yield a URL whose sessions are told no warnings, once they are open or from their beginning."""
+    with contextlib.ExitStack() as stack:
+        if by == "url":
+            yield server.url() + "?options=-c%20client_min_messages%3Derror"
+        elif by == "pooler":
+            server.ask(f"ALTER ROLE {postgres.USER} SET client_min_messages = error")
+            yield server.url(port=stack.enter_context(postgres.pooler(server)))
+        else:
+            yield server.url()
+
+
+@pytest.mark.parametrize("by", ["url", "pooler", "server"])
+def test_i01_b2_bad_input_97_a_session_that_is_told_no_warnings_hears_of_its_standby(by: str, name: str) -> None:
+    """Whoever set `client_min_messages = error`, a write that was not replicated is none that succeeded (97, I-1)."""
+    with postgres.single() as server, quieted(server, by) as url:
+        journal = postgres_lab.journal(name, url=url, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        if by == "server":
+            _set(server, "client_min_messages", "error")
+        with without_its_standby(server):
+            for key in (KEY, ConversationKey("n", "new")):
+                with pytest.raises(DecisionHistoryStorageFailed) as failed:
+                    drive(append(journal, key, "two", say("r")))
+                assert failed.value.problem == "replication"
+        drive(append(journal, KEY, "three", say("s")))
+        drive(journal.close())
+
+
+def test_i01_control_a_warning_that_is_not_asked_for_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the same write is acknowledged, and the standby has nothing of it (I-1)."""
+    asked = "pg_catalog.set_config('client_min_messages', 'warning', true)"
+    assert asked in sql.WRITE.text
+    monkeypatch.setattr(sql, "WRITE", msgspec.structs.replace(sql.WRITE, text=sql.WRITE.text.replace(asked, "''")))
+    with postgres.single() as server, quieted(server, "url") as url:
+        journal = postgres_lab.journal(name, url=url, blocking=True)
+        drive(append(journal, KEY, "one", say("q")))
+        with without_its_standby(server):
+            drive(append(journal, KEY, "two", say("r")))
+        drive(journal.close())
+
+
+async def giving_up(server: Server, name: str, *, blocking: bool, cancelled: bool) -> tuple[list[str], int]:
+    """
+    Write to six conversations and one of them again, over two connections, while the standby is gone.
+
+    Return how each call ended, and how many of the server's processes were at such calls afterwards.
+    """
+    application = name[:12]
+    url = server.url() + f"?application_name={application}"
+    journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=0.5, max_connections=2)
+    await append(journal, KEY, "one", say("q"))
+    _set(server, "synchronous_standby_names", "absent")
+    told: list[str] = []
+    for number in (0, 0, 1, 2, 3, 4, 5):
+        call = append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
+        try:
+            await (asyncio.wait_for(call, 0.2) if cancelled else call)
+        except StorageError as error:
+            told.append(error.facts.get("problem") or f"{type(error).__name__} {error.facts['owed']}")
+        except TimeoutError:
+            told.append("cancelled")
+    at_work = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
+    ((left,),) = server.ask(at_work, (application,))
+    reader = postgres_lab.journal(name, server=server, blocking=blocking)
+    assert await reader.header(KEY) is not None
+    assert await reader.header(ConversationKey("n", "0")) is None
+    await reader.close()
+    _set(server, "synchronous_standby_names", "")
+    until(lambda: server.ask(at_work, (application,)) == [(0,)], "nobody waits for a standby any more")
+    for number in range(6):
+        await append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
+        assert len(await entries(journal, ConversationKey("n", f"{number}"))) == 1
+    await journal.close()
+    until(lambda: server.ask(at_work.replace(" AND state = 'active'", ""), (application,)) == [(0,)], "all are closed")
+    return told, left
+
+
+_FULL = "DecisionHistoryStorageLocked 2"
+
+
+@pytest.mark.parametrize("how", ["blocking", "asyncio", "cancelled"])
+def test_b2_bad_input_95_calls_that_were_given_up_leave_no_more_behind_than_there_are_places(
+    how: str, name: str
+) -> None:
+    """A server that waits for its standby is at no more calls of a store than `max_connections`, whoever gave up."""
+    blocking, cancelled = how == "blocking", how == "cancelled"
+    with postgres.single() as server:
+        story = giving_up(server, name, blocking=blocking, cancelled=cancelled)
+        told, left = drive(story) if blocking else asyncio.run(story)
+    assert left == 2
+    assert told == ["cancelled"] * 7 if cancelled else ["deadline"] * 2 + [_FULL] * 5
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_control_places_that_are_free_too_early_fill_a_server(
+    blocking: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a call that was given up is thought to be over, each of them is still in the server, and is found (B2)."""
+    monkeypatch.setattr(postgres_lines, "is_at_work", lambda pgconn: False)
+    with postgres.single() as server:
+        story = giving_up(server, name, blocking=blocking, cancelled=False)
+        told, left = drive(story) if blocking else asyncio.run(story)
+    assert left == 7
+    assert told == ["deadline"] * 7
 
 
 # --- workers die -----------------------------------------------------------------------------------------------------

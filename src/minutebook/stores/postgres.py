@@ -48,7 +48,7 @@ from minutebook.stores.postgres_lines import (
     Unreplicated,
     nonce,
 )
-from minutebook.stores.postgres_schema import MIGRATIONS, SCHEMA_VERSION
+from minutebook.stores.postgres_schema import CREATE_SCHEMA, MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
@@ -116,7 +116,7 @@ class PostgresRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         row = await self._ask(sql.LOOK, *_address(key), receipt.encode())
-        return look_of(*row[1:5])
+        return _look_with(receipt, *row[1:5])
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
         """See `Remote.write`."""
@@ -151,10 +151,10 @@ class PostgresRemote:
             AHEAD_BYTES,
             *((tail.rows, tail.messages, tail.size) if tail is not None else (None, None, None)),
         )
-        _, now, refused, stored, mark, earlier, seqs, packs, conversations, size = row
+        _, now, refused, stored, mark, earlier, seqs, packs, conversations, size, _ = row
         if refused == "":
             return Written(look=Look(now=now, header=header, stamp=stamp), tail=_entries(seqs, packs))
-        look = look_of(now, stored, mark, earlier)
+        look = _look_with(receipt.idempotency if receipt is not None else "", now, stored, mark, earlier)
         if refused == "stale":
             return Written(refused="stale", look=look)
         if refused != "full":
@@ -268,18 +268,33 @@ class PostgresRemote:
 
     async def _version(self, line: Line) -> int:
         """Return the version of our tables, 0 where there are none."""
-        if not (await line.ask(sql.FIND_SCHEMA, self._schema, (self._schema, self._schema)))[1]:
+        _, tables = await self._look_for_schema(line)
+        if not tables:
             return 0
         found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
         if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
             raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
         return int(found[0])
 
+    async def _look_for_schema(self, line: Line) -> tuple[bool, bool]:
+        """
+        Return whether the schema is there, and whether our tables are in it.
+
+        Raises:
+            DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run.
+        """
+        _, there, tables, stranger = await line.ask(sql.FIND_SCHEMA, self._schema, (nonce(), self._schema))
+        if stranger:
+            raise _not_ours()
+        return there, tables
+
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
         await line.tell(sql.BEGIN, self._schema)
         await line.tell(sql.LOCK_SCHEMA, self._schema)
         version = await self._version(line)
+        if not (await self._look_for_schema(line))[0]:
+            await line.tell(CREATE_SCHEMA, self._schema)
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
             for statement in statements:
                 await line.tell(statement, self._schema)
@@ -291,6 +306,19 @@ class PostgresRemote:
 
 def _address(key: ConversationKey) -> tuple[bytes, bytes]:
     return key.namespace.encode(), key.id.encode()
+
+
+def _look_with(idempotency: str, now: int, header: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:
+    """
+    Return what the server said of a conversation, with the receipt of an idempotency id.
+
+    Raises:
+        DecisionHistoryCorrupt: it is that of another id.
+    """
+    look = look_of(now, header, stamp, receipt)
+    if look.receipt is not None and look.receipt.idempotency != idempotency:
+        raise DecisionHistoryCorrupt("a receipt stands under an id that is not its own; restore a backup")
+    return look
 
 
 def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
@@ -354,9 +382,20 @@ def _check_version(version: int, *, gone: bool) -> None:
 def _no_rights(what: str) -> StorageError:
     return DecisionHistoryStorageUnsafe(
         f"this role may not use {what}. Have the owner of the schema say GRANT USAGE ON SCHEMA … and GRANT SELECT, "
-        "INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA … TO this role; where there is no schema yet, either open the "
-        "store once as a role that may make one, or GRANT CREATE ON DATABASE … TO this role",
+        "INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA … TO this role, and GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … "
+        "where not everybody may; where there is no schema yet, either open the store once as a role that may make "
+        "one, or CREATE SCHEMA … AUTHORIZATION this role, or GRANT CREATE ON DATABASE … TO this role",
         problem="rights",
+    )
+
+
+def _not_ours() -> StorageError:
+    return DecisionHistoryStorageUnsafe(
+        "a role that this one has no reason to trust owns the schema or one of its tables or functions, or may create "
+        "others there, and what it puts there would run as this role; nothing of it was used. All of it must belong to "
+        "this role, to a member of it, to a superuser or to the database's owner, and nobody else may have CREATE on "
+        "the schema: REVOKE that, connect as the owner, GRANT this role TO the owner, or name another schema",
+        problem="owner",
     )
 
 

@@ -1,9 +1,10 @@
 """
 Connections to a PostgreSQL server: lent for one call at a time, in both colours.
 
-A connection that was interrupted between a statement and its whole reply is closed on the spot, whatever interrupted
-it: its reply would be the next caller's (advisory A14). So is one that the server sent something on while nobody used
-it.
+A connection that was interrupted between a statement and its whole reply is never used again, whatever interrupted it:
+its reply would be the next caller's (advisory A14). Nor is one that the server sent something on while nobody used it.
+How many there may be, and which of them the server is still at, is kept in `postgres_places`.
+
 Nothing here waits without end: a call has a deadline, which its connection and its place in the queue count against. Of
 several hosts, or addresses of one, each is given an equal share of what is left, so that none that says nothing keeps
 the next one from being asked.
@@ -21,13 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import secrets
-import select
 import threading
 import time
 import weakref
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
@@ -43,6 +43,7 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.stores import postgres_statements as sql
+from minutebook.stores.postgres_places import INTERVAL, Idle, Place, Places, is_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
 T = TypeVar("T")
-
-_INTERVAL: Final = 0.1
-"""How often a blocking wait looks for Ctrl-C."""
 
 
 class Line(Protocol):
@@ -102,7 +100,7 @@ class Address:
         Take a URL or a list of `key=value`, and how long a call may take.
 
         Raises:
-            InvalidOption: it is neither.
+            InvalidOption: it is neither, or names a host that none can be.
         """
         given = None
         with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
@@ -110,6 +108,10 @@ class Address:
         if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
             raise InvalidOption(
                 "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
+            )
+        if not all(map(_can_be_a_host, str(given.get("host") or "").split(","))):
+            raise InvalidOption(
+                "no host can have the name in the URL: its parts have 1 to 63 letters, digits and hyphens", option="url"
             )
         if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
             raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
@@ -131,6 +133,17 @@ class Address:
         """Return how many of the seconds that are left the next of so many hosts may take."""
         share = max(left, 0.0) / hosts
         return min(share, self._each) if self._each else share
+
+
+def _can_be_a_host(host: str) -> bool:
+    """Return whether a host's name can be looked up, as Python does it: in ASCII, by the rules of IDNA."""
+    if host.startswith(("/", "@")):
+        return True  # a folder of sockets
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _seconds_of(connect_timeout: object) -> float:
@@ -175,7 +188,7 @@ class _Blocking(psycopg.Connection[Any]):
         self.notices = _Notices()
         self.add_notice_handler(self.notices.take)
 
-    def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
+    def wait(self, gen: PQGen[T], interval: float = INTERVAL, timeout: float | None = None) -> T:
         if self.until is not None:
             timeout = max(0.0, self.until - time.monotonic())
         return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=timeout)
@@ -207,7 +220,7 @@ class _Asynchronous(psycopg.AsyncConnection[Any]):
         self.notices = _Notices()
         self.add_notice_handler(self.notices.take)
 
-    async def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
+    async def wait(self, gen: PQGen[T], interval: float = INTERVAL, timeout: float | None = None) -> T:
         return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
 
     async def ask(self, statement: Statement, schema: str, values: Sequence[object] = ()) -> Row:
@@ -255,15 +268,6 @@ def _one_row(rows: Sequence[Row], values: Sequence[object]) -> Row:
     return rows[0]
 
 
-def _is_sound(connection: _Blocking | _Asynchronous) -> bool:
-    """Return whether an idle connection may be used: open, with nothing to read, be it a farewell or a late reply."""
-    if connection.pgconn.status != ConnStatus.OK:
-        return False
-    poll = select.poll()
-    poll.register(connection.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return not poll.poll(0)
-
-
 READ_ONLY: Final = "25006"
 """The code of a server that has begun to only read."""
 
@@ -295,6 +299,7 @@ _REASONS: Final = (
     ("timeout", _LATE),
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
+    ("idna", "no host can have that name"),
     ("SSL", "the two do not agree on TLS"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
@@ -320,64 +325,6 @@ def _is_demoted(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
 
 
-class _Place:
-    """A right to one connection, for as long as somebody has it."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Places:
-    """
-    How many blocking calls may be under way.
-
-    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
-    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._lent: list[weakref.ref[_Place]] = []
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def take(self, until: float) -> _Place | None:
-        """Return a place, or `None` if none was free until then, by the monotonic clock."""
-        place = _Place()
-        while True:
-            with self._lock:
-                self._lent = [each for each in self._lent if each() is not None]
-                if len(self._lent) < self._size:
-                    self._lent.append(weakref.ref(place))
-                    return place
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=min(left, _INTERVAL))
-
-    def ring(self) -> None:
-        """Tell whoever waits that a place is free; one who misses it looks again soon."""
-        if self._bell.empty():
-            self._bell.put(None)
-
-
-class _Idle:
-    """The idle connections of one event loop, or of all threads, and how many more may be lent."""
-
-    def __init__(self, places: Any) -> None:
-        self.places = places
-        self.connections: list[Any] = []
-
-    def take(self) -> Any:
-        """Return a sound idle connection, or `None`."""
-        while self.connections:
-            connection = self.connections.pop()
-            if _is_sound(connection):
-                return connection
-            connection.pgconn.finish()
-        return None
-
-
 class _Lines:
     """What both colours share."""
 
@@ -399,7 +346,7 @@ class _Lines:
         attempts: Sequence[dict[str, Any]] = ()
         try:
             attempts = await self._attempts()
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeError) as error:  # of a name in PGHOST, which no URL shows
             reasons.append(_reason(error))
         for number, attempt in enumerate(attempts):
             seconds = self._address.share(until - time.monotonic(), len(attempts) - number)
@@ -419,22 +366,31 @@ class _Lines:
     async def _reached(self, text: str, seconds: float) -> Any:
         """Return a connection that has been greeted, all within so many seconds."""
 
-    def _give_back(self, idle: _Idle, connection: Any) -> None:
-        if self._closed:
-            connection.pgconn.finish()
-        else:
-            idle.connections.append(connection)
+    def _give_back(self, idle: Idle, connection: Any) -> None:
+        idle.connections.append(connection)
+        if self._closed:  # looked at afterwards: whoever closes the store meanwhile has it in the list, or is seen here
+            idle.finish()
 
-    def _late_for_a_place(self) -> StorageError:
-        seconds = self._address.seconds
-        return DecisionHistoryStorageLocked(
-            f"none of {self._size} connections was free within {seconds:g} seconds; nothing was sent", seconds=seconds
-        )
+    def _break_off(self, idle: Idle, connection: Any, place: Place | None = None) -> bool:
+        """Part with a connection; return whether its place stays taken, since the server is still at its call."""
+        if not is_at_work(connection.pgconn):
+            connection.pgconn.finish()
+            return False
+        idle.owed.add(connection, place)
+        if self._closed:
+            idle.owed.finish()
+        return True
+
+    def _late_for_a_place(self, idle: Idle) -> StorageError:
+        seconds, owed = self._address.seconds, len(idle.owed)
+        why = f": calls that were given up keep {owed} of them until the server is done" if owed else ""
+        told = f"none of {self._size} connections was free within {seconds:g} seconds{why}; nothing was sent"
+        return DecisionHistoryStorageLocked(told, seconds=seconds, owed=owed)
 
     def _late_to_answer(self) -> StorageError:
         return DecisionHistoryStorageFailed(
-            f"the server gave no answer within {self._address.seconds:g} seconds, and the connection was closed; "
-            "whether the write is there is unknown: ask for its receipt",
+            f"the server gave no answer within {self._address.seconds:g} seconds, and the connection is not used any "
+            "more; whether the write is there is unknown: ask for its receipt",
             problem="deadline",
         )
 
@@ -444,14 +400,14 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = _Idle(_Places(size))
+        self._idle = Idle(Places(size))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
         until = time.monotonic() + self._address.seconds
-        place = self._idle.places.take(until)
+        place = self._idle.places.take(until, self._idle.owed.settle)
         if place is None:
-            raise self._late_for_a_place()
+            raise self._late_for_a_place(self._idle)
         try:
             connection = self._idle.take() or await self._connect(until)
             try:
@@ -461,9 +417,9 @@ class BlockingLines(_Lines):
                 if _is_clean(connection, error):
                     self._give_back(self._idle, connection)
                     raise
-                connection.pgconn.finish()
+                self._break_off(self._idle, connection, place)
                 if _is_demoted(error):
-                    _finish_all(self._idle)  # its name may lead to another server by now
+                    self._idle.finish()  # its name may lead to another server by now
                 if not isinstance(error, psycopg.Error) or time.monotonic() < until:
                     raise
             else:
@@ -480,7 +436,7 @@ class BlockingLines(_Lines):
 
     async def _reached(self, text: str, seconds: float) -> _Blocking:
         until = time.monotonic() + seconds
-        connection = _Blocking(waiting.wait_conn(generators.connect(text), interval=_INTERVAL, timeout=seconds))
+        connection = _Blocking(waiting.wait_conn(generators.connect(text), interval=INTERVAL, timeout=seconds))
         try:
             connection.until = until
             connection.autocommit, connection.prepare_threshold = True, None
@@ -493,8 +449,8 @@ class BlockingLines(_Lines):
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        while self._idle.connections:
-            self._idle.connections.pop().pgconn.finish()
+        self._idle.finish()
+        self._idle.owed.finish()
 
 
 class AsynchronousLines(_Lines):
@@ -502,52 +458,69 @@ class AsynchronousLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Idle] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Idle] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         """Held over the table of loops, and over nothing that waits."""
 
-    def _of_this_loop(self) -> _Idle:
+    def _of_this_loop(self) -> Idle:
         loop = asyncio.get_running_loop()
         idle = self._loops.get(loop)
         if idle is None:
             with self._lock:
                 for other in [other for other in self._loops if other.is_closed()]:
-                    _finish_all(self._loops.pop(other))
-                idle = self._loops[loop] = _Idle(asyncio.Semaphore(self._size))
+                    gone = self._loops.pop(other)
+                    gone.finish()
+                    gone.owed.finish()
+                idle = self._loops[loop] = Idle(asyncio.Semaphore(self._size))
         return idle
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
         idle = self._of_this_loop()
         until = time.monotonic() + self._address.seconds
-        late = self._late_for_a_place
+        late: Callable[[], StorageError] = partial(self._late_for_a_place, idle)
         try:
-            async with asyncio.timeout(self._address.seconds), idle.places:
-                late = _late_to_connect
-                connection = idle.take() or await self._connect(until)
-                late = self._late_to_answer
+            async with asyncio.timeout(self._address.seconds):
+                await idle.places.acquire()
+                owed = False
                 try:
-                    result = await work(connection)
-                except BaseException as error:
-                    if _is_clean(connection, error):
-                        self._give_back(idle, connection)
-                    else:
-                        connection.pgconn.finish()
-                    if _is_demoted(error):
-                        _finish_all(idle)  # its name may lead to another server by now
-                    raise
-                self._give_back(idle, connection)
-                return result
+                    late = _late_to_connect
+                    connection = idle.take() or await self._connect(until)
+                    late = self._late_to_answer
+                    try:
+                        result = await work(connection)
+                    except BaseException as error:
+                        if _is_clean(connection, error):
+                            self._give_back(idle, connection)
+                        else:
+                            owed = self._break_off(idle, connection)
+                        if _is_demoted(error):
+                            idle.finish()  # its name may lead to another server by now
+                        raise
+                    self._give_back(idle, connection)
+                    return result
+                finally:
+                    if not owed:
+                        idle.places.release()
+                    elif len(idle.owed) == 1:
+                        self._settle(idle)
         except TimeoutError:
             pass
         raise late()
+
+    def _settle(self, idle: Idle) -> None:
+        """Free the places of calls that the server is done with, and look again soon while there are others."""
+        for _ in range(idle.owed.settle()):
+            idle.places.release()
+        if idle.owed:
+            asyncio.get_running_loop().call_later(INTERVAL, self._settle, idle)
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
         return await conninfo.conninfo_attempts_async(self._address.options)
 
     async def _reached(self, text: str, seconds: float) -> _Asynchronous:
         async with asyncio.timeout(seconds):
-            made = await waiting.wait_conn_async(generators.connect(text), interval=_INTERVAL, timeout=seconds)
+            made = await waiting.wait_conn_async(generators.connect(text), interval=INTERVAL, timeout=seconds)
             connection = _Asynchronous(made)
             try:
                 await connection.set_autocommit(True)
@@ -563,9 +536,5 @@ class AsynchronousLines(_Lines):
         self._closed = True
         with self._lock:
             for idle in self._loops.values():
-                _finish_all(idle)
-
-
-def _finish_all(idle: _Idle) -> None:
-    while idle.connections:
-        idle.connections.pop().pgconn.finish()
+                idle.finish()
+                idle.owed.finish()

@@ -22,8 +22,11 @@ from typing import Final
 
 from minutebook.stores.postgres_statements import Statement
 
-CREATE_SCHEMA: Final = Statement("CREATE SCHEMA IF NOT EXISTS {schema}")
-"""Where everything of ours is."""
+CREATE_SCHEMA: Final = Statement("CREATE SCHEMA {schema}")
+"""
+Where everything of ours is. It is made where it was not found: IF NOT EXISTS asks for the right to make one also where
+there is nothing to make, and would take one that a stranger made just now.
+"""
 
 CREATE_VERSION: Final = Statement("""
 CREATE TABLE {schema}.version (
@@ -496,7 +499,6 @@ $$
 
 MIGRATIONS: Final = (
     (
-        CREATE_SCHEMA,
         CREATE_VERSION,
         CREATE_NAMESPACE,
         CREATE_CONVERSATION,

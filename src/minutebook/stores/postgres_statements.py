@@ -64,16 +64,48 @@ SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_set
 """What a server is, how it keeps what it acknowledges, and which process answers; asked on each new connection."""
 
 FIND_SCHEMA: Final = Statement("""
-SELECT %b, EXISTS (
-    SELECT 1 FROM pg_catalog.pg_class AS c
-    WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
-      AND c.relnamespace OPERATOR(pg_catalog.=) (
-          SELECT n.oid FROM pg_catalog.pg_namespace AS n
-          WHERE n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
-      )
-)
+SELECT %b, n.oid IS NOT NULL,
+       EXISTS (
+           SELECT 1 FROM pg_catalog.pg_class AS c
+           WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
+             AND c.relnamespace OPERATOR(pg_catalog.=) n.oid
+       ),
+       EXISTS (
+           SELECT 1 FROM (
+               SELECT n.nspowner
+               UNION ALL
+               SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) AS a
+               WHERE a.privilege_type OPERATOR(pg_catalog.=) CAST('CREATE' AS pg_catalog.text)
+               UNION ALL
+               SELECT c.relowner FROM pg_catalog.pg_class AS c
+               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid
+                 AND c.relname OPERATOR(pg_catalog.=) ANY (CAST(
+                     ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
+                 ))
+               UNION ALL
+               SELECT p.proowner FROM pg_catalog.pg_proc AS p
+               WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid
+                 AND p.proname OPERATOR(pg_catalog.=) ANY (CAST(
+                     ARRAY['present', 'unsafe', 'look', 'write', 'page', 'receipts', 'names', 'stale', 'totals']
+                     AS pg_catalog.name[]
+                 ))
+           ) AS o (role)
+           WHERE n.oid IS NOT NULL
+             AND NOT pg_catalog.pg_has_role(o.role, CURRENT_USER, 'MEMBER')
+             AND o.role OPERATOR(pg_catalog.<>) d.datdba
+             AND pg_catalog.pg_get_userbyid(o.role) OPERATOR(pg_catalog.<>) CAST('pg_database_owner' AS pg_catalog.name)
+       )
+FROM pg_catalog.pg_database AS d
+LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
+WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 """)
-"""Whether our tables are there. `to_regclass` would answer from before another process made them."""
+"""
+Whether the schema is there, whether our tables are in it, and whether a stranger could put something there for us to
+run. `to_regclass` would answer from before another process made them.
+
+Functions and triggers run as whoever calls them. So all of it must belong to roles that could act as this one anyway,
+itself, its members and superusers, or to the database's owner, and nobody else may create anything beside it.
+"""
 
 GET_VERSIONS: Final = Statement("""
 SELECT pg_catalog.array_agg(CAST(v.version AS pg_catalog.text)) FROM {schema}.version AS v
@@ -115,14 +147,20 @@ LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)", colum
 
 WRITE: Final = Statement(
     """
-SELECT * FROM {schema}.write(
+SELECT *, pg_catalog.set_config('client_min_messages', 'warning', true) FROM {schema}.write(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
     %b
 )
 """,
     writes=True,
 )
-"""One change, or none."""
+"""
+One change, or none.
+
+That the server gave up waiting for its synchronous standby is told by a WARNING alone, and behind it the transaction is
+committed. So it is asked for here, until the end of the transaction: a setting of the session would be another client's
+behind a pooler, and one of the function would end before the commit.
+"""
 
 PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)", columns=6)
 """Entries from one end of a range."""

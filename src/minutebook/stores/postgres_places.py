@@ -1,0 +1,179 @@
+"""
+The connections to a PostgreSQL server between two calls: who may have one, which are idle, and which are owed a reply.
+
+A server notices that a client went away only once it has something to tell it. One that waits for a row, or for a
+synchronous standby that is gone, waits on, however early its client gave up. Were its place lent again at once, every
+call that came too late would leave one more such wait behind, until the server takes no connection of anybody's. To
+cancel it is no way out: it would commit without the standby, and the next call would find the write there. So a call
+that was broken off keeps its place until the server is done with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.pq import ConnStatus, TransactionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg.pq.abc import PGconn
+
+INTERVAL: Final = 0.1
+"""How often, in seconds, a wait looks for what nobody tells it: Ctrl-C, and replies to calls that were broken off."""
+
+
+class Place:
+    """A right to one connection, for as long as somebody has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Places:
+    """
+    How many blocking calls may be under way.
+
+    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
+    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._lent: list[weakref.ref[Place]] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, until: float, settle: Callable[[], object]) -> Place | None:
+        """
+        Return a place, or `None` if none was free until then, by the monotonic clock.
+
+        `settle` is called before each look: it lets go of places whose calls are over.
+        """
+        place = Place()
+        while True:
+            settle()
+            with self._lock:
+                self._lent = [each for each in self._lent if each() is not None]
+                if len(self._lent) < self._size:
+                    self._lent.append(weakref.ref(place))
+                    return place
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=min(left, INTERVAL))
+
+    def ring(self) -> None:
+        """Tell whoever waits that a place is free; one who misses it looks again soon."""
+        if self._bell.empty():
+            self._bell.put(None)
+
+
+class Owed:
+    """
+    Connections whose calls were broken off while the server was at them, each with its place.
+
+    None is ever used again: of what still comes it only counts that it came.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Held while connections are looked at, which never waits: one thread at a time may."""
+        self._calls: list[tuple[psycopg.BaseConnection[Any], Place | None]] = []
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, connection: psycopg.BaseConnection[Any], place: Place | None) -> None:
+        """Keep a connection, and whatever place it has, until the server is done with its call."""
+        with self._lock:
+            self._calls.append((connection, place))
+
+    def settle(self) -> int:
+        """Close the connections whose calls are over, let go of their places, and return how many they were."""
+        with self._lock:
+            before = len(self._calls)
+            self._calls = [each for each in self._calls if not _is_over(each[0].pgconn)]
+            return before - len(self._calls)
+
+    def finish(self) -> None:
+        """Close all, whose places are then free with the next look."""
+        with self._lock:
+            for connection, _ in self._calls:
+                connection.pgconn.finish()
+
+
+class Idle:
+    """The idle connections of one event loop, or of all threads, and the places of those that are lent or owed."""
+
+    def __init__(self, places: Any) -> None:
+        self.places = places
+        self.owed = Owed()
+        self.connections: list[Any] = []
+
+    def take(self) -> Any:
+        """Return a sound idle connection, or `None`."""
+        while (connection := self._pop()) is not None:
+            if _is_sound(connection.pgconn):
+                return connection
+            connection.pgconn.finish()
+        return None
+
+    def finish(self) -> None:
+        """Close those that are idle."""
+        while (connection := self._pop()) is not None:
+            connection.pgconn.finish()
+
+    def _pop(self) -> Any:
+        # Asked whether there is one, a list may have given it to another thread by the time it is taken.
+        try:
+            return self.connections.pop()
+        except IndexError:
+            return None
+
+
+def _is_sound(pgconn: PGconn) -> bool:
+    """Return whether an idle connection may be used: open, with nothing to read, be it a farewell or a late reply."""
+    return pgconn.status == ConnStatus.OK and not _has_news(pgconn)
+
+
+def _has_news(pgconn: PGconn) -> bool:
+    """Return whether an open connection has something to read, its end included."""
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
+
+
+def is_at_work(pgconn: PGconn) -> bool:
+    """Return whether the server has a whole call of this connection and has not told its end; never waits."""
+    if pgconn.status != ConnStatus.OK or pgconn.transaction_status != TransactionStatus.ACTIVE:
+        return False
+    with contextlib.suppress(psycopg.Error):
+        return pgconn.flush() == 0  # what it has not got whole it does not run
+    return False
+
+
+def _is_over(pgconn: PGconn) -> bool:
+    """Return whether the server is done with a call that was broken off, or gone; then its connection is closed."""
+    with contextlib.suppress(psycopg.Error):
+        while not _is_drained(pgconn):
+            if not _has_news(pgconn):
+                return False
+    pgconn.finish()
+    return True
+
+
+def _is_drained(pgconn: PGconn) -> bool:
+    """Drop what has come of a reply; return whether it is whole, which the server tells after its commit."""
+    pgconn.consume_input()
+    while not pgconn.is_busy():
+        if pgconn.get_result() is None:
+            return True
+    return False
