@@ -143,6 +143,24 @@ class Reservation:
         if header is not None and header.token == self._token:
             self.header = header
 
+    async def conclude(self, delta: Delta) -> None:
+        """
+        Record a last commit under an id of its own and give the reservation back with it.
+
+        Where only the reply was lost, that is as good: whoever was told that it failed would write it a second time.
+
+        Raises:
+            StorageError: it was not written, or nobody can tell now.
+        """
+        try:
+            await self.commit(delta, release=True)
+        except StorageError as error:
+            with contextlib.suppress(StorageError):
+                if may_be_written(error) and await self._journal.receipt(self._key, delta.idempotency):
+                    self.end()
+                    return
+            raise
+
     async def release(self, delta: Delta) -> None:
         """
         Give the reservation back with `delta`, and without its drafts where there is no room for them.
