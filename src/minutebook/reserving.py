@@ -113,7 +113,10 @@ class Reservation:
             elif may_be_written(error):
                 await _once_more(self._find_out)
         except MinutebookError as second:
-            _tell(error, second)
+            error.add_note(
+                f"whether this reserved the conversation could not be found out ({second.code}); if it stays busy, "
+                "recover it"
+            )
         finally:
             if not self.held:
                 self.end()
@@ -193,7 +196,7 @@ class Reservation:
             return False  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:
             if self.held:
-                _tell(error, second)
+                error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
                 return False
         finally:
             self.end()
@@ -228,10 +231,6 @@ def may_be_written(error: BaseException) -> bool:
     Where a lock was waited for, or no connection could be made, nothing was sent, and to ask would wait as long again.
     """
     if isinstance(error, DecisionHistoryStorageFailed):
-        return error.reason is None
+        return error.sent is not False
     unsent = isinstance(error, DecisionHistoryStorageLocked)
     return not unsent and (isinstance(error, StorageError) or not isinstance(error, MinutebookError))
-
-
-def _tell(error: BaseException, second: MinutebookError) -> None:
-    error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
