@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.stores.labs import KINDS, chat, open_journal, said
+from tests.stores.labs import BOUNDED, KINDS, chat, open_journal, said
 
 import minutebook.sync
 from minutebook.errors import DecisionHistoryStorageFailed
-from minutebook.model.bounds import WindowLimits
+from minutebook.model.bounds import StoreBounds, WindowLimits
+from minutebook.model.events import HistoryAbandoned
 from minutebook.ports import STREAM_PAGE
 from minutebook.testing import Fault, FaultyJournal, drive
 
@@ -124,3 +125,67 @@ def test_d26_thinking_behind_a_late_result_that_it_did_not_see_is_never_sent(lat
     assert (b"SIGNED" in window.json) is not late
     assert b"answer" in window.json
     assert (b"late" in window.json) is late
+
+
+def told_by(conversation: Any, story: Any) -> tuple[list[Any], list[str]]:
+    """Return what observers are told of abandoned attempts, and the notes on the error in which the story ends."""
+    events: list[Any] = []
+    conversation.history.emit = events.append
+    with pytest.raises(ZeroDivisionError) as failed:
+        drive(story(conversation))
+    return [event for event in events if isinstance(event, HistoryAbandoned)], getattr(failed.value, "__notes__", [])
+
+
+async def fails(conversation: Any) -> None:
+    async with conversation.turn("asks") as turn:
+        await turn.window()
+        await turn.respond(said("an answer that is kept until the turn ends"))
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("given_back", [False, True], ids=["the write fails", "control, it does not"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_d04_an_attempt_is_told_as_abandoned_when_its_mark_is_in_the_record(
+    kind: str, given_back: bool, tmp_path: Any
+) -> None:
+    """D4: an event never tells of something that is not so; without the mark a note on the error says what to do."""
+    journal = open_journal(kind, tmp_path)
+    faults = [] if given_back else [Fault(call=1, method="commit")]
+    conversation = chat(FaultyJournal(journal, faults))
+    events, notes = told_by(conversation, fails)
+    assert conversation.history.journal.left == ()
+    assert [event.first_abandoned for event in events] == [2] * given_back
+    assert ["recover the conversation" in note for note in notes] == [True] * (not given_back)
+    assert ("ABANDONED" in kinds_in(journal, conversation)) is given_back
+
+
+def test_d04_what_is_given_back_without_an_attempt_is_told_of_nobody() -> None:
+    """D4: whoever compares a whole transcript holds the conversation as well, and leaves no mark."""
+    journal = open_journal("RAM", None)  # type: ignore[arg-type]
+    conversation, faulty = failing_once(journal, False)
+
+    async def story(conversation: Any) -> None:
+        with pytest.raises(DecisionHistoryStorageFailed):
+            await conversation.append([{"role": "user", "content": "asks"}], whole=True)
+        raise ZeroDivisionError
+
+    assert told_by(conversation, story) == ([], [])
+    assert (faulty.left, kinds_in(journal, conversation)) == ((), [])
+
+
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_d04_d07_an_attempt_without_room_for_what_came_in_is_told_as_abandoned_too(kind: str, tmp_path: Any) -> None:
+    """D7: the mark alone is recorded where the answer does not fit; it is a mark, and observers are told of it."""
+    journal = open_journal(kind, tmp_path, StoreBounds(max_retained_bytes=500))
+    conversation = chat(journal)
+
+    async def story(conversation: Any) -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.respond(said("x" * 1_000))
+            raise ZeroDivisionError
+
+    events, notes = told_by(conversation, story)
+    assert kinds_in(journal, conversation) == ["INPUT", "ABANDONED"]
+    assert [event.first_abandoned for event in events] == [2]
+    assert notes == []
