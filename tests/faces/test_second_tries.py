@@ -5,6 +5,7 @@ of a late result. All of it is recorded with the answer, once, as if nothing had
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -189,3 +190,35 @@ def test_d04_d07_an_attempt_without_room_for_what_came_in_is_told_as_abandoned_t
     assert kinds_in(journal, conversation) == ["INPUT", "ABANDONED"]
     assert [event.first_abandoned for event in events] == [2]
     assert notes == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_c3_i08_a_receipt_names_the_request_of_its_own_answer_whichever_reply_is_lost(kind: str, tmp_path: Any) -> None:
+    """C3: a request is answered once; an answer for which no window was asked has none, also behind a lost reply."""
+    answered: dict[int, list[bool]] = {}
+    for lost in (0, 1, 2, 3):
+        journal = open_journal(kind, tmp_path, name=f"{lost}.db")
+        faults = [Fault(call=lost, method="commit", after=True)] if lost else []
+        conversation = chat(FaultyJournal(journal, faults))
+
+        async def again(step: Any) -> Any:
+            with contextlib.suppress(DecisionHistoryStorageFailed):
+                return await step()
+            return await step()
+
+        async def story(conversation: Any = conversation, again: Any = again) -> None:
+            async with conversation.turn("asks") as turn:
+                await turn.window()
+                with contextlib.suppress(DecisionHistoryStorageFailed):
+                    await turn.respond(said("", "call-1"))
+                (call,) = await conversation.open_calls()
+                await again(lambda: turn.result(call, "one"))
+                await turn.respond(said("answer without a window"))
+                await again(turn.window)
+                await turn.respond(said("answer"))
+
+        drive(story())
+        assert conversation.history.journal.left == ()
+        receipts = drive(journal.receipts(conversation.key, 0, 10))
+        answered[lost] = [receipt.request is not None for receipt in receipts]
+    assert list(answered.values()) == [[False, True, False, False, True]] * 4
