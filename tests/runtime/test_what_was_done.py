@@ -7,6 +7,7 @@ conversation that began anew has its exchanges at the same numbers.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,26 @@ def test_d02_a_call_is_observed_with_the_defaults_that_its_function_filled_in(pr
     assert outcome.observations[0].arguments == {"amount": 3, "to": "ann"}
     shown = told.requests[-1].observations[0].arguments
     assert shown == outcome.observations[0].arguments if projection == "inline" else shown.keys() == {"amount"}
+
+
+class Weighed(msgspec.Struct):
+    kilograms: float = math.nan
+    unit: str = "kg"
+
+
+def test_d02_a_default_that_json_cannot_hold_is_told_as_no_other_value() -> None:
+    """SPEC D2: to JSON NaN is null, which was not executed; neither the model nor an observation is told of it."""
+
+    @capability
+    def weigh(what: Weighed, limit: float = math.inf) -> str:
+        DONE.append((what.kilograms, what.unit, limit))
+        return "weighed"
+
+    made, _ = kept(program(weigh), MemoryStore(), calls(call("weigh", what={}), exchange=2), finish())
+    (seen,) = drive(made.run("go", **IDS)).observations
+    assert seen.arguments == {"what": {"unit": "kg"}}
+    assert str(DONE) == "[(nan, 'kg', inf)]"
+    assert weigh.parameters["$defs"]["Weighed"]["properties"]["kilograms"] == {"type": "number"}
 
 
 def test_d02_a_call_that_was_approved_under_another_version_is_observed_as_it_ran() -> None:
