@@ -170,8 +170,10 @@ def table(collector: Collector) -> str:
 
 def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[str], *, long: bool) -> str:
     path, _, function = name.partition("::")
-    outcomes = {outcome for outcome, _ in runs}
+    outcomes = [outcome for outcome, _ in runs]
     outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else "skipped"
+    if skipped := outcomes.count("skipped") * (outcome != "skipped"):
+        outcome += f", {skipped} skipped"
     outcome += ", at full length" if long else ""
     shown = "; ".join(dict.fromkeys(figures)).replace("|", "/") or f"{sum(seconds for _, seconds in runs):.1f} s"
     return f"| {promise} | `{path}` {function.removeprefix('test_')} | {len(runs)} | {outcome} | {shown} |"

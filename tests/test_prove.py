@@ -102,6 +102,29 @@ def test_the_table_files_a_test_under_each_of_its_promises() -> None:
     assert advisories == ["| V-4 | `tests/stores/test_ids.py` v04_ids | 1 | passed | 0.1 s |"]
 
 
+def outcome_of(*outcomes: str) -> str:
+    """Return what the table says of a test whose runs ended so."""
+    collector = Collector()
+    for number, outcome in enumerate(outcomes):
+        collector.ended[f"tests/stores/test_ids.py::test_v04_ids[{number}]"] = (outcome, 0.1)
+    return next(line for line in table(collector).splitlines() if line.startswith("| V-4 ")).split(" | ")[3]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        (("passed", "passed"), "passed"),
+        (("passed", "skipped", "skipped"), "passed, 2 skipped"),
+        (("skipped", "skipped"), "skipped"),
+        (("failed", "passed", "skipped"), "failed, 1 skipped"),
+        (("failed", "passed"), "failed"),
+    ],
+)
+def test_a_row_says_how_many_of_its_runs_were_skipped(outcomes: tuple[str, ...], told: str) -> None:
+    """A promise that was looked at on one store of seven is not told as one that was looked at on all."""
+    assert outcome_of(*outcomes) == told
+
+
 @pytest.mark.parametrize(
     ("function", "scaled"),
     [

@@ -317,12 +317,15 @@ class DecisionHistoryStorageFailed(StorageError):
     sqlite: str | None = None
     sqlstate: str | None = None
     reason: str | None = None
-    """Why no connection to a server could be made; then nothing was sent."""
+    """Why no connection to a server could be made, in words for people."""
+    sent: bool | None = None
+    """`False` where no connection could be made, so that nothing was sent, and nothing can have been written."""
 
 
 class DecisionHistoryStorageLocked(StorageError):
     """
-    Another program kept the database locked longer than the store waits; nothing was written.
+    Another program kept the database locked longer than the store waits, or every connection to a server was in use as
+    long; nothing was written.
 
     `owed` says how many of a store's connections to a server were given up by their calls and are still at work.
     """

@@ -236,7 +236,8 @@ class Store(Protocol):
 
         The operation may wait for minutes (SPEC D24), though the ones of this library never wait. While it runs no
         other operation on `key` may start: it waits or fails with `DecisionHistoryBusy`. If it raises or is cancelled,
-        the old record stays. A returned `None` deletes the record.
+        the old record stays. A returned `None` deletes the record. What is returned as the very object that was given
+        was only read: a host saves nothing then, and its time to live is not renewed (SPEC D23).
         """
         ...
 

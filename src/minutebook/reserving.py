@@ -113,7 +113,10 @@ class Reservation:
             elif may_be_written(error):
                 await _once_more(self._find_out)
         except MinutebookError as second:
-            _tell(error, second)
+            error.add_note(
+                f"whether this reserved the conversation could not be found out ({second.code}); if it stays busy, "
+                "recover it"
+            )
         finally:
             if not self.held:
                 self.end()
@@ -142,6 +145,24 @@ class Reservation:
         header = await self._journal.header(self._key)
         if header is not None and header.token == self._token:
             self.header = header
+
+    async def conclude(self, delta: Delta) -> None:
+        """
+        Record a last commit under an id of its own and give the reservation back with it.
+
+        Where only the reply was lost, that is as good: whoever was told that it failed would write it a second time.
+
+        Raises:
+            StorageError: it was not written, or nobody can tell now.
+        """
+        try:
+            await self.commit(delta, release=True)
+        except StorageError as error:
+            with contextlib.suppress(StorageError):
+                if may_be_written(error) and await self._journal.receipt(self._key, delta.idempotency):
+                    self.end()
+                    return
+            raise
 
     async def release(self, delta: Delta) -> None:
         """
@@ -175,7 +196,7 @@ class Reservation:
             return False  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:
             if self.held:
-                _tell(error, second)
+                error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")
                 return False
         finally:
             self.end()
@@ -210,10 +231,6 @@ def may_be_written(error: BaseException) -> bool:
     Where a lock was waited for, or no connection could be made, nothing was sent, and to ask would wait as long again.
     """
     if isinstance(error, DecisionHistoryStorageFailed):
-        return error.reason is None
+        return error.sent is not False
     unsent = isinstance(error, DecisionHistoryStorageLocked)
     return not unsent and (isinstance(error, StorageError) or not isinstance(error, MinutebookError))
-
-
-def _tell(error: BaseException, second: MinutebookError) -> None:
-    error.add_note(f"the reservation could not be given back ({second.code}); recover the conversation")

@@ -207,3 +207,47 @@ def test_a10_a_store_keeps_a_conversation_under_an_id_of_the_callers() -> None:
         alone = [ours.Agent(name="A", goal="g", api_key="k") for _ in range(2)]
         assert alone[0].agent_id == alone[0].conversation != alone[1].conversation
         assert ours.Agent(name="A", goal="g", api_key="k", conversation="c").conversation == "c"
+
+
+@pytest.mark.parametrize("failures", range(1, 7))
+def test_a9_o33_what_was_called_in_a_conversation_of_the_same_id_is_not_taken_for_what_was_not(failures: int) -> None:
+    """
+    O-33: a process knows up to which mark nothing was called, by what it saw of a conversation that is deleted since.
+
+    In the one that has its place a mark at the same place stands behind a call, which is told and not run again.
+    """
+    answers: list[Line] = []
+    with ProviderFake("openai-chat", lambda request: answers.pop() if answers else Failure(status=503)) as fake:
+
+        async def story() -> None:
+            ram, ran = MemoryJournal(), list[str]()
+
+            def look(path: str) -> str:
+                """Read a file."""
+                ran.append(path)
+                return "found"
+
+            def fresh() -> Agent:
+                return agent(fake, store=JournalStore(ram, namespace="n"), conversation="c", tools=[look])
+
+            async def fails(each: Agent) -> None:
+                with pytest.raises(AgentDecisionProviderUnavailable):
+                    await each.chat("again")
+
+            knows = fresh()
+            for _ in range(failures):
+                await fails(knows)
+            other = fresh()
+            await other._chat.store.delete(other.key)
+            answers.append(asking("a"))
+            await fails(other)
+            assert ran == ["a"]
+            answers.append(Answer(text="done"))
+            assert await knows.chat("again") == "done"
+            assert [message["role"] for message in fake.requests[-1].json["messages"]][-3:] == [
+                "user",
+                "assistant",
+                "tool",
+            ]
+
+        told(story())

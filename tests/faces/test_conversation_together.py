@@ -19,6 +19,9 @@ from minutebook import (
     SQLiteStore,
     WindowLimits,
 )
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.testing import FaultyJournal
 
 
 def asynchronous(test):
@@ -256,3 +259,38 @@ async def test_c3_a_stream_ends_where_the_record_ended_when_it_began(stream):
                 async with conversation.turn("more") as turn:
                     await turn.respond(said("answer"))
         assert 3 <= counts[0] < counts[1] <= 12 * counts[0]
+
+
+class Overtaken(FaultyJournal):
+    """A journal whose reply to one commit comes in after the reply to the next: they go over two connections."""
+
+    def __init__(self, journal, number):
+        super().__init__(journal)
+        self.number = number
+        self.next_heard = asyncio.Event()
+
+    async def _around(self, method, call):
+        result = await super()._around(method, call)
+        ahead = self.calls.count("commit") - self.number if method == "commit" else -1
+        if ahead == 0:
+            await self.next_heard.wait()
+        elif ahead == 1:
+            self.next_heard.set()
+        return result
+
+
+@asynchronous
+async def test_c1_i22_a_reply_that_was_overtaken_does_not_take_the_turn_back():
+    """Two results under way together, the first heard of last: both are given, and the turn knows it."""
+    journal = Overtaken(MemoryJournal(), number=2)
+    conversation = Conversation(JournalStore(journal, namespace="n"), "c", format="openai-chat")
+    async with conversation.turn("asks") as turn:
+        calls = await turn.respond(said("", "a", "b"))
+        results = [asyncio.ensure_future(turn.result(call, call.id)) for call in calls]
+        await asyncio.gather(*results)
+        assert journal.calls.count("commit") == 3
+        assert journal.next_heard.is_set()
+        assert [message["content"] for message in await turn.window()] == ["asks", "", "a", "b"]
+        await turn.respond(said("answer"))
+    assert [message["content"] for message in await conversation.window()] == ["asks", "", "a", "b", "answer"]
+    await conversation.store.verify(conversation.key)

@@ -378,6 +378,20 @@ async def test_d18_a_summary_larger_than_its_room_is_made_once_more_and_then_ref
 
 
 @lasting
+async def test_d18_a_step_asks_for_two_summaries_at_most_however_they_grow(place):
+    """Each takes more of the wire than the one before, and for the third there would still be something to cover."""
+    store = place.open()
+    for number in range(20):
+        await take_turn(talk(store, limits=WindowLimits(max_messages=99)), number)
+    texts = ['"' * (ROOM // 2) + "a" * (ROOM // 2), '"' * ROOM, "\x01" * ROOM]
+    host = Host(lambda previous, _: texts[0 if previous is None else texts.index(previous) + 1])
+    limits = WindowLimits(max_messages=99, max_bytes=1_300, low_water=1.0)
+    with pytest.raises(DecisionHistoryLimitExceeded, match="max_summary_bytes"):
+        await take_turn(talk(store, host=host, limits=limits), 20)
+    assert [previous for previous, _ in host.calls] == [None, texts[0]]
+
+
+@lasting
 async def test_d18_a_dropped_summary_is_in_no_window_and_is_made_anew(place):
     """What it stood for was never gone: the next summary covers it again, from the beginning."""
     host = Host("poisoned")

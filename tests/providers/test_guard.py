@@ -242,6 +242,15 @@ def test_d11_a_field_of_the_other_api_is_counted_at_whatever_server_takes_it(ser
     assert counted.json["response_format"] == generated.json["response_format"] == bound
 
 
+def test_d11_how_much_an_answer_is_asked_to_say_is_counted(server: CountingServer) -> None:
+    """D11: the model is told of `verbosity`: it is among what makes a cached prefix another one."""
+    content = json.dumps({**BODIES["chat"], "verbosity": "high", "reasoning_effort": "low", "seed": 1}).encode()
+    assert post(server, "chat", content).status_code == 200
+    (counted,) = server.counted
+    assert (counted.json["verbosity"], counted.json["reasoning_effort"]) == ("high", "low")
+    assert "seed" not in counted.json, "a field that no model sees is dropped"
+
+
 @pytest.mark.parametrize("api", ["openai", "chat", "anthropic"])
 @pytest.mark.parametrize("colour", ["blocking", "async"])
 def test_d14_the_official_clients_work_over_it(server: CountingServer, api: str, colour: str) -> None:

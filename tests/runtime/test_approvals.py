@@ -634,6 +634,14 @@ class Wired(msgspec.Struct):
     to: str = msgspec.field(default_factory=to_whom)
 
 
+class Blank(msgspec.Struct):
+    to: str = msgspec.field(default_factory=str)
+
+
+class Grouped(msgspec.Struct):
+    to: tuple[str, ...] = msgspec.field(default_factory=tuple)
+
+
 class Sent(msgspec.Struct):
     by: Wired | None = None
 
@@ -669,7 +677,9 @@ class Loose(TypedDict):
     to: NotRequired[str]
 
 
-@pytest.mark.parametrize("kind", [Posted, Wired, Sent, list[Posted], dict[str, list[Sent]] | None, Packed, Weighed])
+@pytest.mark.parametrize(
+    "kind", [Posted, Wired, Blank, Sent, list[Posted], dict[str, list[Sent]] | None, Packed, Weighed]
+)
 def test_i42_a_type_that_makes_a_default_is_refused_where_a_human_approves(kind: Any) -> None:
     """I-42: what a factory makes can be neither shown nor bound, at whatever depth; without an approval it is taken."""
     with pytest.raises(InvalidOption, match=r"parameter 'to' needs approval, and its field 'to' has a default"):
@@ -689,6 +699,7 @@ def test_i42_a_type_that_makes_a_default_is_refused_where_a_human_approves(kind:
         (Loose, {}, {}),
         (Listed, ["cup"], ["cup", 1]),
         (list[Brief], [{}], [{"to": "ann"}]),
+        (Grouped, {}, {"to": []}),
     ],
 )
 def test_i42_control_a_type_whose_defaults_are_shown_is_taken(kind: Any, given: Any, shown: Any) -> None:

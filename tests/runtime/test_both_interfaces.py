@@ -95,7 +95,7 @@ def test_d01_a_program_runs_on_both_interfaces_whatever_its_parameters_are_calle
             outcome = runs.run(task, run_id="r", invocation_id="i")
             assert (outcome.kind, outcome.output) == ("finished", "done")
             assert [(seen.capability, seen.arguments) for seen in outcome.observations] == [
-                (case.name, given) for case, given, _ in CASES
+                (case.name, case.completed(given)) for case, given, _ in CASES
             ]
     assert fake.refused == ()
     assert 2 * [got for _, _, got in CASES] == GOT

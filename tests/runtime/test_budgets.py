@@ -185,3 +185,10 @@ def test_i43_the_ledger_counts_what_was_used_before() -> None:
     """A run that goes on with more than its budget has nothing left, and no debt."""
     ledger = Ledger(Budgets(max_decisions=2, max_calls=2), {"rare": 1}, Used(decisions=5, calls={"rare": 3}), still)
     assert (ledger.decisions_left, ledger.calls_left, ledger.calls_left_of("rare")) == (0, 0, 0)
+
+
+def test_i43_time_that_a_clock_gives_twice_is_used_once() -> None:
+    """I-43: a clock that goes back gives nothing back, and what it then counts again is not charged again."""
+    seconds = iter([0, 10, 5, 8, 10, 12])
+    ledger = Ledger(Budgets(max_wall=20), {}, NONE_USED, lambda: next(seconds) * 10**9)
+    assert [ledger.wall_left_ns() for _ in range(5)] == [left * 10**9 for left in (10, 10, 10, 10, 8)]

@@ -418,10 +418,9 @@ class Hold:
         """
         if not self.held:
             return
-        history, marked = self.history, False
+        history = self.history
 
         async def give_back() -> None:
-            nonlocal marked
             unrecorded = self.unrecorded
             for doubt in tuple(self._doubts.values()):
                 if not await self.look_for(doubt.idempotency):
@@ -430,20 +429,18 @@ class Hold:
                     error.add_note("the last commit was written all the same: what it holds stands in the record")
                     return
                 unrecorded = tuple([draft for draft in unrecorded if all(draft is not each for each in doubt.drafts)])
-            attempt, reason = self.header.attempt, ""
+            attempt = self.header.attempt
             if self.generated or attempt:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
-                reason = _reason(error)
                 opens = bool(unrecorded) and attempt is None
-                delta = history.delta(unrecorded, opens=opens, abandons=reason)
+                delta = history.delta(unrecorded, opens=opens, abandons=_reason(error))
             else:
                 delta = history.delta(())
             await self._reservation.release(delta)
-            marked = bool(reason)
 
         first = self.header.attempt.first if self.header.attempt else self.header.entries + 1
         try:
-            given_back = await self._reservation.give_up(error, give_back)
+            await self._reservation.give_up(error, give_back)
         finally:
             ended = self._reservation.ended
             if ended is None:  # nobody knows how it ended
@@ -451,7 +448,7 @@ class Hold:
             else:
                 self._take(ended)
                 self._remember()
-        if given_back and marked:
+        if ended is not None and any(entry.kind is ABANDONED for entry in ended.written):
             sent = self._sent or Sent()
             history.emit(
                 HistoryAbandoned(

@@ -52,6 +52,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     capability: str
     arguments: dict[str, JSON]
+    """What it was executed with, with the defaults that JSON can hold; what was proposed, where it was refused."""
     value: JSON
     """The result, or for an error what the model may know of it."""
     error: bool = False

@@ -52,14 +52,14 @@ def checked_schema(schema: object) -> Schema:
     defs = copy.get("$defs", {})
     if not isinstance(defs, dict):
         raise _no_rule("$defs")
-    for part in _parts(copy):
+    for part in parts_of(copy):
         _check_rules(part, defs)
-    for part in _parts(copy):
+    for part in parts_of(copy):
         _check_ends(part, defs, ())
     return copy
 
 
-def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+def parts_of(schema: Any) -> Iterator[dict[str, Any]]:
     """Yield a schema and all schemas inside it, each one that is no bare true or false."""
     pending: list[Any] = [schema]
     while pending:

@@ -230,12 +230,12 @@ OPENAI_CHAT: Final = Counting(
     provider="openai",
     counted=frozenset(
         {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"}
-        | {"chat_template_kwargs"}
+        | {"chat_template_kwargs", "verbosity"}
     ),
     uncounted=frozenset(
         {"max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "metadata", "user"}
         | {"frequency_penalty", "presence_penalty", "repeat_penalty", "logit_bias", "logprobs", "top_logprobs"}
-        | {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"}
+        | {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier"}
         | {"cache_prompt", "max_tokens", "stream", "stream_options", "n"}
     ),
     switched_off={"store": (None, False), "web_search_options": (None,), "audio": (None,)},

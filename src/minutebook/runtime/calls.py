@@ -214,7 +214,8 @@ class Calls(Generic[A]):
         """Execute one call; observe what came of it, and return a fault of the program."""
         call = self.notes.progress.calls[position]
         self.notes.ledger.reserve_call(found.name)
-        self.notes.note(Intended(position=position))
+        everything = found.completed(call.arguments)  # at this moment: a function may change a list that is its default
+        self.notes.note(Intended(position=position, arguments=None if everything == call.arguments else everything))
         await self.notes.commit()
         try:
             observation = await executed(call, found, arguments | self._memory_argument(found), self.host.cancelled)

@@ -71,10 +71,13 @@ def _is_shown(field: kinds.Field) -> bool:
     """Return whether the schema tells what stands in a field that was left out, if anything does."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory in _EMPTY
-    if field.default is msgspec.NODEFAULT:
-        return True
+    return field.default is msgspec.NODEFAULT or is_json(field.default)
+
+
+def is_json(value: Any) -> bool:
+    """Return whether JSON can hold a default exactly, as what a type's conversion would read again."""
     try:
-        _as_json(field.default)
+        _as_json(value)
     except (InvalidValue, TypeError, ValueError):
         return False
     return True

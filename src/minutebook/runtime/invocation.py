@@ -194,8 +194,8 @@ class Invocation(Generic[T]):
         self._open_ledger()
         self.resumed = Resumed(seen=before.seen, worker_stopped=before.recovered)
         # Opened before anything is carried out, so that what they used is charged before anybody uses more.
-        for position, branches in before.open.items():
-            found = self.program.capabilities.get(before.calls[position].capability)
+        for position, intended in before.open.items():
+            found, branches = self.program.capabilities.get(before.calls[position].capability), intended.branches
             if branches and found is not None and found.agent is not None:
                 tasks = tasks_of(before.calls[position].arguments, branches)
                 children = self.calls.call_agents(position, found, branches)

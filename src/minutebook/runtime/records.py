@@ -129,6 +129,8 @@ class Intended(_Record, frozen=True, kw_only=True, tag="intended"):
     """A call is about to be executed; one that delegates, by these invocations."""
 
     position: int
+    arguments: dict[str, Any] | None = None
+    """All that is executed, defaults included; `None` where that is what was proposed."""
     branches: tuple[str, ...] = ()
 
 
@@ -199,15 +201,13 @@ class Progress:
         self.kept: dict[str, Kept] = {}
         """What references stand for; empty in `inline` mode."""
         self.done: set[int] = set()
-        self.open: dict[int, tuple[str, ...]] = {}
-        """Positions of calls whose intent is noted and whose outcome is not, with the invocations they delegate to."""
+        self.open: dict[int, Intended] = {}
+        """The intents of calls whose outcome is not noted, by position."""
         self.pending: tuple[PendingApproval, ...] = ()
         self.ruled: list[str] = []
         """The ids of approvals that were accepted."""
         self.answers: dict[int, Approval] = {}
         """What humans answered to calls of the newest decision that have no observation yet, by position."""
-        self._ruled_on: dict[int, dict[str, Any]] = {}
-        """The arguments that those humans were shown, by position: all that would be executed, defaults included."""
         self.seen = 0
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
@@ -357,7 +357,6 @@ class Progress:
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open, self.answers, self._before = set(), {}, {}, None
-        self._ruled_on = {}
         self.seen = record.exchange or 0
         self.recovered = False
 
@@ -370,17 +369,16 @@ class Progress:
     def _ruled(self, record: Ruled) -> None:
         self.ruled.append(record.approval.id)
         self.answers[record.approval.position] = record.approval
-        self._ruled_on.update((each.position, each.arguments) for each in self.pending if each.id == record.approval.id)
         self.pending = tuple(each for each in self.pending if each.id != record.approval.id)
 
     def _intended(self, record: Intended) -> None:
-        self.open[record.position] = record.branches
+        self.open[record.position] = record
         self._executed[self.calls[record.position].capability] += 1
 
     def _observed(self, record: Observed) -> None:
         call = self.calls[record.position]
-        executed = self._ruled_on.get(record.position, call.arguments)
-        began = self.open.pop(record.position, None) is not None
+        intended = self.open.pop(record.position, None)
+        executed = intended.arguments if intended else None
         self.answers.pop(record.position, None)
         self.done.add(record.position)
         self.pending = tuple(each for each in self.pending if each.position != record.position)
@@ -389,7 +387,7 @@ class Progress:
         self._observe(
             Observation(
                 capability=call.capability,
-                arguments=executed if began else call.arguments,
+                arguments=call.arguments if executed is None else executed,
                 value=record.value,
                 error=record.error,
                 reference=call.reference,

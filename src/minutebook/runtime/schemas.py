@@ -14,7 +14,8 @@ import msgspec
 from minutebook.errors import InvalidOption
 from minutebook.model.codec import decode
 from minutebook.model.rules import REF
-from minutebook.model.schemas import checked_schema
+from minutebook.model.schemas import checked_schema, parts_of
+from minutebook.runtime.defaults import is_json
 
 if TYPE_CHECKING:
     from minutebook.model.schemas import Schema
@@ -29,13 +30,22 @@ def schema_of(kind: Any) -> Schema:
     """
     try:
         (top,), defs = msgspec.json.schema_components([kind], ref_template=REF + "{name}")
+        schema = {**top, "$defs": defs}
+        _drop_unshown(schema)
         # Defaults and literals come as Python values; a round trip makes them what a request will hold.
-        schema = cast("dict[str, Any]", decode(msgspec.json.encode({**top, "$defs": defs})))
+        schema = cast("dict[str, Any]", decode(msgspec.json.encode(schema)))
     except (TypeError, ValueError, RecursionError) as error:
         told = f"no JSON can be converted to it: {str(error).splitlines()[-1]}"
         raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option="type") from None
     _close(schema["$defs"])
     return checked_schema(_written_in_place(schema))
+
+
+def _drop_unshown(schema: dict[str, Any]) -> None:
+    """Leave out the defaults that JSON cannot hold: to it NaN is null, which is another value."""
+    for part in parts_of(schema):
+        if "default" in part and not is_json(part["default"]):
+            del part["default"]
 
 
 def _close(defs: dict[str, Any]) -> None:

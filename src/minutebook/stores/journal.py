@@ -195,7 +195,8 @@ class JournalStore(AsyncClosing):
         by hosts, works on bytes and replaces them. The operation returns the record that it was given, with what it
         adds; where there was none it is given `None`, and returns `None` to save nothing.
         The operation may wait for a model: the conversation is reserved meanwhile, and no transaction, lock or
-        connection is held. Whatever it raises, the record stays as it was. Only the drafts that it adds are written.
+        connection is held. Whatever it raises, the record stays as it was. Only the drafts that it adds are written;
+        where just the reply to that was lost, this returns as if it had come.
 
         Raises:
             DecisionHistoryBusy: another operation on `key` is under way.
@@ -229,7 +230,7 @@ class JournalStore(AsyncClosing):
         reservation = Reservation(self.journal, self.tokens, key)
         try:
             drafts, result = await make((await reservation.take(format)).header)
-            await reservation.commit(Delta(drafts=drafts, idempotency=self.fresh_id()), release=True)
+            await reservation.conclude(Delta(drafts=drafts, idempotency=self.fresh_id()))
         except BaseException as error:
             nothing = Delta(idempotency=self.fresh_id())
             await reservation.give_up(error, lambda: reservation.release(nothing))

@@ -313,7 +313,10 @@ def _reason(error: Exception) -> str:
 def _unconnected(*reasons: str) -> StorageError:
     reason = ", ".join(dict.fromkeys(reasons))
     return DecisionHistoryStorageFailed(
-        f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
+        f"no connection to the server could be made: {reason}; nothing was sent",
+        problem="connection",
+        reason=reason,
+        sent=False,
     )
 
 

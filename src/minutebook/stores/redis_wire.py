@@ -46,6 +46,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
     DecisionHistoryStorageUnsafe,
 )
 from minutebook.stores.redis_address import Node
@@ -121,6 +122,7 @@ class Wire:
         Raises:
             DecisionHistoryStorageFailed: the server or the connection failed; a write may have been made, unless
                 `problem` says `out_of_memory`.
+            DecisionHistoryStorageLocked: no connection was free before the deadline; nothing was sent.
             DecisionHistoryStorageUnsafe: a setting, a role or a right is missing; nothing was written.
             DecisionHistorySchemaUnsupported: another application's key, or a server too old; nothing was written.
         """
@@ -375,10 +377,10 @@ def _reason(error: BaseException | None) -> str:
 
 def no_room(address: Address) -> StorageError:
     """Return what it is here that every connection was in use for the whole time."""
-    return DecisionHistoryStorageFailed(
+    return DecisionHistoryStorageLocked(
         f"none of {address.max_connections} connections was free within {address.timeout:g} s; nothing was sent. "
         "Raise max_connections or timeout",
-        problem="connection",
+        seconds=address.timeout,
     )
 
 
@@ -393,7 +395,10 @@ def unconnected(error: BaseException | None, address: Address) -> StorageError:
         return refusal(error, writes=False)
     reason = _reason(error)
     return DecisionHistoryStorageFailed(
-        f"no connection to the server could be made: {reason}; nothing was sent", problem="connection", reason=reason
+        f"no connection to the server could be made: {reason}; nothing was sent",
+        problem="connection",
+        reason=reason,
+        sent=False,
     )
 
 

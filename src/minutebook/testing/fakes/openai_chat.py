@@ -39,7 +39,7 @@ __all__ = ["DIALECT", "check_count", "check_messages", "check_request"]
 
 COUNTED: Final = (
     *("messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"),
-    *("functions", "function_call", "chat_template_kwargs"),
+    *("functions", "function_call", "chat_template_kwargs", "verbosity"),
 )
 """The fields that cost tokens."""
 
