@@ -696,6 +696,32 @@ def test_i30_a_workers_ticks_that_went_astray_are_not_believed(astray: int, name
     drive(journal.close())
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_bad_input_95_calls_that_are_broken_off_again_and_again_end_at_their_deadline(
+    blocking: bool, name: str
+) -> None:
+    """One deadline holds for a call and for all its repeats, whatever the server breaks it off for (95)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> tuple[float, str]:
+        journal = postgres_lab.journal(name, blocking=blocking, timeout=1.5)
+        await append(journal, KEY, "one", say("q"))
+        ((text,),) = server.ask(f"SELECT pg_get_functiondef('{schema}.write'::regproc)")
+        assert text.count("nonce := p_nonce;") == 1
+        server.ask(
+            text.replace("nonce := p_nonce;", "PERFORM pg_sleep(0.4); RAISE EXCEPTION 'x' USING ERRCODE = '40001';")
+        )
+        begun = time.monotonic()
+        with pytest.raises(StorageError) as refused:
+            await append(journal, KEY, "two", say("r"))
+        await journal.close()
+        return time.monotonic() - begun, refused.value.code
+
+    took, code = drive(story()) if blocking else asyncio.run(story())
+    assert took < 10
+    assert code in ("DecisionHistoryStorageLocked", "DecisionHistoryStorageFailed")
+
+
 # --- foreign replies -------------------------------------------------------------------------------------------------
 
 
@@ -761,7 +787,7 @@ class Late(AsynchronousLines):
         super().__init__(*options)
         self.left: dict[Any, Any] = {}
 
-    async def lend(self, work: Any) -> Any:
+    async def lend(self, work: Any, until: float) -> Any:
         async def mixed(line: Any) -> Any:
             outer = self
 
@@ -777,7 +803,7 @@ class Late(AsynchronousLines):
 
             return await work(Mixed())
 
-        return await super().lend(mixed)
+        return await super().lend(mixed, until)
 
 
 @pytest.mark.parametrize("canary", [True, False])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -223,9 +224,10 @@ class PostgresRemote:
                 return (*row, *[None] * (statement.columns - len(row)))
             return await line.ask(statement, self._schema, (number, clock, *values))
 
+        until = self._lines.deadline()
         for _ in range(_TRIES):
             try:
-                return await self._lines.lend(work)
+                return await self._lines.lend(work, until)
             except psycopg.Error as error:
                 refused = None if error.sqlstate in _REPEATED else _translated(error)
             except ForeignReply:
@@ -242,7 +244,9 @@ class PostgresRemote:
                 )
             if refused is not None:
                 raise refused  # out here: a driver's error knows the connection, and so the password
-        raise DecisionHistoryStorageLocked(f"the server broke this call off {_TRIES} times; nothing was written")
+            if time.monotonic() >= until:
+                break
+        raise DecisionHistoryStorageLocked("the server broke this call off again and again; nothing was written")
 
     async def _greet(self, line: Line) -> None:
         """See that a new connection leads to a server that keeps what it acknowledges, and to tables that we know."""

@@ -77,13 +77,17 @@ class Line(Protocol):
 class Lines(Protocol):
     """The connections of one store, which nobody uses after a fork: the journal sees to that."""
 
-    async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
+    def deadline(self) -> float:
+        """Return by when a call that begins now has to end, by the monotonic clock."""
+        ...
+
+    async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """
         Run `work` on a connection.
 
         Raises:
-            DecisionHistoryStorageLocked: none was free before the deadline; nothing was sent.
-            DecisionHistoryStorageFailed: none could be made, or the deadline passed after something was sent.
+            DecisionHistoryStorageLocked: none was free before `until`; nothing was sent.
+            DecisionHistoryStorageFailed: none could be made, or `until` passed after something was sent.
         """
         ...
 
@@ -338,6 +342,10 @@ class _Lines:
         self._greet = greet
         self._closed = False
 
+    def deadline(self) -> float:
+        """See `Lines.deadline`."""
+        return time.monotonic() + self._address.seconds
+
     async def _connect(self, until: float) -> Any:
         """
         Return a connection to the first host that takes one and has been greeted.
@@ -405,9 +413,8 @@ class BlockingLines(_Lines):
         super().__init__(address, size, greet)
         self._idle = Idle(Places(size))
 
-    async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
+    async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
-        until = time.monotonic() + self._address.seconds
         place = self._idle.places.take(until, self._idle.owed.settle)
         if place is None:
             raise self._late_for_a_place(self._idle)
@@ -477,13 +484,12 @@ class AsynchronousLines(_Lines):
                 idle = self._loops[loop] = Idle(asyncio.Semaphore(self._size))
         return idle
 
-    async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
+    async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
         idle = self._of_this_loop()
-        until = time.monotonic() + self._address.seconds
         late: Callable[[], StorageError] = partial(self._late_for_a_place, idle)
         try:
-            async with asyncio.timeout(self._address.seconds):
+            async with asyncio.timeout(until - time.monotonic()):
                 await idle.places.acquire()
                 owed = False
                 try:
