@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import NO_MARK, Executed, read_attempts
+from minutebook.chat.attempts import NOTHING_SEEN, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import answer_id, recorded, recorded_answer
@@ -83,8 +83,8 @@ class Chat(ChatReading):
         self._program = program
         self._failed_at = 0
         """The `seq` of the message at which no summary could be made; 0 for none."""
-        self._bare = NO_MARK
-        """The newest mark up to which no attempt at its message called anything."""
+        self._seen = NOTHING_SEEN
+        """What is known of the attempts at a message that came to nothing."""
         self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
         """What was made of which history, to keep how much whole: it was paid for, and the turn may fail."""
 
@@ -220,9 +220,9 @@ class Chat(ChatReading):
             except NO_SUMMARY as error:
                 failed, self._failed_at = error.code, entry.seq
             said = renewed.said if renewed else view.said
-            staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
             executed = await self._executed_before(hold)
+            staged = (*executed.drafts, summary_draft(renewed.opening)) if renewed else executed.drafts
             provider = ChatProvider(
                 self._server, self.history, hold.header, asked, staged, context, hold=hold, streamed=streamed
             )
@@ -317,17 +317,15 @@ class Chat(ChatReading):
 
     async def _executed_before(self, hold: Hold) -> Executed:
         """
-        Return what attempts at the message have executed, recorded anew as the beginning of this one.
+        Return what attempts at the message have executed, with which this one begins.
 
         An agent without tools can repeat none, and asks anew.
         """
         if not self._program.capabilities:
             return Executed()
-        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._bare)
-        self._bare, executed = attempts.bare, attempts.executed()
-        if executed.drafts:
-            await hold.commit(executed.drafts)
-        return executed
+        attempts = await read_attempts(RecordReader(self.store.journal, self.key), hold.header, self._seen)
+        self._seen = attempts.seen
+        return attempts.executed()
 
     async def _run(self, provider: ChatProvider, executed: Executed) -> str:
         # What the model is asked stands in the history; the runtime passes no task on.
