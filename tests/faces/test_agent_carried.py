@@ -28,7 +28,16 @@ from minutebook.model.entries import Entry
 from minutebook.model.pause import drive
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import Answer, Fault, FaultyJournal, FunctionCall, ProviderFake
+from minutebook.testing import (
+    Answer,
+    Cut,
+    Fault,
+    FaultyJournal,
+    FunctionCall,
+    ProviderFake,
+    SuspendingJournal,
+    cancel_at,
+)
 from minutebook.testing.fakes import Failure, Line, Received
 
 UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
@@ -120,43 +129,75 @@ def test_a9_b1_what_is_carried_on_is_recorded_once_with_what_comes_of_it() -> No
         assert not fake.refused
 
 
+def calling(request: Received) -> Line:
+    """Pay twice, one after the other, and again what was never begun; then answer."""
+    newest = results(request)
+    if newest and newest[-1] == NEVER_BEGUN:
+        return paying(2)
+    return [paying(1), paying(2), Answer(text="done")][min(len(newest), 2)]
+
+
+async def carried_on(fake: ProviderFake, journal: Any, between: Callable[[Agent], Any], second: Any) -> list[int]:
+    """Pay once and fail; have `between` say it again over the journal `second`; then see it done, and what was paid."""
+    till, plain = Till(), JournalStore(journal, namespace="n")
+    options: dict[str, Any] = {"conversation": "c", "tools": [till.tool()]}
+    with pytest.raises(AgentBudgetExhausted):
+        await blocking(fake, store=plain, **options, budgets=Budgets(max_decisions=1)).chat("pay")
+    await between(blocking(fake, store=JournalStore(second, namespace="n"), **options))
+    again = blocking(fake, store=plain, **options)
+    header = await plain.header(again.key)
+    if header is not None and header.token:
+        await plain.recover(again.key, worker_stopped=True)
+    if not await again.get_history():
+        assert await again.chat("pay") == "done"
+    # Killed between a call's commit and its beginning nobody can know, and the model is told that.
+    assert till.paid == [1, 2] or (till.paid == [1] and results(fake.requests[-1]) == ["paid 1", UNKNOWN])
+    assert await again.get_history() == [user("pay"), said("done")]
+    await plain.verify(again.key)
+    return till.paid
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
 def test_a9_i44_a_retry_whose_store_fails_once_runs_no_tool_twice(*, after: bool) -> None:
     """A9, I-44: whichever call to the store fails while a retry carries on, and what stands behind it, no effect."""
-
-    def calling(request: Received) -> Line:
-        newest = results(request)
-        if newest and newest[-1] == NEVER_BEGUN:
-            return paying(2)
-        return [paying(1), paying(2), Answer(text="done")][min(len(newest), 2)]
-
     with ProviderFake("openai-chat", calling) as fake:
 
         async def story(number: int) -> bool:
-            journal, till = MemoryJournal(), Till()
-            plain = JournalStore(journal, namespace="n")
-            options: dict[str, Any] = {"conversation": "c", "tools": [till.tool()]}
-            with pytest.raises(AgentBudgetExhausted):
-                await blocking(fake, store=plain, **options, budgets=Budgets(max_decisions=1)).chat("pay")
+            journal = MemoryJournal()
             faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
-            heard = ""
-            with contextlib.suppress(DecisionHistoryStorageFailed):
-                heard = await blocking(fake, store=JournalStore(faulty, namespace="n"), **options).chat("pay")
-            again = blocking(fake, store=plain, **options)
-            header = await plain.header(again.key)
-            if header is not None and header.token:
-                await plain.recover(again.key, worker_stopped=True)
-            if not heard:
-                assert await again.chat("pay") == "done"
-            assert till.paid == [1, 2]
-            assert await again.get_history() == [user("pay"), said("done")]
-            await plain.verify(again.key)
+
+            async def between(each: Agent) -> None:
+                with contextlib.suppress(DecisionHistoryStorageFailed):
+                    await each.chat("pay")
+
+            assert await carried_on(fake, journal, between, faulty) == [1, 2]
             return not faulty.left
 
         number = 1
         while drive(story(number)):
             number += 1
         assert number > 8
+
+
+@pytest.mark.parametrize("cut", [Cut.CANCELLED, Cut.CLOSED, Cut.INTERRUPTED, Cut.KILLED], ids=lambda cut: cut.value)
+def test_a9_i18_i44_a_retry_that_is_cut_at_any_await_runs_no_tool_twice(cut: Cut) -> None:
+    """A9, I-18, I-44: what it carried on and had not recorded yet is found where it was."""
+    with ProviderFake("openai-chat", calling) as fake:
+
+        async def story(step: int) -> bool:
+            journal, struck = MemoryJournal(), list[bool]()
+
+            async def between(each: Agent) -> None:
+                struck.append((await cancel_at(lambda: each.chat("pay"), step, cut)).struck)
+
+            paid = await carried_on(fake, journal, between, SuspendingJournal(journal))
+            assert paid == [1, 2] or cut is Cut.KILLED
+            return struck[0]
+
+        step = 1
+        while drive(story(step)):
+            step += 1
+        assert step > 8
 
 
 # --- what had no room ------------------------------------------------------------------------------------------------
@@ -227,12 +268,18 @@ def test_a9_o25_a_result_too_large_for_the_model_is_left_out_of_the_retry(histor
 
 def test_a9_d8_what_no_request_has_room_for_is_left_out_however_often_it_fails_then() -> None:
     """A9, D8, B1: the mark that says so is found behind any number of others, by a process that saw none of them."""
-    script = [asking("a"), *[Failure(status=503)] * 40, Answer(text="done")]
+    script = [asking("a", "b"), *[Failure(status=503)] * 40, Answer(text="done")]
     with ProviderFake("openai-chat", script) as fake:
 
         async def story() -> None:
             ran = list[str]()
-            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [giving(9000, ran)]}
+
+            def look(path: str) -> str:
+                """Read a file."""
+                ran.append(path)
+                return "r" * {"a": 9000, "b": 1000}[path]
+
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [look]}
             options |= {"limits": WindowLimits(max_bytes=5000)}
             each = agent(fake, **options)
             with pytest.raises(DecisionHistoryLimitExceeded):
@@ -241,8 +288,30 @@ def test_a9_d8_what_no_request_has_room_for_is_left_out_however_often_it_fails_t
                 with pytest.raises(AgentDecisionProviderUnavailable):
                     await each.chat("go")
             assert await agent(fake, **options).chat("go") == "done"
-            assert results(fake.requests[-1])[0].startswith('{"abandoned":"executed; ')
-            assert ran == ["a"]
+            left = '{"abandoned":"executed; 9,002 bytes left out"}'
+            assert [results(request) for request in fake.requests[1:]] == [[left, "r" * 1000]] * 41
+            assert ran == ["a", "b"]
+
+        told(story())
+
+
+def test_a9_o25_many_results_that_have_no_room_together_are_left_out_in_the_end() -> None:
+    """A9, O-25: none of them is long, so that the first retry is refused too; the next one is not."""
+
+    def server(request: Received) -> Line:
+        return asking(*"abcd") if request.json["messages"][-1]["role"] == "user" else Answer(text="done")
+
+    with ProviderFake("openai-chat", server, window_tokens=2_000) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+            store, tools = MemoryStore(), [giving(4000, ran)]
+            for _ in range(2):
+                with pytest.raises(AgentDecisionProviderUnavailable, match="the same words again"):
+                    await agent(fake, store=store, tools=tools).chat("go")
+            assert await agent(fake, store=store, tools=tools).chat("go") == "done"
+            assert results(fake.requests[-1]) == ['{"abandoned":"executed; 4,002 bytes left out"}'] * 4
+            assert ran == list("abcd")
 
         told(story())
 

@@ -27,7 +27,7 @@ from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.chat import CHAT_WIRE
-from minutebook.runtime.observations import interrupted, refused, shortened
+from minutebook.runtime.observations import ABANDONED_BYTES, interrupted, refused, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +40,8 @@ _MOST_ROWS: Final = 4096
 _MORE: Final = 4
 """By what the next page is larger: most attempts are short, and few are many."""
 _TOO_LARGE = b'{"reason":"too_large"}'
+_MOST_TOLD: Final = (ABANDONED_BYTES, 64)
+"""UTF-8 bytes of JSON that a result may have once a request had no room, and once one had none for what was left."""
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +60,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes = b""
     next_seq: int = 0
     """Where the attempt ends that called something; 0 where none has."""
-    too_large: bool = False
-    """Whether a request had no room for what that attempt had come to."""
+    too_large: int = 0
+    """How many attempts had no room since for what that attempt had come to."""
 
     __repr__ = type_alone
 
@@ -83,7 +85,7 @@ class Attempts:
         self._whole = False
         self._responses: list[Entry] = []
         self._results: dict[tuple[int, int], Entry] = {}
-        self._too_large = False
+        self._too_large = 0
         self.next_seq = header.attempt.first - 1 if header.attempt else header.entries
 
     @property
@@ -100,12 +102,14 @@ class Attempts:
                 continue
             self.next_seq = entry.seq - 1
             self._newest = self._newest or entry
-            if entry.kind is ABANDONED:
-                self._whole = bool(self._responses)  # then it is the mark of the attempt before
-                self._too_large |= not self._whole and entry.payload == _TOO_LARGE
-            if not self._whole and (entry.seq, entry.digest) == (self._before.seq, self._before.digest):
-                self._too_large |= self._before.too_large
+            self._whole = entry.kind is ABANDONED and bool(self._responses)  # the mark of the attempt before
+            if self._whole:
+                return
+            if (entry.seq, entry.digest) == (self._before.seq, self._before.digest):
+                self._too_large += self._before.too_large
                 self.next_seq = self._before.next_seq
+            elif entry.kind is ABANDONED:
+                self._too_large += entry.payload == _TOO_LARGE
             elif entry.kind is RESULT or (entry.kind is RESPONSE and entry.calls):
                 self._called_until = self._called_until or entry.seq
                 if entry.kind is RESPONSE:
@@ -126,7 +130,7 @@ class Attempts:
         Return what that attempt executed, oldest first.
 
         Where a request had no room for it since, by our limits or by the server's, a long result may be what did not
-        fit: then it is told that the call was executed, and the result is left out.
+        fit: then it is told that the call was executed, and the result is left out. Where that did not do, so is any.
         """
         drafts: list[Draft] = []
         observations: list[Observation] = []
@@ -152,7 +156,7 @@ class Attempts:
         return Observation(
             capability=call.capability,
             arguments=call.arguments,
-            value=shortened(told) if self._too_large else told,
+            value=told if self._too_large == 0 else shortened(told, _MOST_TOLD[self._too_large > 1]),
             reference=call.reference,
         )
 
