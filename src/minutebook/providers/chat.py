@@ -256,7 +256,7 @@ class _KnownMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     __repr__ = type_alone
 
 
-_known_message: Final = msgspec.json.Decoder(_KnownMessage).decode
+_known_messages: Final = msgspec.json.Decoder(list[_KnownMessage]).decode
 
 
 def without_foreign(messages: bytes, host: str | None) -> bytes:
@@ -268,25 +268,21 @@ def without_foreign(messages: bytes, host: str | None) -> bytes:
     forms. Some of these servers demand what they said back with the results of calls. A conversation may go on at
     another server, which may refuse it, so that it is not replayed any later.
     """
-    fragments = _slices.items(messages)
-    foreign = [place for place, each in enumerate(fragments) if not _is_known(each)]
-    if not foreign:
+    if _are_known(messages):
         return messages
+    fragments = _slices.items(messages)
     newest = max((place for place, each in enumerate(fragments) if _role(each) == "user"), default=0)
     end = len(fragments) if _is_openai((host or "").rstrip(".")) else newest
-    for place in foreign:
-        if place < end:
-            fragments[place] = _without_parts(_slices.without(fragments[place], _is_foreign, _WITHIN))
-    return b"[%b]" % b",".join(fragments)
+    older = [_without_parts(_slices.without(each, _is_foreign, _WITHIN)) for each in fragments[:end]]
+    return b"[%b]" % b",".join([*older, *fragments[end:]])
 
 
-def _is_known(fragment: bytes) -> bool:
-    """Return whether a message surely has nothing foreign in it."""
+def _are_known(messages: bytes) -> bool:
+    """Return whether messages surely have nothing foreign in them."""
     try:
-        name = _known_message(fragment).name
+        return all(each.name is None or _is_name(each.name) for each in _known_messages(messages))
     except msgspec.ValidationError:
         return False
-    return name is None or _is_name(name)
 
 
 def _is_foreign(path: str, value: bytes) -> bool:
