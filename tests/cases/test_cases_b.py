@@ -12,8 +12,14 @@ import pytest
 from tests.faces.strict import KINDS, REQUEST, client_of, generated, messages_of, provider_of
 from tests.policy.histories import SHAPES
 
-from minutebook import sync
-from minutebook.errors import DecisionHistoryConflict, InvalidMessage, MinutebookError, PairingViolation
+from minutebook import WindowLimits, sync
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    DecisionHistoryLimitExceeded,
+    InvalidMessage,
+    MinutebookError,
+    PairingViolation,
+)
 from minutebook.model.decisions import Observation
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 from minutebook.testing.fakes.openai_chat import check_messages
@@ -140,6 +146,11 @@ def test_o12_c2_a_call_of_another_makers_server_goes_back_in_the_form_that_opena
             turn.result(made, "found")
             window = turn.window()
             assert check_messages(window.messages) is None
+            with pytest.raises(DecisionHistoryLimitExceeded) as caught:
+                turn.window(WindowLimits(max_bytes=len(window.json) - 1))
+            assert caught.value.bytes is not None  # a long id counts with the bytes that it came with
+            assert caught.value.bytes == len(window.json) or call.get("id") == "x" * 41
+            assert caught.value.bytes >= len(window.json)
             turn.respond({"choices": [{"message": {"role": "assistant", "content": "a"}}]})
         assert [entry.payload for entry in conversation.entries()][1] == body.encode()
         assert (json.dumps([call]).encode() in window.json) is (call is plain)
