@@ -173,7 +173,8 @@ class Fitting:
         removed = bisect_left(range(min(probe, most) + 1), True, lo=too_few + 1, key=fits)
         if removed > most:
             narrowest = self._scan.narrowed(plan, most)
-            return self._scan.without_oldest(narrowest, self._limits, self._reserved)  # which refuses
+            size = len(self._joined(narrowest))
+            return self._scan.without_oldest(narrowest, self._limits, self._reserved, size)  # which refuses
         return self._scan.narrowed(plan, removed)
 
     def _joined(self, plan: Plan) -> bytes:

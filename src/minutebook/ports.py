@@ -319,7 +319,7 @@ class Wire(Protocol):
         ...
 
     def sendable(self, fragment: bytes) -> bytes:
-        """Return what a request holds of a response's fragment: all of it, but for what the provider refuses."""
+        """Return what a request holds of a response's fragment: all of it but what the provider refuses as it is."""
         ...
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:

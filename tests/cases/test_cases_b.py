@@ -12,10 +12,17 @@ import pytest
 from tests.faces.strict import KINDS, REQUEST, client_of, generated, messages_of, provider_of
 from tests.policy.histories import SHAPES
 
-from minutebook import sync
-from minutebook.errors import DecisionHistoryConflict, InvalidMessage, MinutebookError, PairingViolation
+from minutebook import WindowLimits, sync
+from minutebook.errors import (
+    DecisionHistoryConflict,
+    DecisionHistoryLimitExceeded,
+    InvalidMessage,
+    MinutebookError,
+    PairingViolation,
+)
 from minutebook.model.decisions import Observation
 from minutebook.testing import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes.openai_chat import check_messages
 
 ODD = "functions.search:0|a"
 """A call id that one provider made and another would refuse."""
@@ -110,6 +117,44 @@ def test_o12_messages_of_another_format_are_refused_and_not_reinterpreted(one: s
     with pytest.raises((InvalidMessage, PairingViolation)):
         wrong.append(messages)
     assert [listing.key.id for listing in store.list()] == ["right"]
+
+
+FUNCTION: dict[str, Any] = {"name": "look", "arguments": '{"path": 1e2}'}
+OTHERS: dict[str, dict[str, Any]] = {
+    "a long id": {"id": "x" * 41, "type": "function", "function": FUNCTION},
+    "no id": {"type": "function", "function": FUNCTION},
+    "no type": {"id": "c1", "function": FUNCTION},
+    "arguments as JSON": {"id": "c1", "type": "function", "function": {**FUNCTION, "arguments": {"path": "ü"}}},
+    "no arguments": {"id": "c1", "type": "function", "function": {"name": "look"}},
+    "a custom tool without a type": {"id": "c1", "custom": {"name": "look", "input": "x"}},
+}
+
+
+@pytest.mark.parametrize("given", OTHERS.values(), ids=OTHERS)
+def test_o12_c2_a_call_of_another_makers_server_goes_back_in_the_form_that_openai_takes(given: dict[str, Any]) -> None:
+    """O-12, C2, I-26: the record keeps it as it came; a call in that form already goes back byte for byte (control)."""
+    plain = {"id": "x" * 40, "type": "function", "function": FUNCTION}
+    for call in (given, plain):
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": call.get("id", ""), "content": "found"}
+        # Must fail: as it came it would be refused.
+        assert (check_messages([{"role": "user", "content": "q"}, message, result]) is None) is (call is plain)
+        body = json.dumps({"choices": [{"message": message}]})
+        conversation = sync.Conversation(sync.MemoryStore(), "c", format="openai-chat")
+        with conversation.turn("q") as turn:
+            (made,) = turn.respond(body.encode())
+            turn.result(made, "found")
+            window = turn.window()
+            assert check_messages(window.messages) is None
+            with pytest.raises(DecisionHistoryLimitExceeded) as caught:
+                turn.window(WindowLimits(max_bytes=len(window.json) - 1))
+            assert caught.value.bytes is not None  # a long id counts with the bytes that it came with
+            assert caught.value.bytes == len(window.json) or call.get("id") == "x" * 41
+            assert caught.value.bytes >= len(window.json)
+            turn.respond({"choices": [{"message": {"role": "assistant", "content": "a"}}]})
+        assert [entry.payload for entry in conversation.entries()][1] == body.encode()
+        assert (json.dumps([call]).encode() in window.json) is (call is plain)
+        assert len(conversation.window().json) == len(window.json) + len(b',{"role":"assistant","content":"a"}')
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])

@@ -45,7 +45,7 @@ def test_a6_o21_a_summariser_that_failed_in_another_record_is_asked_in_this_one(
             each = agent(fake, store=store, conversation="c", **EAGER, max_history_messages=10)
             for n in range(20):
                 await each.chat(f"q{n}")
-            failed_at = each._chat._failed.seq
+            failed_at = each._chat._failed[0]
             if how == "expired":
                 now += 3600 * 1000 + 1
             else:

@@ -348,7 +348,9 @@ def test_c2_a_quick_look_that_does_not_read_escapes_is_found_out(name):
 
 
 SLOW = {
-    "openai-chat": lambda fragment: _slices.without(fragment, openai_chat._is_refused, openai_chat._WITHIN),
+    "openai-chat": lambda fragment: openai_chat._with_whole_calls(
+        _slices.without(fragment, openai_chat._is_refused, openai_chat._WITHIN)
+    ),
     "openai-responses": openai_responses._sendable,
 }
 """What is sent by looking at every member, in each format whose `sendable` has a way around that."""

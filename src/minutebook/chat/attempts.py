@@ -2,20 +2,24 @@
 What the attempts at a message that came to no answer have executed, so that the next attempt goes on behind it.
 
 A tool's effect is not undone by the mark that takes its call out of every window. So whoever says the same words again
-has the model begin with the calls that were executed and what came of them: as much of that as the record holds. A call
-of which it holds no result was under way, or its result was lost with the process: nobody knows what came of it, and it
-is told as that (case O-33, promise I-44).
+has the model begin with the calls that were executed and what came of them: as much of that as the record holds. Calls
+come one after the other, and what one came to is durable before the next begins: so of the first without a result
+nobody knows what came of it, and it is told as that, and those behind it were never begun (case O-33, promise I-44).
 
-What failed often fails often, without a call: a server that is away. So a process remembers up to which mark there was
-none, and one that does not reads with pages that grow, so that neither notices how many attempts there were (SPEC B1).
+What is carried on is in the record already. It is recorded again no sooner than something comes of the new attempt that
+stands behind it, so that what fails without that adds its mark alone, however much it carries (SPEC B1).
+
+What failed often fails often in that way: a server that is away. So a process remembers from which mark to look where,
+and one that does not reads with pages that grow, so that neither notices how many attempts there were.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from minutebook.chat.results import CHAT_INTERFACE, refusal_in, told_in
 from minutebook.model import codec
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import ABANDONED, RESPONSE, RESULT, Draft, Entry
@@ -23,14 +27,11 @@ from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.chat import CHAT_WIRE
-from minutebook.providers.native import Native
-from minutebook.providers.openai_chat import CHAT
-from minutebook.runtime.observations import interrupted, shortened
+from minutebook.runtime.observations import ABANDONED_BYTES, interrupted, refused, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from minutebook.model.codec import JSON
     from minutebook.model.record import Header
     from minutebook.record_reader import RecordReader
 
@@ -38,8 +39,9 @@ _ROWS: Final = 16
 _MOST_ROWS: Final = 4096
 _MORE: Final = 4
 """By what the next page is larger: most attempts are short, and few are many."""
-_REFUSED = b'{"reason":"refused"}'
-_NATIVE = Native(CHAT_WIRE, CHAT)
+_TOO_LARGE = b'{"reason":"too_large"}'
+_MOST_TOLD: Final = (ABANDONED_BYTES, 64)
+"""UTF-8 bytes of JSON that a result may have once a request had no room, and once one had none for what was left."""
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,38 +53,39 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = type_alone
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """An entry by its place and the chain's digest after it, which no other record has there."""
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process knows of the attempts up to an entry: its place, and the chain's digest after it."""
 
-    seq: int
-    digest: bytes
+    seq: int = 0
+    digest: bytes = b""
+    next_seq: int = 0
+    """Where the attempt ends that called something; 0 where none has."""
+    too_large: int = 0
+    """How many attempts had no room since for what that attempt had come to."""
 
     __repr__ = type_alone
 
 
-NO_MARK: Final = Mark(0, b"")
+NOTHING_SEEN: Final = Seen()
 
 
 class Attempts:
     """
     The newest attempt at the message that is being answered which called anything, as its entries come in newest first.
 
-    It began with what the attempts before it had executed, so that nothing older is asked for.
+    It holds what the attempts before it had executed, so that nothing older is asked for.
     """
 
-    def __init__(self, header: Header, bare: Mark = NO_MARK) -> None:
-        """
-        Begin behind the attempt that is under way, which has recorded nothing yet.
-
-        Up to the mark `bare` nothing is known to have been called for the message.
-        """
+    def __init__(self, header: Header, seen: Seen = NOTHING_SEEN) -> None:
+        """Begin behind the attempt that is under way, which has recorded nothing yet; `seen` is known already."""
         self._turn = header.state.turn
-        self._bare = bare
-        self._newest = NO_MARK
+        self._before = seen
+        self._newest: Entry | None = None
+        self._called_until = 0
         self._whole = False
         self._responses: list[Entry] = []
         self._results: dict[tuple[int, int], Entry] = {}
-        self._refused = False
+        self._too_large = 0
         self.next_seq = header.attempt.first - 1 if header.attempt else header.entries
 
     @property
@@ -91,69 +94,86 @@ class Attempts:
         return self._whole or self.next_seq <= self._turn
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Take the next entries, newest first and without a gap."""
+        """Take the next entries, newest first; those behind `next_seq` are passed over."""
         for entry in entries:
             if self.done:
                 return
+            if entry.seq > self.next_seq:
+                continue
             self.next_seq = entry.seq - 1
-            place = Mark(entry.seq, entry.digest)
-            self._newest = self._newest if self._newest.seq else place
-            if entry.kind is ABANDONED:
-                self._whole = bool(self._responses)  # this is the mark of the attempt before
-                self._refused |= not self._whole and entry.payload == _REFUSED
-                self._whole |= place == self._bare
-            elif entry.kind is RESPONSE and entry.calls:
-                self._responses.append(entry)
-            elif entry.kind is RESULT:
-                self._results[entry.exchange, entry.call] = entry
+            self._newest = self._newest or entry
+            self._whole = entry.kind is ABANDONED and bool(self._responses)  # the mark of the attempt before
+            if self._whole:
+                return
+            if (entry.seq, entry.digest) == (self._before.seq, self._before.digest):
+                self._too_large += self._before.too_large
+                self.next_seq = self._before.next_seq
+            elif entry.kind is ABANDONED:
+                self._too_large += entry.payload == _TOO_LARGE
+            elif entry.kind is RESULT or (entry.kind is RESPONSE and entry.calls):
+                self._called_until = self._called_until or entry.seq
+                if entry.kind is RESPONSE:
+                    self._responses.append(entry)
+                else:
+                    self._results[entry.exchange, entry.call] = entry
 
     @property
-    def bare(self) -> Mark:
-        """The mark up to which nothing was called, once everything was read: the newest one, if that is so of it."""
-        return NO_MARK if self._responses else self._newest
+    def seen(self) -> Seen:
+        """What is known once everything was read."""
+        newest = self._newest
+        if newest is None:
+            return NOTHING_SEEN
+        return Seen(seq=newest.seq, digest=newest.digest, next_seq=self._called_until, too_large=self._too_large)
 
     def executed(self) -> Executed:
         """
         Return what that attempt executed, oldest first.
 
-        Where the history refused since, a long result may be what did not fit: then it is told that the call was
-        executed, and the result is left out.
+        Where a request had no room for it since, by our limits or by the server's, a long result may be what did not
+        fit: then it is told that the call was executed, and the result is left out. Where that did not do, so is any.
         """
         drafts: list[Draft] = []
         observations: list[Observation] = []
         for response in reversed(self._responses):
             drafts.append(CHAT_WIRE.response(response.payload))
+            lost = False
             for position, call in enumerate(response.calls):
-                seen = self._observation(response, position)
-                drafts.append(_NATIVE.result(position, call, seen))
+                result = self._results.get((response.seq, position))
+                seen = self._observation(_proposed(response, position), result, begun=not lost)
+                lost = lost or result is None
+                drafts.append(CHAT_INTERFACE.result(position, call, seen))
                 observations.append(seen)
         return Executed(drafts=tuple(drafts), observations=tuple(observations))
 
-    def _observation(self, response: Entry, position: int) -> Observation:
-        _, given = CHAT_WIRE.calls(response.fragment)[position]
-        arguments = codec.decode(given.encode()) if isinstance(given, str) else given
-        call = ProposedCall(
-            capability=response.calls[position].name,
-            arguments=arguments if isinstance(arguments, dict) else {},
-            reference=CallReference(response.seq, position),
-        )
-        result = self._results.get((response.seq, position))
+    def _observation(self, call: ProposedCall, result: Entry | None, *, begun: bool) -> Observation:
         if result is None:
-            return interrupted(call)
-        told = cast("dict[str, JSON]", codec.reread(result.fragment))["content"]
-        # The text as the model was told it, an error too: whether a call was refused is not asked of a text that a tool
-        # may have written, so that each counts against the budgets as executed.
+            return interrupted(call) if begun else refused(call, "run_stopped")
+        refusal = refusal_in(result)
+        if refusal is not None:
+            return msgspec.structs.replace(refused(call, "run_stopped"), value=refusal)
+        told = told_in(result)
+        # The text as the model was told it, an error of the tool's too: it counts against the budgets as executed.
         return Observation(
             capability=call.capability,
             arguments=call.arguments,
-            value=shortened(told) if self._refused else told,
+            value=told if self._too_large == 0 else shortened(told, _MOST_TOLD[self._too_large > 1]),
             reference=call.reference,
         )
 
 
-async def read_attempts(reader: RecordReader, header: Header, bare: Mark) -> Attempts:
+def _proposed(response: Entry, position: int) -> ProposedCall:
+    _, given = CHAT_WIRE.calls(response.fragment)[position]
+    arguments = codec.decode(given.encode()) if isinstance(given, str) else given
+    return ProposedCall(
+        capability=response.calls[position].name,
+        arguments=arguments if isinstance(arguments, dict) else {},
+        reference=CallReference(response.seq, position),
+    )
+
+
+async def read_attempts(reader: RecordReader, header: Header, seen: Seen) -> Attempts:
     """Return the attempts before the one under way at its message, once they are read; none at a first attempt."""
-    attempts, rows = Attempts(header, bare), _ROWS
+    attempts, rows = Attempts(header, seen), _ROWS
     while not attempts.done:
         await reader.read_on(header, attempts, msgspec.structs.replace(STREAM_PAGE, rows=rows))
         await pause()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from minutebook.chat.attempts import NO_MARK, Executed, Mark, read_attempts
+from minutebook.chat.attempts import NOTHING_SEEN, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import EndedTurn, answer_id, ended_turn, opening_id, recorded, recorded_answer
@@ -80,12 +80,12 @@ class Chat(ChatReading):
         """Name the conversation; nothing is read or written yet."""
         super().__init__(store, id, settings, post)
         self._program = program
-        self._failed = NO_MARK
-        """The message at which no summary could be made."""
+        self._failed = (0, b"")
+        """The message at which no summary could be made, by its place and the digest of the record up to it."""
         self._failed_turns = 0
         """How many turns there were then, its own included."""
-        self._bare = NO_MARK
-        """The newest mark up to which no attempt at its message called anything."""
+        self._seen = NOTHING_SEEN
+        """What is known of the attempts at a message that came to nothing."""
         self._renewal: tuple[View, int, Renewed | None] = (View(), 0, None)
         """What was made of which history, to keep how much whole: it was paid for, and the turn may fail."""
 
@@ -224,12 +224,12 @@ class Chat(ChatReading):
             try:
                 renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
             except NO_SUMMARY as error:
-                failed, self._failed = error.code, Mark(entry.seq, entry.digest)
+                failed, self._failed = error.code, (entry.seq, entry.digest)
                 self._failed_turns = hold.header.state.turns
             said = renewed.said if renewed else view.said
-            staged = (summary_draft(renewed.opening),) if renewed else ()
             asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
             executed = await self._executed_before(hold, superseded)
+            staged = (*executed.drafts, summary_draft(renewed.opening)) if renewed else executed.drafts
             provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
             try:
                 answer = await self._run(provider, executed)
@@ -326,11 +326,11 @@ class Chat(ChatReading):
 
         Where the history has no room for as many, its turns tell. A record that was deleted and begun anew is another.
         """
-        failed, turns = self._failed, header.state.turns - self._failed_turns
-        came = max(sum(each.seq > failed.seq for each in view.said), 2 * turns - 1)
-        if not 0 < failed.seq <= header.entries or came >= max(keep, 2):
+        (failed, digest), turns = self._failed, header.state.turns - self._failed_turns
+        came = max(sum(each.seq > failed for each in view.said), 2 * turns - 1)
+        if not 0 < failed <= header.entries or came >= max(keep, 2):
             return False
-        return (await self._entry(header, failed.seq)).digest == failed.digest
+        return (await self._entry(header, failed)).digest == digest
 
     async def _renewed(self, view: View, keep: int, *, most_requests: int = sys.maxsize) -> Renewed | None:
         """
@@ -347,7 +347,7 @@ class Chat(ChatReading):
 
     async def _executed_before(self, hold: Hold, superseded: list[EndedTurn]) -> Executed:
         """
-        Return what attempts at the message have executed, recorded anew as the beginning of this one.
+        Return what attempts at the message have executed, with which this one begins.
 
         Also in turns of its id that others superseded (promise I-44). An agent without tools can repeat none, and asks
         anew.
@@ -355,13 +355,11 @@ class Chat(ChatReading):
         if not self._program.capabilities:
             return Executed()
         reader = RecordReader(self.store.journal, self.key)
-        attempts = await read_attempts(reader, hold.header, self._bare)
-        self._bare, executed = attempts.bare, attempts.executed()
+        attempts = await read_attempts(reader, hold.header, self._seen)
+        self._seen, executed = attempts.seen, attempts.executed()
         for turn in reversed(superseded):
             if not executed.drafts:
-                executed = (await read_attempts(reader, turn.within(hold.header), NO_MARK)).executed()
-        if executed.drafts:
-            await hold.commit(executed.drafts)
+                executed = (await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN)).executed()
         return executed
 
     async def _run(self, provider: ChatProvider, executed: Executed) -> str:

@@ -7,11 +7,12 @@ is being answered and where its window begins, and nothing of histories and summ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from minutebook.chat.requests import fitted_request
+from minutebook.chat.results import CHAT_INTERFACE
 from minutebook.errors import (
     AgentBudgetExhausted,
     AgentDecisionProviderSchemaViolation,
@@ -23,16 +24,15 @@ from minutebook.model.decisions import CallReference, Decision, DecisionRequest,
 from minutebook.model.entries import RESPONSE, Draft
 from minutebook.model.law import extend
 from minutebook.model.record import Delta
-from minutebook.providers.chat import CHAT_WIRE, read_answer
+from minutebook.providers.chat import read_answer
 from minutebook.providers.decision import Diagnosis
-from minutebook.providers.native import Native
-from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import results, stopped
 from minutebook.runtime.observations import was_executed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from minutebook.chat.requests import FittedRequest
     from minutebook.chat.server import Server
     from minutebook.history import Standing
     from minutebook.model.bounds import WindowLimits
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from minutebook.policy.shortening import Said
     from minutebook.runtime import Outcome
     from minutebook.windows import Window
+
+_OLDER_LEAVES: Final = (
+    "Call summarize_history() with a small keep_recent_count, or make the agent with smaller limits, such as "
+    "limits=WindowLimits(max_bytes=...)"
+)
+_SAY_LESS: Final = "It holds nothing older than the newest message: say less, or have tools return less"
 
 
 class ChatProvider:
@@ -66,9 +72,10 @@ class ChatProvider:
         self._said = said
         self._context = context
         self._streamed = streamed
-        self._interface = Native(CHAT_WIRE, CHAT)
         self.staged = staged
         """What is to be recorded with the next commit."""
+        self._given = len(staged)
+        """How much of it was there before anything came in: what was carried on, and a summary."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
         self._under_way = False
@@ -84,10 +91,10 @@ class ChatProvider:
         try:
             payload = await self._server.answer(ask, streamed=self._streamed)
         except AgentDecisionProviderUnavailable as error:
-            raise _advised(error, fitted.json) from None
+            raise self._advised(error, fitted) from None
         try:
             draft, said, billed = read_answer(payload)
-            decision = self._interface.read(request, draft) if draft.calls else None
+            decision = CHAT_INTERFACE.read(request, draft) if draft.calls else None
         except AgentDecisionProviderSchemaViolation:
             self._unusable = (Draft(kind=RESPONSE, payload=payload),)
             raise
@@ -110,7 +117,7 @@ class ChatProvider:
         if was_executed(observation):
             self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
         self._under_way = False
-        self.staged = (*self.staged, *results(self._record().state.open, [observation], self._interface))
+        self.staged = (*self.staged, *results(self._record().state.open, [observation], CHAT_INTERFACE))
         await self._keep()
         self._under_way = True
 
@@ -122,13 +129,15 @@ class ChatProvider:
         """
         waiting = self._record().state.open if self._hold is not None else ()
         never_begun = stopped(waiting, ())[self._under_way :]
-        return (*self.staged, *results(waiting, never_begun, self._interface), *self._unusable)
+        # What was given goes along with calls alone, which stand behind it: else each failure would record it again.
+        staged = self.staged if waiting else self.staged[self._given :]
+        return (*staged, *results(waiting, never_begun, CHAT_INTERFACE), *self._unusable)
 
     async def _keep(self) -> None:
         """Record what is staged, where anything is recorded."""
         if self._hold is not None:
             await self._hold.commit(self.staged)
-            self.staged = ()
+            self.staged, self._given = (), 0
 
     async def _called(self, decision: Decision) -> Decision:
         self._under_way = False
@@ -151,18 +160,21 @@ class ChatProvider:
     async def _window(self, limits: WindowLimits, floor: int) -> Window:
         return await self._stands.window(limits, self.staged, floor=floor)
 
-
-def _advised(error: AgentDecisionProviderUnavailable, messages: bytes) -> AgentDecisionProviderUnavailable:
-    """Return the error, with what to do where the request was too large for the model: nothing shortens by itself."""
-    if error.provider_error_code != Diagnosis.CONTEXT_LENGTH:
-        return error
-    return AgentDecisionProviderUnavailable(
-        f"{error}: a request with {len(messages):,} bytes of messages is more than the model takes, and the history is "
-        "as it was. Call summarize_history() with a small keep_recent_count, or make the agent with smaller limits, "
-        "such as limits=WindowLimits(max_bytes=...)",
-        **error.facts,
-        bytes=len(messages),
-    )
+    def _advised(self, error: AgentDecisionProviderUnavailable, asked: FittedRequest) -> Exception:
+        """Return the error, with what to do where the request was too large for the model: nothing leaves by itself."""
+        if error.provider_error_code != Diagnosis.CONTEXT_LENGTH:
+            return error
+        way_out = _OLDER_LEAVES
+        if asked.opening == self._said[-1].seq:
+            way_out = _SAY_LESS
+            if self._hold is not None:
+                self._hold.too_large, way_out = True, f"{_SAY_LESS}; the same words again leave long results out"
+        return AgentDecisionProviderUnavailable(
+            f"{error}: a request with {len(asked.json):,} bytes of messages is more than the model takes, and the "
+            f"history is as it was. {way_out}",
+            **error.facts,
+            bytes=len(asked.json),
+        )
 
 
 def tell_executed(error: MinutebookError, executed: Mapping[str, int], *, kept: bool) -> None:

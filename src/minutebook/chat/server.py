@@ -13,7 +13,7 @@ from minutebook.errors import ProviderError
 from minutebook.model import codec
 from minutebook.model.emitting import emit
 from minutebook.policy.estimates import Bills
-from minutebook.providers.chat import exact_counter, read_answer, weighed, without_reasoning
+from minutebook.providers.chat import exact_counter, read_answer, weighed, without_foreign
 from minutebook.providers.decision import Ask, Fields, joined
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import merged, opened
@@ -44,7 +44,7 @@ class Server:
         return Ask(
             model=settings.model,
             instructions=settings.prompt,
-            messages=without_reasoning(messages, self._post.host()),
+            messages=without_foreign(messages, self._post.host()),
             tools=request.capabilities,
             schema={},
             max_output_tokens=settings.max_output_tokens,

@@ -16,6 +16,7 @@ from minutebook.errors import (
     CallerError,
     DecisionHistoryConflict,
     DecisionHistoryError,
+    DecisionHistoryLimitExceeded,
     InvalidOption,
     ProviderContextWindowExceeded,
     StorageError,
@@ -69,7 +70,8 @@ class Hold:
     the reservation back by its last commit.
 
     `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
-    `unrecorded` is for what came in and was not committed yet.
+    `unrecorded` is for what came in and was not committed yet. `too_large` is to be set where the provider refused what
+    must be sent as more than the model takes: the mark says so, as it does where a limit of ours refused it.
     """
 
     def __init__(self, history: History) -> None:
@@ -78,6 +80,7 @@ class Hold:
         self._reservation = Reservation(history.journal, history.tokens, history.key)
         self.generated = False
         self.unrecorded: tuple[Draft, ...] = ()
+        self.too_large = False
         self.tail = Tail()
         self._plan: Plan | None = None
         self._sent: Sent | None = None
@@ -433,7 +436,7 @@ class Hold:
             if self.generated or attempt:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
                 opens = bool(unrecorded) and attempt is None
-                delta = history.delta(unrecorded, opens=opens, abandons=_reason(error))
+                delta = history.delta(unrecorded, opens=opens, abandons=self._reason(error))
             else:
                 delta = history.delta(())
             await self._reservation.release(delta)
@@ -452,14 +455,14 @@ class Hold:
             sent = self._sent or Sent()
             history.emit(
                 HistoryAbandoned(
-                    message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=_reason(error)
+                    message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=self._reason(error)
                 )
             )
 
-
-def _reason(error: BaseException) -> str:
-    """Return the enumerated reason of an abandoned attempt; never the error's own words."""
-    if not isinstance(error, Exception):
-        return "cancelled"
-    refusals = (DecisionHistoryError, CallerError, ProviderContextWindowExceeded)
-    return "refused" if isinstance(error, refusals) else "failed"
+    def _reason(self, error: BaseException) -> str:
+        """Return the enumerated reason of an abandoned attempt; never the error's own words."""
+        if not isinstance(error, Exception):
+            return "cancelled"
+        if self.too_large or isinstance(error, (DecisionHistoryLimitExceeded, ProviderContextWindowExceeded)):
+            return "too_large"
+        return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"

@@ -55,7 +55,10 @@ class HistoryAbandoned(Event, frozen=True, kw_only=True, tag="decision_history_a
     bytes: int
     first_abandoned: int
     reason: str
-    """An enumerated reason: `failed`, `cancelled` or `refused`."""
+    """
+    An enumerated reason: `failed`, `cancelled`, `refused`, or `too_large` where what must be sent exceeds a limit of
+    ours or of the model.
+    """
 
 
 class ProviderContextCount(Event, frozen=True, kw_only=True, tag="provider_context_count"):

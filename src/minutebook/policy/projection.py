@@ -2,7 +2,8 @@
 From units to bytes: a window is joined from stored slices, and nothing of it is encoded again.
 
 The one exception is a call id that the same window would hold twice, or that the API refuses: those few exchanges are
-written with new ids. And of a response what its provider refuses to take back is left out, the same in every window.
+written with new ids. And of a response what its provider refuses to take back is left out, or put in the form that it
+takes, the same in every window.
 """
 
 from __future__ import annotations

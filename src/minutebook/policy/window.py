@@ -411,17 +411,17 @@ class Scan:
             return 0
         return unit.key if older and older.turn == unit.turn else unit.turn
 
-    def without_oldest(self, plan: Plan, limits: WindowLimits, reserved: int = 0) -> Plan:
+    def without_oldest(self, plan: Plan, limits: WindowLimits, reserved: int = 0, size: int = 0) -> Plan:
         """
         Return `plan` without its oldest unit, for a window that came out larger than its parts and so many bytes of a
-        summary.
+        summary: at `size` bytes.
 
         Raises:
             DecisionHistoryLimitExceeded: only what must stay is left.
         """
         kept = len(plan.units) - 1
         if kept < self._mandatory():
-            raise self._refusal(self._mandatory(), limits, reserved)
+            raise self._refusal(self._mandatory(), limits, reserved, size - reserved)
         return self._planned(kept)
 
     def removable(self, plan: Plan) -> int:
@@ -432,19 +432,22 @@ class Scan:
         """Return `plan` without so many of its oldest units, at most those that are `removable`."""
         return self._planned(len(plan.units) - removed)
 
-    def _refusal(self, must: int, limits: WindowLimits, reserved: int = 0) -> DecisionHistoryLimitExceeded:
+    def _refusal(
+        self, must: int, limits: WindowLimits, reserved: int = 0, size: int = 0
+    ) -> DecisionHistoryLimitExceeded:
         least = self._planned(must)
+        size = max(least.size, size)
         room = (
             f", of which {reserved:,} bytes are kept for a summary (max_summary_bytes; drop_summary ends it)"
             if reserved
             else ""
         )
         return DecisionHistoryLimitExceeded(
-            f"what must stay needs {least.messages:,} messages and {least.size:,} bytes, limits "
+            f"what must stay needs {least.messages:,} messages and {size:,} bytes, limits "
             f"{limits.max_messages:,} and {limits.max_bytes:,}{room}; raise max_messages or max_bytes "
             "(WindowLimits), or say less: the newest input and what answers it always stay",
             messages=least.messages,
-            bytes=least.size,
+            bytes=size,
             max_messages=limits.max_messages,
             max_bytes=limits.max_bytes,
             mandatory=must,

@@ -11,16 +11,19 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
 from minutebook.errors import AgentDecisionProviderSchemaViolation, InvalidMessage, InvalidValue
 from minutebook.model import codec
 from minutebook.model.chat_messages import ROLES, ConversationMessage, role_of
 from minutebook.model.entries import INJECTION, Draft
+from minutebook.model.shown import type_alone
 from minutebook.providers.decision import Diagnosis, token_count, violation
 from minutebook.providers.endpoints import OFFICIAL
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import opened
 from minutebook.providers.wire import _bodies, _slices
-from minutebook.providers.wire._values import Side
+from minutebook.providers.wire._values import Side, kind_of
 from minutebook.providers.wire.openai_chat import OpenAIChat
 
 if TYPE_CHECKING:
@@ -94,7 +97,7 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
         raise _refused("the field 'content' is blank; say something", path, "content")
     if given.get("name") is not None:
         checked["name"] = _checked_text(given["name"], path, "name")
-        if not _NAME.fullmatch(checked["name"]):
+        if not _is_name(checked["name"]):
             raise _refused(
                 "the field 'name' is 1 to 64 characters without blanks and <, >, |, \\ and /, as the API has it; "
                 "mend it or leave it out",
@@ -102,6 +105,11 @@ def checked_message(message: object, path: str = "$") -> ConversationMessage:
                 "name",
             )
     return checked
+
+
+def _is_name(value: JSON) -> bool:
+    """Return whether the API takes a value as the name of who speaks."""
+    return isinstance(value, str) and bool(_NAME.fullmatch(value))
 
 
 def plain_name(field: object) -> str:
@@ -129,7 +137,7 @@ def message_in(role: Role, entry: Entry) -> ConversationMessage:
     held: dict[str, JSON] = value if isinstance(value, dict) else {}
     message: ConversationMessage = {"role": role, "content": _text(held)}
     name = held.get("name")
-    if isinstance(name, str):
+    if isinstance(name, str) and _is_name(name):  # a server may have given its answer another
         message["name"] = name
     return message
 
@@ -203,25 +211,94 @@ def with_context(messages: bytes, told: str) -> bytes:
     return b"[%b]" % b",".join(fragments)
 
 
-_REASONING: Final = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
-"""Where servers of other makers tell of a model's reasoning; OpenAI's own refuses a request with any of them."""
+_PART: Final = ("content.type", "content.text", "content.refusal")
+_FUNCTION: Final = ("tool_calls.function.name", "tool_calls.function.arguments")
+_KNOWN: Final = frozenset(
+    {
+        *("role", "content", "name", "refusal", "audio", "annotations", "function_call", "tool_calls", "tool_call_id"),
+        *("tool_calls.id", "tool_calls.type", "tool_calls.function", "tool_calls.custom", *_FUNCTION, *_PART),
+    }
+)
+"""The members that OpenAI's API has in messages of the roles of a chat; it refuses a request with any other."""
+_WITHIN: Final = frozenset({"content", "tool_calls", "tool_calls.function"})
+_PARTS: Final = frozenset({"text", "refusal"})
 
 
-def without_reasoning(messages: bytes, host: str | None) -> bytes:
+class _KnownFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: msgspec.Raw = msgspec.Raw()
+    arguments: msgspec.Raw = msgspec.Raw()
+
+    __repr__ = type_alone
+
+
+class _KnownCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    id: msgspec.Raw = msgspec.Raw()
+    type: msgspec.Raw = msgspec.Raw()
+    function: _KnownFunction | None = None
+    custom: msgspec.Raw = msgspec.Raw()
+
+    __repr__ = type_alone
+
+
+class _KnownMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message of `_KNOWN` members that says nothing in parts, as nearly all are."""
+
+    role: str
+    content: str | None = None
+    name: str | None = None
+    refusal: msgspec.Raw = msgspec.Raw()
+    audio: msgspec.Raw = msgspec.Raw()
+    annotations: msgspec.Raw = msgspec.Raw()
+    function_call: msgspec.Raw = msgspec.Raw()
+    tool_calls: list[_KnownCall] | None = None
+    tool_call_id: msgspec.Raw = msgspec.Raw()
+
+    __repr__ = type_alone
+
+
+_known_messages: Final = msgspec.json.Decoder(list[_KnownMessage]).decode
+
+
+def without_foreign(messages: bytes, host: str | None) -> bytes:
     """
-    Return a request's messages with other makers' reasoning only where it may be asked for: in what the newest user's
-    message has led to so far, and nowhere for a `host` of OpenAI's.
+    Return a request's messages with what no message of OpenAI's has only where it may be asked for: in what the newest
+    user's message has led to so far, and nowhere for a `host` of OpenAI's.
 
-    Some of these servers demand it back with the results of calls. A conversation may go on at another server, which
-    may refuse it, so that it is not replayed any later.
+    Such are other makers' reasoning, their own members of messages and calls, parts of other types, and names of other
+    forms. Some of these servers demand what they said back with the results of calls. A conversation may go on at
+    another server, which may refuse it, so that it is not replayed any later.
     """
-    if b'"reasoning' not in messages:
+    if _are_known(messages):
         return messages
     fragments = _slices.items(messages)
     newest = max((place for place, each in enumerate(fragments) if _role(each) == "user"), default=0)
     end = len(fragments) if _is_openai((host or "").rstrip(".")) else newest
-    older = [_slices.without(each, lambda name, _: name in _REASONING, frozenset()) for each in fragments[:end]]
+    older = [_without_parts(_slices.without(each, _is_foreign, _WITHIN)) for each in fragments[:end]]
     return b"[%b]" % b",".join([*older, *fragments[end:]])
+
+
+def _are_known(messages: bytes) -> bool:
+    """Return whether messages surely have nothing foreign in them."""
+    try:
+        return all(each.name is None or _is_name(each.name) for each in _known_messages(messages))
+    except msgspec.ValidationError:
+        return False
+
+
+def _is_foreign(path: str, value: bytes) -> bool:
+    return path not in _KNOWN or (path == "name" and not _is_name(codec.decode(value)))
+
+
+def _without_parts(fragment: bytes) -> bytes:
+    """Return a message without parts that no answer to OpenAI's models may have; one of the user's has none."""
+    message = _slices.members(fragment)
+    if not message.get("content", b"").startswith(b"["):
+        return fragment
+    given = _slices.items(message["content"])
+    parts = [part for part in given if kind_of(codec.reread(part)) in _PARTS]
+    if len(parts) == len(given):
+        return fragment
+    return _slices.joined(message | {"content": b"[%b]" % b",".join(parts) if parts else b"null"})
 
 
 def _is_openai(host: str) -> bool:

@@ -67,14 +67,14 @@ def _observation(call: ProposedCall, value: JSON, *, error: bool) -> Observation
     )
 
 
-def shortened(value: JSON) -> JSON:
+def shortened(value: JSON, most: int = ABANDONED_BYTES) -> JSON:
     """
     Return what the next task's model is told of a call whose task was given up: what it came to, if that is short.
 
-    A long value may be just what did not fit; that the call was executed is what has to be known.
+    A value of more than `most` bytes may be just what did not fit; that the call was executed is what has to be known.
     """
     size = len(encode(value))
-    return value if size <= ABANDONED_BYTES else {"abandoned": f"executed; {size:,} bytes left out"}
+    return value if size <= most else {"abandoned": f"executed; {size:,} bytes left out"}
 
 
 def was_executed(observation: Observation) -> bool:

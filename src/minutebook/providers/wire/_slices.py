@@ -59,9 +59,12 @@ def without(value: bytes, refused: Callable[[str, bytes], bool], within: frozens
         place = f"{path}.{name}" if path else name
         if not refused(place, each):
             kept[name] = without(each, refused, within, place) if place in within else each
-    if kept == given:
-        return value
-    return b"{%b}" % b",".join(b"%b:%b" % (codec.encode(name), each) for name, each in kept.items())
+    return value if kept == given else joined(kept)
+
+
+def joined(members: dict[str, bytes]) -> bytes:
+    """Return the JSON object of these members, each as its bytes are."""
+    return b"{%b}" % b",".join(b"%b:%b" % (codec.encode(name), each) for name, each in members.items())
 
 
 def inside(payload: bytes, array: tuple[int, int], count: int) -> tuple[int, int]:
