@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Delta, Header
+    from minutebook.model.record import Delta, Header, Receipt
     from minutebook.model.tails import Tokens
     from minutebook.ports import Committed, Journal, Page, Reserved
 
@@ -119,9 +119,7 @@ class Reservation:
                 self.end()
 
     async def _find_out(self) -> None:
-        header = await self._journal.header(self._key)
-        if header is not None and header.token == self._token:
-            self.header, self.held = header, True
+        self.held = await self._look_again()
 
     async def free(self) -> None:
         """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
@@ -137,11 +135,32 @@ class Reservation:
             self.end()
         return committed
 
-    async def look_again(self) -> None:
-        """Take the header as it is by now, as long as the reservation is still this worker's."""
+    async def look_for(self, idempotency: str, *, release: bool) -> Receipt | None:
+        """
+        Return the receipt of a commit of which nobody heard how it ended, if it was written, and go on from there.
+
+        A receipt alone does not tell: under an id of the caller's there may be one from long before, and whoever
+        recovered the conversation may have recorded another. The token tells whether the one that was to `release` the
+        reservation was written, for both go in one write; the epoch tells whose a receipt is not.
+        """
+        if release and await self._look_again():
+            return None
+        receipt = await self._journal.receipt(self._key, idempotency)
+        if receipt is None or receipt.epoch > self.header.epoch:
+            return None
+        if release:
+            self.end()
+        else:
+            await self._look_again()
+        return receipt
+
+    async def _look_again(self) -> bool:
+        """Return whether the reservation is still this worker's, and take the header as it is by now if so."""
         header = await self._journal.header(self._key)
-        if header is not None and header.token == self._token:
-            self.header = header
+        if header is None or header.token != self._token:
+            return False
+        self.header = header
+        return True
 
     async def release(self, delta: Delta) -> None:
         """

@@ -324,12 +324,11 @@ class Hold:
         What it held is not committed again: its summary and the request that it answers are recorded.
         """
         history, doubt = self.history, self._doubts.get(idempotency)
-        receipt = await history.journal.receipt(history.key, idempotency)
-        if receipt and doubt and doubt.release:
-            self._reservation.end()
+        releases = doubt is not None and doubt.release
+        receipt = await self._reservation.look_for(idempotency, release=releases)
+        if receipt and releases:
             history.tails.drop(history.key)
         elif receipt:
-            await self._reservation.look_again()
             self.tail, self._unproved = Tail(), 0
             if doubt and self._summary is doubt.summary:
                 self._summary = None

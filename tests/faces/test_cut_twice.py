@@ -1,0 +1,219 @@
+"""
+Calls that are cut, and cut again while they clean up: nothing stays held.
+
+A cancellation strikes a call to the store before it was made, or once it was made and nobody heard of it; the second
+one strikes one of the next calls likewise. What is left is looked at through another store, as another worker has it:
+the one that was cut would continue its own orphan (promises I-8, I-18; SPEC C1, D22, D25, E8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.runtime.programs import DONE, IDS, act, call, finish, kept, program
+from tests.runtime.programs import calls as proposing
+from tests.stores.labs import said
+
+from minutebook import Conversation, Engine, HistoryConfig, JournalStore
+from minutebook.errors import DecisionHistoryStorageFailed
+from minutebook.model.entries import Draft, Kind
+from minutebook.model.record import Delta
+from minutebook.reserving import Reservation
+from minutebook.stores.memory import MemoryJournal
+from minutebook.testing import Fault, FaultyJournal, drive
+
+Act = Callable[[JournalStore], Awaitable[Any]]
+
+
+async def nothing(store: JournalStore) -> None:
+    pass
+
+
+def cut_twice(act: Act, before: Act = nothing, *, first: type[BaseException] = asyncio.CancelledError) -> Iterator[Any]:
+    """Yield the journal that `act` leaves, and where it was cut, for each two cuts that are not far from each other."""
+    for number in itertools.count(1):
+        for after, gap, then in itertools.product((False, True), (1, 2, 3, 4), (False, True)):
+            journal = MemoryJournal()
+            drive(before(JournalStore(journal, namespace="n")))  # type: ignore[arg-type]
+            cuts = [
+                Fault(call=number, after=after, error=lambda: first("cut")),
+                Fault(call=number + gap, after=then, error=asyncio.CancelledError),
+            ]
+            faulty = FaultyJournal(journal, cuts)
+            try:
+                drive(act(JournalStore(faulty, namespace="n")))  # type: ignore[arg-type]
+            except (asyncio.CancelledError, first):
+                assert len(faulty.left) < 2
+            if len(faulty.left) == 2:
+                assert number > 2
+                return
+            yield journal, (number, after, gap, then)
+
+
+def held(journal: MemoryJournal) -> int:
+    """Return how many conversations nobody else can go on with; each of them is proved."""
+    store = JournalStore(journal, namespace="n")
+    for listing in drive(store.list()):
+        drive(store.verify(listing.key))
+    return drive(store.totals()).reserved
+
+
+# --- nothing stays held ----------------------------------------------------------------------------------------------
+
+
+def engine(store: JournalStore, **policy: Any) -> Engine[Any]:
+    return Engine(history=HistoryConfig(store=store, **policy), respond=lambda turn: "yes")
+
+
+async def engine_turn(store: JournalStore) -> None:
+    await engine(store).turn("s", "hello", id="t")
+
+
+async def bounded_turn(store: JournalStore) -> None:
+    await engine(store, max_entries=1).turn("s", "hello again")
+
+
+async def injection(store: JournalStore) -> None:
+    await engine(store, max_entries=2).inject("s", "hello", id="t")
+
+
+async def turn(store: JournalStore) -> None:
+    async with Conversation(store, "c", format="openai-chat").turn("asks", id="t") as turn:
+        await turn.window()
+        first, second = await turn.respond(said("", "call-1", "call-2"))
+        await turn.result(second, "two")
+        await turn.say("and be quick")
+        await turn.result(first, "one")
+        await turn.window()
+        await turn.respond(said("answers"))
+
+
+async def turn_without_a_message(store: JournalStore) -> None:
+    async with Conversation(store, "c", format="openai-chat").turn(id="again") as turn:
+        await turn.respond(said("answers"))
+
+
+async def question(store: JournalStore) -> None:
+    await Conversation(store, "c", format="openai-chat").append([{"role": "user", "content": "asks"}], id="u")
+
+
+async def whole_transcript(store: JournalStore) -> None:
+    messages = [{"role": "user", "content": "asks"}, {"role": "assistant", "content": "a"}]
+    await Conversation(store, "c", format="openai-chat").append(messages, id="w", whole=True)
+
+
+async def transaction(store: JournalStore) -> None:
+    async def operation(record: Any) -> Any:
+        return record.adding(Draft(kind=Kind.INPUT, payload=b'{"role":"user","content":"u"}')), None
+
+    await store.transact(store.key("c"), operation)
+
+
+async def run(store: JournalStore) -> None:
+    DONE.clear()
+    await kept(program(act), store, proposing(call("act", number=1)), finish())[0].run("go", **IDS)
+
+
+async def run_that_stops(store: JournalStore) -> None:
+    DONE.clear()
+    with contextlib.suppress(ConnectionError):
+        await kept(program(act), store, ConnectionError())[0].run("go", **IDS)
+
+
+async def resumed(store: JournalStore) -> None:
+    await kept(program(act), store, proposing(call("act", number=1)), finish())[0].resume("r", "i")
+
+
+HELD: dict[str, tuple[Act, Act]] = {
+    "engine turn": (engine_turn, nothing),
+    "engine turn again": (engine_turn, engine_turn),
+    "bounded engine turn": (bounded_turn, engine_turn),
+    "injection": (injection, nothing),
+    "injection again": (injection, injection),
+    "turn": (turn, nothing),
+    "turn without a message": (turn_without_a_message, question),
+    "whole transcript": (whole_transcript, question),
+    "transaction": (transaction, question),
+    "run": (run, nothing),
+    "resumed run": (resumed, run_that_stops),
+}
+
+
+@pytest.mark.parametrize("first", [asyncio.CancelledError, DecisionHistoryStorageFailed])
+@pytest.mark.parametrize("name", HELD)
+def test_i18_d22_cut_and_cut_again_nothing_stays_held(name: str, first: type[BaseException]) -> None:
+    """E8, C1, D25: whatever strikes first, and a cancellation behind it: the next worker finds all of it idle."""
+    act, before = HELD[name]
+    left = [place for journal, place in cut_twice(act, before, first=first) if held(journal)]
+    assert left == []
+
+
+@pytest.mark.parametrize("name", ["engine turn again", "injection again", "run"])
+def test_i18_control_a_receipt_that_is_taken_for_the_release_leaves_it_held(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: with the receipt alone to go by, the same sweep finds what nobody gave back."""
+
+    async def by_receipt(self: Reservation, idempotency: str, *, release: bool) -> Any:
+        receipt = await self._journal.receipt(self._key, idempotency)
+        if receipt and release:
+            self.end()
+        return receipt
+
+    monkeypatch.setattr(Reservation, "look_for", by_receipt)
+    act, before = HELD[name]
+    assert any(held(journal) for journal, _ in cut_twice(act, before))
+
+
+def test_e8_i08_a_repetition_whose_release_was_not_written_is_given_back_and_fails() -> None:
+    """The receipt of before says nothing of the release: the storage's error goes on, and no note says otherwise."""
+    journal = MemoryJournal()
+    drive(engine_turn(JournalStore(journal, namespace="n")))  # type: ignore[arg-type]
+    lost = FaultyJournal(journal, [Fault(call=1, method="commit")])
+    with pytest.raises(DecisionHistoryStorageFailed) as caught:
+        drive(engine_turn(JournalStore(lost, namespace="n")))  # type: ignore[arg-type]
+    assert not hasattr(caught.value, "__notes__")
+    assert held(journal) == 0
+
+
+def test_e8_i08_a_repetition_of_which_only_the_release_s_reply_was_lost_is_as_good() -> None:
+    """What was recorded comes back, as from any repetition."""
+    journal = MemoryJournal()
+    first = drive(engine(JournalStore(journal, namespace="n")).turn("s", "hello", id="t"))
+    lost = FaultyJournal(journal, [Fault(call=1, method="commit", after=True)])
+    assert drive(engine(JournalStore(lost, namespace="n")).turn("s", "hello", id="t")) == first
+    assert lost.left == ()
+    assert held(journal) == 0
+
+
+class Overtaken(FaultyJournal):
+    """A journal whose first commit fails, while the conversation is recovered and another worker does the same."""
+
+    def __init__(self, journal: Any, other: Act) -> None:
+        super().__init__(journal)
+        self._others: list[Act] = [other]
+
+    async def commit(self, key: Any, token: str, epoch: int, delta: Delta, *, release: bool = False) -> Any:
+        while self._others:
+            await self.journal.recover(key, epoch)
+            await self._others.pop()(JournalStore(self.journal, namespace="n"))
+            raise DecisionHistoryStorageFailed("the connection broke")
+        return await super().commit(key, token, epoch, delta, release=release)
+
+
+def test_e8_i08_what_another_worker_recorded_under_the_id_is_not_taken_for_ones_own() -> None:
+    """A worker that was declared stopped is told that storage failed, not that its own response is recorded."""
+    journal = MemoryJournal()
+    overtaken = Overtaken(journal, lambda store: engine(store).turn("s", "hello", id="t"))
+    made = Engine(history=HistoryConfig(store=JournalStore(overtaken, namespace="n")), respond=lambda turn: "no")
+    with pytest.raises(DecisionHistoryStorageFailed) as caught:
+        drive(made.turn("s", "hello", id="t"))
+    assert not hasattr(caught.value, "__notes__")
+    sound = engine(JournalStore(journal, namespace="n"))
+    assert drive(sound.turn("s", "hello", id="t")).response.user_message == "yes"  # type: ignore[union-attr]
+    assert held(journal) == 0
