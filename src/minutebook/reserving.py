@@ -22,7 +22,10 @@ from minutebook.errors import (
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
     DecisionHistoryStoreFull,
+    InvalidMessage,
+    InvalidOption,
     MinutebookError,
+    PairingViolation,
     StorageError,
 )
 
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 
 FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
 """How a store says that there is no room for what it was given: nothing of it was written."""
+
+_REFUSED = (*FULL, InvalidMessage, InvalidOption, PairingViolation)
+"""How what was given is refused, for want of room or by the record's law: nothing of it was written."""
 
 
 class Reservation:
@@ -164,15 +170,16 @@ class Reservation:
 
     async def release(self, delta: Delta) -> None:
         """
-        Give the reservation back with `delta`, and without its drafts where there is no room for them.
+        Give the reservation back with `delta`, and without its drafts where there is no room for them, or no place.
 
         Raises:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
+            InvalidMessage, InvalidOption, PairingViolation: likewise; by its law the record has no place for them.
         """
         try:
             await self.commit(delta, release=True)
-        except FULL:
+        except _REFUSED:
             if delta.drafts:
                 await self.commit(msgspec.structs.replace(delta, drafts=(), opens=False), release=True)
             raise
@@ -217,7 +224,7 @@ async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
     except (Exception, GeneratorExit):
         raise
     except BaseException:
-        with contextlib.suppress(DecisionHistoryFenced, *FULL):  # or it was done, and the reply was cut
+        with contextlib.suppress(DecisionHistoryFenced, *_REFUSED):  # or it was done, and the reply was cut
             await step()
         raise
 

@@ -1,5 +1,5 @@
 """
-Calls that are cut, and cut again while they clean up: nothing stays held.
+Calls that are cut, and cut again while they clean up: nothing stays held, and what a model answered is in the record.
 
 A cancellation strikes a call to the store before it was made, or once it was made and nobody heard of it; the second
 one strikes one of the next calls likewise. What is left is looked at through another store, as another worker has it:
@@ -14,18 +14,27 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
+from tests.faces.test_agent import asking as calling_look
+from tests.faces.test_agent_faults import blocking, noting_look
+from tests.faces.test_decisions import Server, calls, finishes, provider_of
+from tests.faces.test_decisions import server as server
+from tests.providers.loopback import REQUEST, asking, seen
 from tests.runtime.programs import DONE, IDS, act, call, finish, kept, program
 from tests.runtime.programs import calls as proposing
 from tests.stores.labs import said
 
 from minutebook import Conversation, Engine, HistoryConfig, JournalStore
+from minutebook.decisions import HistoryOptions
 from minutebook.errors import DecisionHistoryStorageFailed
+from minutebook.history import Hold
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.record import Delta
 from minutebook.reserving import Reservation
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import Fault, FaultyJournal, drive
+from minutebook.testing import Answer, Fault, FaultyJournal, ProviderFake, drive
+from minutebook.testing.fakes import Received
 
 Act = Callable[[JournalStore], Awaitable[Any]]
 
@@ -217,3 +226,113 @@ def test_e8_i08_what_another_worker_recorded_under_the_id_is_not_taken_for_ones_
     sound = engine(JournalStore(journal, namespace="n"))
     assert drive(sound.turn("s", "hello", id="t")).response.user_message == "yes"  # type: ignore[union-attr]
     assert held(journal) == 0
+
+
+# --- what a model answered is kept -----------------------------------------------------------------------------------
+
+
+def answers(journal: MemoryJournal) -> int:
+    """Return how many answers the store holds, standing or under a mark."""
+    store = JournalStore(journal, namespace="n")
+    records = [drive(store.read(listing.key)) for listing in drive(store.list())]
+    return sum(entry.kind is Kind.RESPONSE for record in records if record for entry in record.entries)
+
+
+@pytest.mark.parametrize("interface", ["native", "structured"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_d01_i18_a_decision_that_came_in_is_in_the_record_wherever_its_step_was_cut(
+    server: Server, api: str, interface: str
+) -> None:
+    """D1: every answer is there once, standing or under the mark of the step that was cut; none is asked for twice."""
+
+    async def two_steps(store: JournalStore) -> None:
+        server.requests.clear()
+        server.replies = [calls(api, interface, "a.txt"), finishes(api, interface)]
+        provider = provider_of(server, api, interface, history=HistoryOptions(store=store))
+        first = await provider.decide(REQUEST)
+        await provider.decide(asking(seen(first.calls[0], "alpha")))
+
+    for journal, place in cut_twice(two_steps):
+        assert answers(journal) == len(server.requests), place
+        assert held(journal) == 0, place
+    assert server.refused == []
+
+
+def test_d27_of_a_decision_with_references_nothing_is_kept_as_it_came(server: Server) -> None:
+    """D27: where its commit is cut the message of ours is under the mark, and none of the arguments."""
+
+    async def project(proposed: Any) -> Any:
+        return tuple(msgspec.structs.replace(each, arguments={"path": {"$ref": "r"}}) for each in proposed)
+
+    async def one_step(store: JournalStore) -> None:
+        server.requests.clear()
+        server.replies = [calls("chat", "native", "marker-4711")]
+        provider = provider_of(server, "chat", history=HistoryOptions(store=store))
+        await provider.decide(msgspec.structs.replace(REQUEST, project=project))
+
+    for journal, place in cut_twice(one_step):
+        assert answers(journal) == len(server.requests), place
+        store = JournalStore(journal, namespace="n")
+        for listing in drive(store.list()):
+            record = drive(store.read(listing.key))
+            assert record is not None
+            assert not any(b"marker-4711" in entry.payload for entry in record.entries)
+
+
+def test_c1_i18_a_response_that_came_in_is_in_the_record_wherever_its_turn_was_cut() -> None:
+    """C1: with calls and without, and the results of the calls too: each is there once, standing or under the mark."""
+    given: list[str] = []
+
+    async def a_turn(store: JournalStore) -> None:
+        given.clear()
+        async with Conversation(store, "c", format="openai-chat").turn("asks") as turn:
+            await turn.window()
+            await turn.say("and be quick")
+            given.append("RESPONSE")
+            for made in await turn.respond(said("", "call-1", "call-2")):
+                given.append("RESULT")
+                await turn.result(made, made.id)
+            await turn.window()
+            given.append("RESPONSE")
+            await turn.respond(said("answers"))
+            await turn.window()
+            given.append("RESPONSE")
+            await turn.respond(said("answers again"))
+
+    for journal, place in cut_twice(a_turn):
+        store = JournalStore(journal, namespace="n")
+        record = drive(store.read(store.key("c")))
+        kinds = [entry.kind.name for entry in record.entries] if record else []
+        assert [kind for kind in kinds if kind in ("RESPONSE", "RESULT")] == given, place
+        assert held(journal) == 0, place
+
+
+def test_a9_i18_an_answer_that_came_in_is_in_the_record_wherever_its_chat_was_cut() -> None:
+    """A9: an answer with a call and the last one: each is there once, standing or under the mark."""
+
+    def script(request: Received) -> Answer:
+        return calling_look("a") if request.json["messages"][-1]["role"] == "user" else Answer(text="answer")
+
+    with ProviderFake("openai-chat", script) as fake:
+        before = 0
+
+        async def a_chat(store: JournalStore) -> None:
+            nonlocal before
+            before = len(fake.requests)
+            await blocking(fake, store=store, conversation="c", tools=[noting_look([])]).chat("asks")
+
+        for journal, place in cut_twice(a_chat):
+            assert answers(journal) == len(fake.requests) - before, place
+            assert held(journal) == 0, place
+        assert not fake.refused
+
+
+def test_i18_control_an_answer_that_only_the_caller_has_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: a hold that records nothing under its mark is found by the same count."""
+    monkeypatch.setattr(Hold, "_placed", lambda self, drafts: ())
+
+    async def a_turn(store: JournalStore) -> None:
+        async with Conversation(store, "c", format="openai-chat").turn("asks") as turn:
+            await turn.respond(said("", "call-1"))
+
+    assert any(not answers(journal) for journal, _ in cut_twice(a_turn))

@@ -22,6 +22,7 @@ from minutebook.errors import (
 )
 from minutebook.model.entries import ABANDONED, INPUT, RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
+from minutebook.model.law import extend
 from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta
@@ -69,7 +70,8 @@ class Hold:
     the reservation back by its last commit.
 
     `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
-    `unrecorded` is for what came in and was not committed yet.
+    `unrecorded` is for what came in and was not committed yet, an answer before its own commit among it: where that is
+    cut, it is under the mark.
     """
 
     def __init__(self, history: History) -> None:
@@ -412,20 +414,22 @@ class Hold:
 
         async def give_back() -> None:
             nonlocal marked
-            unrecorded = self.unrecorded
             for doubt in tuple(self._doubts.values()):
                 if not await self.look_for(doubt.idempotency):
                     continue
                 if doubt.release:
                     error.add_note("the last commit was written all the same: what it holds stands in the record")
                     return
-                unrecorded = tuple([draft for draft in unrecorded if all(draft is not each for each in doubt.drafts)])
+                # Of this object, since a second cancellation may have all this done once more.
+                left = [draft for draft in self.unrecorded if all(draft is not each for each in doubt.drafts)]
+                self.unrecorded = tuple(left)
             attempt, reason = self.header.attempt, ""
             if self.generated or attempt:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
                 reason = _reason(error)
-                opens = bool(unrecorded) and attempt is None
-                delta = history.delta(unrecorded, opens=opens, abandons=reason)
+                placed = self._placed(self.unrecorded)
+                opens = bool(placed) and attempt is None
+                delta = history.delta(placed, opens=opens, abandons=reason)
             else:
                 delta = history.delta(())
             await self._reservation.release(delta)
@@ -448,6 +452,17 @@ class Hold:
                     message_count=sent.messages, bytes=sent.bytes, first_abandoned=first, reason=_reason(error)
                 )
             )
+
+    def _placed(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        """Return those of the drafts that the record has a place for; nobody has seen yet whether it has."""
+        placed: list[Draft] = []
+        header = self.header
+        for draft in drafts:
+            delta = Delta(drafts=(draft,), idempotency="", opens=header.attempt is None)
+            with contextlib.suppress(CallerError):
+                header = extend(header, delta, header.touched).header
+                placed.append(draft)
+        return tuple(placed)
 
 
 def _reason(error: BaseException) -> str:
