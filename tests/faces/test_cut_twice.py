@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from tests.faces.test_decisions import server as server
 from tests.providers.loopback import REQUEST, asking, seen
 from tests.runtime.programs import DONE, IDS, act, call, finish, kept, program
 from tests.runtime.programs import calls as proposing
+from tests.runtime.test_delegation import branching
 from tests.stores.labs import said
 
 from minutebook import Conversation, Engine, HistoryConfig, JournalStore
@@ -33,6 +35,7 @@ from minutebook.model.entries import Draft, Kind
 from minutebook.model.record import Delta
 from minutebook.reserving import Reservation
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import SQLiteStore
 from minutebook.testing import Answer, Fault, FaultyJournal, ProviderFake, drive
 from minutebook.testing.fakes import Received
 
@@ -138,6 +141,10 @@ async def resumed(store: JournalStore) -> None:
     await kept(program(act), store, proposing(call("act", number=1)), finish())[0].resume("r", "i")
 
 
+async def run_with_branches(store: JournalStore) -> None:
+    await branching(store).run("go", **IDS)
+
+
 HELD: dict[str, tuple[Act, Act]] = {
     "engine turn": (engine_turn, nothing),
     "engine turn again": (engine_turn, engine_turn),
@@ -149,6 +156,7 @@ HELD: dict[str, tuple[Act, Act]] = {
     "whole transcript": (whole_transcript, question),
     "transaction": (transaction, question),
     "run": (run, nothing),
+    "run with branches": (run_with_branches, nothing),
     "resumed run": (resumed, run_that_stops),
 }
 
@@ -226,6 +234,70 @@ def test_e8_i08_what_another_worker_recorded_under_the_id_is_not_taken_for_ones_
     sound = engine(JournalStore(journal, namespace="n"))
     assert drive(sound.turn("s", "hello", id="t")).response.user_message == "yes"  # type: ignore[union-attr]
     assert held(journal) == 0
+
+
+class Raced(FaultyJournal):
+    """A journal on which another worker does the same right before the first reservation."""
+
+    def __init__(self, journal: Any, other: Act, plan: list[Fault]) -> None:
+        super().__init__(journal, plan)
+        self._others: list[Act] = [other]
+
+    async def reserve(self, key: Any, token: str, **given: Any) -> Any:
+        while self._others:
+            await self._others.pop()(JournalStore(self.journal, namespace="n"))
+        return await super().reserve(key, token, **given)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+def test_a3_i08_a_message_that_another_worker_added_under_the_id_leaves_the_chat_idle(after: bool) -> None:
+    """Ours is a repetition then; its commit fails or loses its reply: the message is there once, and nothing held."""
+    journal = MemoryJournal()
+
+    async def add(store: JournalStore) -> None:
+        with ProviderFake("openai-chat", []) as fake:
+            each = blocking(fake, store=store, conversation="c")
+            await each.add_to_history({"role": "user", "content": "said"}, id="m")
+
+    raced = Raced(journal, add, [Fault(call=1, method="commit", after=after)])
+    try:
+        drive(add(JournalStore(raced, namespace="n")))  # type: ignore[arg-type]
+    except DecisionHistoryStorageFailed:
+        assert not after
+    assert raced.left == ()
+    assert held(journal) == 0
+    store = JournalStore(journal, namespace="n")
+    record = drive(store.read(store.key("c")))
+    assert record is not None
+    assert [entry.kind for entry in record.entries].count(Kind.INPUT) == 1
+
+
+@pytest.mark.parametrize("name", ["engine turn again", "turn", "run"])
+def test_i18_d22_a_task_that_is_cancelled_twice_leaves_its_file_idle(name: str, tmp_path: Path) -> None:
+    """Under asyncio, over SQLite: cancelled early and once more soon after; another store finds it idle."""
+    tmp_path.chmod(0o700)
+    act, before = HELD[name]
+
+    async def cancelled_twice(path: Path, first: int, gap: int) -> bool:
+        async with SQLiteStore(path, namespace="n") as store, SQLiteStore(path, namespace="n") as other:
+            await before(store)
+            task = asyncio.ensure_future(act(store))
+            for _ in range(first):
+                await asyncio.sleep(0)
+            under_way = task.cancel()
+            for _ in range(gap):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert (await other.totals()).reserved == 0, (first, gap)
+            return under_way
+
+    async def everywhere() -> int:
+        # A slow disk stretches an act over any number of the loop's turns, so that there is no last one to strike at.
+        places = itertools.product(range(1, 13), range(6))
+        return sum([await cancelled_twice(tmp_path / f"{first}-{gap}", first, gap) for first, gap in places])
+
+    assert asyncio.run(everywhere()) > 12
 
 
 # --- what a model answered is kept -----------------------------------------------------------------------------------
