@@ -294,10 +294,10 @@ def test_i18_d22_a_task_that_is_cancelled_twice_leaves_its_file_idle(name: str, 
 
     async def everywhere() -> int:
         # A slow disk stretches an act over any number of the loop's turns, so that there is no last one to strike at.
-        places = itertools.product(range(1, 13), range(6))
+        places = itertools.product(range(1, 9), (0, 1, 3))
         return sum([await cancelled_twice(tmp_path / f"{first}-{gap}", first, gap) for first, gap in places])
 
-    assert asyncio.run(everywhere()) > 12
+    assert asyncio.run(everywhere()) > 6
 
 
 # --- what a model answered is kept -----------------------------------------------------------------------------------
