@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
@@ -173,9 +174,12 @@ class Steps:
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
             hold.generated = True
             payload = await self._response(ask, fields)
-            if request.project is None:  # else what it says may stand in no record as it came
-                hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
-            draft, decision = await self._projected(request, *self._read(request, payload))
+            try:
+                draft, decision = await self._projected(request, *self._read(request, payload))
+            except AgentDecisionProviderSchemaViolation:
+                if request.project is None:
+                    hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
+                raise
             hold.unrecorded = (*staged, draft)
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.conclude((*staged, draft), settles=True)
