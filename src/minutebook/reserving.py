@@ -22,7 +22,10 @@ from minutebook.errors import (
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
     DecisionHistoryStoreFull,
+    InvalidMessage,
+    InvalidOption,
     MinutebookError,
+    PairingViolation,
     StorageError,
 )
 
@@ -30,12 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Delta, Header
+    from minutebook.model.record import Delta, Header, Receipt
     from minutebook.model.tails import Tokens
     from minutebook.ports import Committed, Journal, Page, Reserved
 
 FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
 """How a store says that there is no room for what it was given: nothing of it was written."""
+
+_REFUSED = (*FULL, InvalidMessage, InvalidOption, PairingViolation)
+"""How what was given is refused, for want of room or by the record's law: nothing of it was written."""
 
 
 class Reservation:
@@ -122,9 +128,7 @@ class Reservation:
                 self.end()
 
     async def _find_out(self) -> None:
-        header = await self._journal.header(self._key)
-        if header is not None and header.token == self._token:
-            self.header, self.held = header, True
+        self.held = await self._look_again()
 
     async def free(self) -> None:
         """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
@@ -140,11 +144,32 @@ class Reservation:
             self.end()
         return committed
 
-    async def look_again(self) -> None:
-        """Take the header as it is by now, as long as the reservation is still this worker's."""
+    async def look_for(self, idempotency: str, *, release: bool) -> Receipt | None:
+        """
+        Return the receipt of a commit of which nobody heard how it ended, if it was written, and go on from there.
+
+        A receipt alone does not tell: under an id of the caller's there may be one from long before, and whoever
+        recovered the conversation may have recorded another. The token tells whether the one that was to `release` the
+        reservation was written, for both go in one write; the epoch tells whose a receipt is not.
+        """
+        if release and await self._look_again():
+            return None
+        receipt = await self._journal.receipt(self._key, idempotency)
+        if receipt is None or receipt.epoch > self.header.epoch:
+            return None
+        if release:
+            self.end()
+        else:
+            await self._look_again()
+        return receipt
+
+    async def _look_again(self) -> bool:
+        """Return whether the reservation is still this worker's, and take the header as it is by now if so."""
         header = await self._journal.header(self._key)
-        if header is not None and header.token == self._token:
-            self.header = header
+        if header is None or header.token != self._token:
+            return False
+        self.header = header
+        return True
 
     async def conclude(self, delta: Delta) -> None:
         """
@@ -159,22 +184,22 @@ class Reservation:
             await self.commit(delta, release=True)
         except StorageError as error:
             with contextlib.suppress(StorageError):
-                if may_be_written(error) and await self._journal.receipt(self._key, delta.idempotency):
-                    self.end()
+                if may_be_written(error) and await self.look_for(delta.idempotency, release=True):
                     return
             raise
 
     async def release(self, delta: Delta) -> None:
         """
-        Give the reservation back with `delta`, and without its drafts where there is no room for them.
+        Give the reservation back with `delta`, and without its drafts where there is no room for them, or no place.
 
         Raises:
             DecisionHistoryFenced: another worker recovered the conversation meanwhile; nothing was written.
             DecisionHistoryStoreFull, DecisionHistoryRetentionExceeded: it is given back, and the drafts are lost.
+            InvalidMessage, InvalidOption, PairingViolation: likewise; by its law the record has no place for them.
         """
         try:
             await self.commit(delta, release=True)
-        except FULL:
+        except _REFUSED:
             if delta.drafts:
                 await self.commit(msgspec.structs.replace(delta, drafts=(), opens=False), release=True)
             raise
@@ -219,7 +244,7 @@ async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
     except (Exception, GeneratorExit):
         raise
     except BaseException:
-        with contextlib.suppress(DecisionHistoryFenced, *FULL):  # or it was done, and the reply was cut
+        with contextlib.suppress(DecisionHistoryFenced, *_REFUSED):  # or it was done, and the reply was cut
             await step()
         raise
 

@@ -199,7 +199,7 @@ class HistoryManager(Generic[Meta]):
 
     async def _again(self, hold: Hold, idempotency: str, given: bytes) -> HistoryEntry[Meta]:
         """Return what was recorded under an id, of the same that is given now."""
-        again = await hold.commit((), release=True, idempotency=idempotency, given=given)
+        again = await hold.conclude((), idempotency=idempotency, given=given)
         seq, cut = again.receipt.first, again.header.cut.seq
         if seq <= cut:
             raise DecisionHistoryAbsent(

@@ -180,6 +180,7 @@ class Steps:
                 if request.project is None:
                     hold.unrecorded = (*staged, Draft(kind=Kind.RESPONSE, payload=payload))
                 raise
+            hold.unrecorded = (*staged, draft)
             hold.note_tokens(counted=counted, billed=decision.billed_tokens, guard=guard)
             committed = await hold.conclude((*staged, draft), settles=True)
         blocks = withheld(self.api, payload)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from minutebook.errors import InvalidOption, PairingViolation
+from minutebook.errors import InvalidOption, MinutebookError, PairingViolation, StorageError
 from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import RESULT, Call, Draft, payload_digest
@@ -82,6 +82,8 @@ class Turn:
         self._answer: tuple[Draft, ...] = ()
         self._said: tuple[Draft, ...] = ()
         """What was said while a request was under way, until its answer is there to stand before it."""
+        self._lost: tuple[Draft, ...] = ()
+        """What came in and was neither recorded nor refused, until it comes again: it is for an operator to find."""
         self._doubts: tuple[_Doubt, ...] = ()
         self._repeatable: list[tuple[Draft, ...]] = []
         """What doubtful commits turned out to have written; their callers, who never heard of it, may give it again."""
@@ -115,7 +117,7 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hold = self._entered()
-        hold.unrecorded = (*self._answer, *self._said)
+        hold.unrecorded = (*self._answer, *self._lost, *_without(self._said, self._lost))
         if error is not None:
             await hold.abandon(error)
             return
@@ -164,7 +166,8 @@ class Turn:
 
         `body` is the response as bytes, as a dict, or as an object of the openai or anthropic SDK. A response with
         calls is durable when this returns, so before any tool runs. One without is written when the block ends, in the
-        same commit that settles the turn: until then an exception would abandon it in any case.
+        same commit that settles the turn: until then an exception would abandon it in any case. One whose commit fails
+        may be given again; where the turn fails instead, it stands under the turn's mark.
 
         Raises:
             InvalidMessage: no response of this wire format; nothing was recorded.
@@ -181,10 +184,12 @@ class Turn:
                     header = await self._record()
                 _check_answered(header, "the model answers")
                 self._answer, self._responded = (draft, *said), True
+                self._forget_lost(self._answer)
                 return []
             committed = await self._record(draft, *said)
-        except BaseException:
+        except BaseException as error:
             self._said = (*said, *self._said)
+            self._keep_lost(error, (draft,))
             raise
         self._responded = True
         key, exchange = self._history.key, committed.state.exchange
@@ -238,10 +243,19 @@ class Turn:
         Nor is what an earlier commit wrote whose caller never heard of it, and gives the same again.
         """
         hold = self._held()
-        await self._resolve(hold)
-        drafts = self._unwritten(drafts)
+        try:
+            await self._resolve(hold)
+            drafts = self._unwritten(drafts)
+            await self._commit(hold, drafts, parks)
+        except BaseException as error:
+            self._keep_lost(error, drafts)
+            raise
+        return hold.header
+
+    async def _commit(self, hold: Hold, drafts: tuple[Draft, ...], parks: tuple[int, ...]) -> None:
         # Taken before the next await: of two commits under way together only one records it.
         kept, self._answer, self._said = (*self._answer, *self._said), (), ()
+        self._forget_lost((*kept, *drafts))
         if kept or drafts or parks:
             id_ = self._history.fresh_id()
             try:
@@ -252,7 +266,15 @@ class Turn:
                     self._doubts = (*self._doubts, _Doubt(id_, kept, drafts))
                 raise
             self._results.update(_result_places(drafts))
-        return hold.header
+
+    def _keep_lost(self, error: BaseException, drafts: tuple[Draft, ...]) -> None:
+        """Keep what an `error` kept from being recorded, unless that says that it was refused."""
+        if isinstance(error, StorageError) or not isinstance(error, MinutebookError):
+            self._lost = (*self._lost, *[draft for draft in drafts if draft not in self._lost])
+
+    def _forget_lost(self, drafts: tuple[Draft, ...]) -> None:
+        """Let go of what came again."""
+        self._lost = tuple([draft for draft in self._lost if draft not in drafts])
 
     def _unwritten(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
         """
@@ -282,6 +304,7 @@ class Turn:
                 self.receipt = written
                 self._answer = _without(self._answer, doubt.kept)
                 self._said = _without(self._said, doubt.drafts)
+                self._forget_lost(doubt.drafts)
                 self._repeatable.append(doubt.drafts)
                 self._results.update(_result_places(doubt.drafts))
 

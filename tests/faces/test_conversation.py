@@ -131,6 +131,7 @@ def test_i18_a_turn_cut_at_every_await_leaves_a_whole_turn_or_none(cut, tmp_path
             store = JournalStore(SuspendingJournal(plain.journal), namespace="tests")
             await tell(chat(plain), "earlier")
             ended = await cancel_at(lambda store=store: tell(chat(store), "now", calls=("C1", "C2")), step, cut)
+            assert (await plain.totals()).reserved == 0
             now = await seen(chat(plain))
             full = ["U now", "A{C1, C2}", "R C1", "R C2", "A ok"]
             assert now in (["U earlier", "A ok"], ["U earlier", "A ok", *full])

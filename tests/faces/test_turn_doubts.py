@@ -19,6 +19,7 @@ import minutebook.sync
 from minutebook import turn as turn_module
 from minutebook.errors import DecisionHistoryStorageFailed, PairingViolation
 from minutebook.ports import STREAM_PAGE
+from minutebook.stores.journal import JournalStore
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
 
 
@@ -241,6 +242,74 @@ def test_i18_a_look_that_is_cancelled_too_leaves_an_answer_there_once(tmp_path: 
     assert conversation.history.journal.left == ()
     stored = drive(whole.oldest(conversation.key, 0, STREAM_PAGE))
     assert [entry.kind.name for entry in stored] == ["INPUT", "RESPONSE", "ABANDONED"]
+
+
+def kinds(whole: Any) -> list[str]:
+    return [entry.kind.name for entry in drive(whole.oldest(chat(whole).key, 0, STREAM_PAGE))]
+
+
+def test_c1_i18_responses_that_were_lost_one_after_the_other_are_under_the_mark_as_far_as_there_is_a_place(
+    tmp_path: Any,
+) -> None:
+    """Of two responses with calls only one has a place in an exchange; the one without calls has its own."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(whole, *[Fault(call=number, method="commit") for number in (1, 2, 3)])
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            for body in (said("", "call-1"), said("", "call-2")):
+                with pytest.raises(DecisionHistoryStorageFailed):
+                    await turn.respond(body)
+            await turn.respond(said("answer"))
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.window()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drive(story())
+    assert conversation.history.journal.left == ()
+    assert kinds(whole) == ["INPUT", "RESPONSE", "RESPONSE", "ABANDONED"]
+    assert drive(JournalStore(whole, namespace="lab").totals()).reserved == 0
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
+@pytest.mark.parametrize("calls", [(), ("call-1",)], ids=["without calls", "with calls"])
+def test_c1_i18_what_was_lost_and_came_again_is_under_the_mark_once(
+    calls: tuple[str, ...], after: bool, tmp_path: Any
+) -> None:
+    """A response and what was said before it, given again after their commit failed, in a turn that fails later."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(whole, Fault(call=1, method="commit", after=after))
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.say("and be quick")
+            for step in (lambda: turn.respond(said("answer", *calls)), turn.window)[: 1 if calls else 2]:
+                try:
+                    await step()
+                except DecisionHistoryStorageFailed:
+                    await step()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drive(story())
+    assert conversation.history.journal.left == ()
+    assert sorted(kinds(whole)) == ["ABANDONED", "INJECTION", "INPUT", "RESPONSE"]
+
+
+def test_c1_i18_a_response_that_was_refused_is_no_one_s_to_find(tmp_path: Any) -> None:
+    """Control: what the record refuses is not recorded behind its caller's back."""
+    whole = open_journal("RAM", tmp_path)
+
+    async def story() -> None:
+        async with chat(whole).turn("asks") as turn:
+            await turn.respond(said("", "call-1"))
+            await turn.respond(said("", "call-2"))
+
+    with pytest.raises(PairingViolation):
+        drive(story())
+    assert kinds(whole) == ["INPUT", "RESPONSE", "ABANDONED"]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])

@@ -26,8 +26,16 @@ from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 
 import minutebook.stores.sqlite_pace as pace_module
 from minutebook.conversation import Conversation
-from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryBusy, DecisionHistoryStorageFailed, MinutebookError
+from minutebook.errors import (
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryStorageFailed,
+    MinutebookError,
+    PairingViolation,
+)
+from minutebook.model.entries import Draft, Kind
 from minutebook.model.keys import ConversationKey
+from minutebook.model.record import Delta
 from minutebook.reserving import Reservation
 from minutebook.stores.opening import SQLiteStore
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, checkpoint, drive
@@ -584,3 +592,22 @@ def test_i18_a_second_cancellation_in_the_cleaning_up_leaves_nothing_busy(tmp_pa
                 await store.verify(listing.key)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_d22_a_release_whose_drafts_the_record_refuses_gives_the_reservation_back(kind: str, tmp_path: Path) -> None:
+    """What has no place in the record is lost and told; the conversation is idle, with all that was recorded."""
+    store = chat(open_journal(kind, tmp_path)).store
+    drive(chat(store.journal).append([{"role": "user", "content": "first"}]))
+    before = len(drive(samples.entries(store.journal, store.key("chat"))))
+
+    async def release() -> None:
+        reservation = Reservation(store.journal, store.tokens, store.key("chat"))
+        await reservation.take("openai-chat")
+        stray = Draft(kind=Kind.RESULT, payload=b"{}", exchange=1)
+        await reservation.release(Delta(drafts=(stray,), idempotency="stray", abandons="failed"))
+
+    with pytest.raises(PairingViolation):
+        drive(release())
+    assert drive(store.totals()).reserved == 0
+    assert len(drive(samples.entries(store.journal, store.key("chat")))) == before + 1  # the mark

@@ -23,6 +23,7 @@ from minutebook.errors import (
 )
 from minutebook.model.entries import ABANDONED, INPUT, RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
+from minutebook.model.law import extend
 from minutebook.model.proof import proved
 from minutebook.model.receipts import Sent, encode_sent
 from minutebook.model.record import Delta
@@ -70,8 +71,9 @@ class Hold:
     the reservation back by its last commit.
 
     `generated` is for the caller to set once a request has left: from then on a failure is marked in the record.
-    `unrecorded` is for what came in and was not committed yet. `too_large` is to be set where the provider refused what
-    must be sent as more than the model takes: the mark says so, as it does where a limit of ours refused it.
+    `unrecorded` is for what came in and was not committed yet, an answer before its own commit among it: where that is
+    cut, it is under the mark. `too_large` is to be set where the provider refused what must be sent as more than the
+    model takes: the mark says so, as it does where a limit of ours refused it.
     """
 
     def __init__(self, history: History) -> None:
@@ -329,12 +331,11 @@ class Hold:
         What it held is not committed again: its summary and the request that it answers are recorded.
         """
         history, doubt = self.history, self._doubts.get(idempotency)
-        receipt = await history.journal.receipt(history.key, idempotency)
-        if receipt and doubt and doubt.release:
-            self._reservation.end()
+        releases = doubt is not None and doubt.release
+        receipt = await self._reservation.look_for(idempotency, release=releases)
+        if receipt and releases:
             history.tails.drop(history.key)
         elif receipt:
-            await self._reservation.look_again()
             self.tail, self._unproved = Tail(), 0
             if doubt and self._summary is doubt.summary:
                 self._summary = None
@@ -424,19 +425,21 @@ class Hold:
         history = self.history
 
         async def give_back() -> None:
-            unrecorded = self.unrecorded
             for doubt in tuple(self._doubts.values()):
                 if not await self.look_for(doubt.idempotency):
                     continue
                 if doubt.release:
                     error.add_note("the last commit was written all the same: what it holds stands in the record")
                     return
-                unrecorded = tuple([draft for draft in unrecorded if all(draft is not each for each in doubt.drafts)])
+                # Of this object, since a second cancellation may have all this done once more.
+                left = [draft for draft in self.unrecorded if all(draft is not each for each in doubt.drafts)]
+                self.unrecorded = tuple(left)
             attempt = self.header.attempt
             if self.generated or attempt:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
-                opens = bool(unrecorded) and attempt is None
-                delta = history.delta(unrecorded, opens=opens, abandons=self._reason(error))
+                placed = self._placed(self.unrecorded)
+                opens = bool(placed) and attempt is None
+                delta = history.delta(placed, opens=opens, abandons=self._reason(error))
             else:
                 delta = history.delta(())
             await self._reservation.release(delta)
@@ -466,3 +469,14 @@ class Hold:
         if self.too_large or isinstance(error, (DecisionHistoryLimitExceeded, ProviderContextWindowExceeded)):
             return "too_large"
         return "refused" if isinstance(error, (DecisionHistoryError, CallerError)) else "failed"
+
+    def _placed(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        """Return those of the drafts that the record has a place for; nobody has seen yet whether it has."""
+        placed: list[Draft] = []
+        header = self.header
+        for draft in drafts:
+            delta = Delta(drafts=(draft,), idempotency="", opens=header.attempt is None)
+            with contextlib.suppress(CallerError):
+                header = extend(header, delta, header.touched).header
+                placed.append(draft)
+        return tuple(placed)

@@ -175,8 +175,7 @@ class Log:
                     await self._write_tried()
                 self._tried = None
             self._last = self._tried or self._delta()
-        elif await self._storage.journal.receipt(self._key, self._last.idempotency):
-            self._reservation.end()
+        elif await self._reservation.look_for(self._last.idempotency, release=True):
             return
         await self._reservation.release(self._last)
 
