@@ -233,24 +233,45 @@ def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:
     assert drive(fresh.verify(KEY)).version == 3
 
 
+class Overtaken(LabRemote):
+    """A server one of whose looks comes after something that was asked for later."""
+
+    later: Any = None
+
+    async def look(self, key: Any, *, receipt: str = "") -> Any:
+        look = await super().look(key, receipt=receipt)
+        if self.later is not None:
+            later, self.later = self.later, None
+            await later
+        return look
+
+
+def test_i15_absence_that_was_overtaken_hides_no_loss() -> None:
+    """A look from before the conversation began, which comes after that, has nobody forget how far it went (I-15)."""
+    lab = Lab()
+    journal, remote = lab.worker(Overtaken)
+    assert isinstance(remote, Overtaken)
+    backup: list[Any] = []
+
+    async def begin() -> None:
+        await append(journal, KEY, "one", say("q"))
+        backup.extend((lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts)))
+        await append(journal, KEY, "two", say("acknowledged"))
+
+    remote.later = begin()
+    assert drive(journal.header(KEY)) is None
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    with pytest.raises(DecisionHistoryRegressed):
+        drive(journal.header(KEY))
+
+
 def test_i15_a_reply_that_was_overtaken_is_no_loss() -> None:
     """A look that was asked for before a write, and comes after it, tells of the past."""
     lab = Lab()
     journal, _ = lab.worker()
     drive(append(journal, KEY, "one", say("q")))
-
-    class Slow(LabRemote):
-        later: Any = None
-
-        async def look(self, key: Any, *, receipt: str = "") -> Any:
-            look = await super().look(key, receipt=receipt)
-            if self.later is not None:
-                later, self.later = self.later, None
-                await later
-            return look
-
-    journal, remote = lab.worker(Slow)
-    assert isinstance(remote, Slow)
+    journal, remote = lab.worker(Overtaken)
+    assert isinstance(remote, Overtaken)
     drive(journal.header(KEY))
     remote.later = append(journal, KEY, "two", say("r"))
     overtaken = drive(journal.header(KEY))

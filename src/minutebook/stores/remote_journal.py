@@ -537,16 +537,17 @@ class RemoteJournal:
         with self._lock:
             self._time = (look.now, read_clock(self._ticks))
             self._heard += 1
-            if look.header is None:
-                self._known.pop(key, None)
-                self._marks.pop(key, None)
-                return
             before = self._mark(key)
-            if before is None or not _is_behind(look.header, before):
+            # A reply may be overtaken by that of a later request, and then tells of the past.
+            overtaken = before is not None and before.heard > begun
+            if look.header is None:
+                if not overtaken:
+                    self._known.pop(key, None)
+                    self._marks.pop(key, None)
+            elif before is None or not _is_behind(look.header, before):
                 self._keep(key, _Known(look.header, look.stamp, self._heard))
-            elif before.heard <= begun:
+            elif not overtaken:
                 raise _regressed(look.header, before)
-            # else the reply was overtaken by that of a later request, and tells of the past
 
     def _seen(self, key: ConversationKey) -> _Mark | None:
         with self._lock:
