@@ -166,8 +166,9 @@ class Sqlite(Shelf):
 
     def write(self, key: ConversationKey, header: Header, entries: Sequence[Entry]) -> None:
         columns = ("touched", "epoch", "token", "since", "version", "entries", "bytes", "digest", "state", "attempt")
-        names = ", ".join(f"{name} = ?" for name in (*columns, "format", "created"))
-        values = (*sqlite_rows.header_columns(header), header.format.encode(), header.created, key.id.encode())
+        names = ", ".join(f"{name} = ?" for name in (*columns, "format", "birth", "created"))
+        own = (header.format.encode(), header.birth, header.created)
+        values = (*sqlite_rows.header_columns(header), *own, key.id.encode())
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(f"UPDATE minutebook_conversation SET {names} WHERE name = ?", values)

@@ -306,6 +306,21 @@ class ListsPatterns(Faulty):
         return await super().list("tenant" if "%" in namespace else namespace, after, rows)
 
 
+class BearsAlike(Faulty):
+    """What was deleted and begun anew cannot be told from what it was."""
+
+    async def reserve(self, key: Any, token: str, **options: Any) -> Any:
+        reserved = await super().reserve(key, token, **options)
+        return msgspec.structs.replace(reserved, header=self._alike(reserved.header))
+
+    async def header(self, key: Any) -> Any:
+        header = await super().header(key)
+        return header and self._alike(header)
+
+    def _alike(self, header: Any) -> Any:
+        return msgspec.structs.replace(header, birth=b"12345678")
+
+
 class KeepsReceipts(Faulty):
     """A deletion that leaves the receipts behind."""
 
@@ -465,6 +480,7 @@ JOURNAL_FAULTS = {
     OldestForNewest: "pages_as_asked",
     ListsPatterns: "lists_by_code_points",
     KeepsReceipts: "deletes_for_good",
+    BearsAlike: "tells_a_new_record_from_the_old_one",
     KeepsBlanks: "keeps_no_blank_record",
     ForgetsBounds: "refuses_when_full",
     AltersBytes: "reads_back_what_was_written",

@@ -67,10 +67,10 @@ def folder(tmp_path: Path) -> Path:
 
 def recorded(header: Header) -> Header:
     """
-    Return what a copy keeps of a header: all but when it was made, touched and how often reserved, and with what waits
-    parked.
+    Return what a copy keeps of a header: all but its birth, when it was made, touched and how often reserved, and with
+    what waits parked.
     """
-    return msgspec.structs.replace(header, created=0, touched=0, epoch=0, state=all_parked(header.state))
+    return msgspec.structs.replace(header, birth=b"", created=0, touched=0, epoch=0, state=all_parked(header.state))
 
 
 def check_equal(here: Any, there: Any, key: ConversationKey) -> None:
@@ -343,6 +343,61 @@ def test_b10_another_conversation_under_the_id_is_refused_and_stays_as_it_is() -
     minutebook.sync.Conversation(there, "second", format="anthropic").append([{"role": "user", "content": "x"}])
     conversation(here, "second").append([{"role": "user", "content": "x"}])
     assert refusal(here, there, "second") == "other"
+
+
+def test_b10_i08_what_was_imported_is_no_copy_and_is_told(folder: Path) -> None:
+    """B10, I-8: it has not the receipts, and says so, also once either went on; deleted there, it is copied whole."""
+    exchange = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "so"}]
+    here, there = MemoryStore("n"), MemoryStore("n")
+    told = conversation(here)
+    first = told.append(exchange, id="order-1")
+    told.export(folder / "one.jsonl")
+    conversation(there).import_(folder / "one.jsonl")
+
+    def problem(source: Any, target: Any) -> str:
+        before = target.header(target.key("first"))
+        with pytest.raises(DecisionHistoryConflict) as refused:
+            source.copy(source.key("first"), target)
+        assert target.header(target.key("first")) == before
+        return str(refused.value.problem)
+
+    assert problem(here, there) == problem(there, here) == "receipts"
+    conversation(there).append(exchange, id="order-2")
+    assert problem(here, there) == problem(there, here) == "receipts"
+    there.delete(there.key("first"))
+    conversation(there).import_(folder / "one.jsonl")
+    told.append(exchange, id="order-3")
+    assert problem(here, there) == problem(there, here) == "receipts"
+    there.delete(there.key("first"))
+    assert here.copy(told.key, there).written
+    assert conversation(there).append(exchange, id="order-1") == first
+    check_equal(here, there, told.key)
+
+
+def test_b10_a_copy_of_the_same_length_is_held_to_its_version_and_window(folder: Path) -> None:
+    """B10: a commit that adds no entry makes another state; two imports of one file are the same."""
+    here, there = MemoryStore("n"), MemoryStore("n")
+    told = conversation(here)
+    tell_a_story(told)
+    here.copy(told.key, there)
+
+    async def move_the_window() -> None:
+        moved = Delta(idempotency="moved", window_from=1, window_limits=(9, 9))
+        await here._core.journal.reserve(  # type: ignore[attr-defined]
+            told.key, "t", format="openai-chat", opening=moved, release=True
+        )
+
+    drive(move_the_window())
+    assert here.header(told.key).entries == there.header(told.key).entries
+    for source, target, problem in ((here, there, "behind"), (there, here, "ahead")):
+        with pytest.raises(DecisionHistoryConflict) as refused:
+            source.copy(told.key, target)
+        assert refused.value.problem == problem
+    told.export(folder / "one.jsonl")
+    imported = [MemoryStore("n", clock=FrozenClock(now)) for now in (1, 2)]
+    for store in imported:
+        conversation(store).import_(folder / "one.jsonl")
+    assert not imported[0].copy(told.key, imported[1]).written
 
 
 @pytest.mark.parametrize("at", [3, 4])

@@ -21,6 +21,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
+from minutebook.stores import remote_journal
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.remote import DRIFT_MS, Written
 from minutebook.stores.remote_journal import RemoteJournal
@@ -246,24 +247,45 @@ def test_i15_a_receipt_that_was_kept_finds_what_was_lost() -> None:
     assert drive(fresh.verify(KEY)).version == 3
 
 
+class Overtaken(LabRemote):
+    """A server one of whose looks comes after something that was asked for later."""
+
+    later: Any = None
+
+    async def look(self, key: Any, *, receipt: str = "") -> Any:
+        look = await super().look(key, receipt=receipt)
+        if self.later is not None:
+            later, self.later = self.later, None
+            await later
+        return look
+
+
+def test_i15_absence_that_was_overtaken_hides_no_loss() -> None:
+    """A look from before the conversation began, which comes after that, has nobody forget how far it went (I-15)."""
+    lab = Lab()
+    journal, remote = lab.worker(Overtaken)
+    assert isinstance(remote, Overtaken)
+    backup: list[Any] = []
+
+    async def begin() -> None:
+        await append(journal, KEY, "one", say("q"))
+        backup.extend((lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts)))
+        await append(journal, KEY, "two", say("acknowledged"))
+
+    remote.later = begin()
+    assert drive(journal.header(KEY)) is None
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    with pytest.raises(DecisionHistoryRegressed):
+        drive(journal.header(KEY))
+
+
 def test_i15_a_reply_that_was_overtaken_is_no_loss() -> None:
     """A look that was asked for before a write, and comes after it, tells of the past."""
     lab = Lab()
     journal, _ = lab.worker()
     drive(append(journal, KEY, "one", say("q")))
-
-    class Slow(LabRemote):
-        later: Any = None
-
-        async def look(self, key: Any, *, receipt: str = "") -> Any:
-            look = await super().look(key, receipt=receipt)
-            if self.later is not None:
-                later, self.later = self.later, None
-                await later
-            return look
-
-    journal, remote = lab.worker(Slow)
-    assert isinstance(remote, Slow)
+    journal, remote = lab.worker(Overtaken)
+    assert isinstance(remote, Overtaken)
     drive(journal.header(KEY))
     remote.later = append(journal, KEY, "two", say("r"))
     overtaken = drive(journal.header(KEY))
@@ -288,6 +310,89 @@ def test_i15_deleted_and_begun_anew_is_no_loss() -> None:
     header = drive(one.header(KEY))
     assert header is not None
     assert header.version == 1
+
+
+@pytest.mark.parametrize("anew", range(1, 4))
+def test_i15_b2_begun_anew_in_the_same_millisecond_is_no_loss(anew: int) -> None:
+    """A record is known by its birth, and not by its times: shorter, as long or longer than the one before (I-15)."""
+    lab = Lab()
+    one, _ = lab.worker()
+    two, _ = lab.worker()
+    for id_ in ("one", "two"):
+        drive(append(one, KEY, id_, say("q")))
+    before = drive(one.header(KEY))
+    drive(two.delete(KEY))
+    for number in range(anew):
+        drive(append(two, KEY, f"anew {number}", say("r")))
+    now = drive(two.header(KEY))
+    assert before is not None
+    assert now is not None
+    assert before.created == now.created
+    assert drive(one.header(KEY)) == now
+    drive(append(one, KEY, "three", say("s")))
+    assert len(drive(entries(two, KEY))) == anew + 1
+
+
+def test_i15_b2_what_is_deleted_while_its_receipt_is_looked_up_is_no_loss() -> None:
+    """The receipts that a look-up finds may be another record's by then (I-15)."""
+
+    class Replaced(LabRemote):
+        at_receipts: Any = None
+
+        async def receipts(self, key: Any, after: int, rows: int) -> Any:
+            if self.at_receipts is not None:
+                change, self.at_receipts = self.at_receipts, None
+                await change()
+            return await super().receipts(key, after, rows)
+
+    lab = Lab()
+    journal, remote = lab.worker(Replaced)
+    assert isinstance(remote, Replaced)
+    other, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    drive(append(other, KEY, "two", say("r")))
+
+    async def begin_anew() -> None:
+        await other.delete(KEY)
+        await append(other, KEY, "anew", say("another story"))
+
+    remote.at_receipts = begin_anew
+    drive(journal.header(KEY))
+    assert remote.at_receipts is None
+    assert drive(journal.header(KEY)) == drive(other.header(KEY))
+
+
+def _lost_behind_others(others: int) -> RemoteJournal:
+    """Return a journal that was acknowledged a commit, used other conversations, and whose server lost the commit."""
+    lab = Lab()
+    journal, _ = lab.worker()
+    drive(append(journal, KEY, "one", say("q")))
+    backup = (lab.rows[KEY].head, dict(lab.rows[KEY].entries), dict(lab.rows[KEY].receipts))
+    drive(append(journal, KEY, "two", say("acknowledged")))
+    lab.rows[KEY].head, lab.rows[KEY].entries, lab.rows[KEY].receipts = backup
+    for number in range(others):
+        lab.rows.pop(ConversationKey("suite", f"{number - 1}"), None)
+        drive(append(journal, ConversationKey("suite", f"{number}"), "one", say("q")))
+    return journal
+
+
+@pytest.mark.parametrize("others", [10, 4_200])
+def test_i15_a_loss_is_known_however_many_others_were_used_since(others: int) -> None:
+    """A header is forgotten after some thousand others, and how far its conversation went is not (I-15)."""
+    journal = _lost_behind_others(others)
+    for call in (journal.header(KEY), append(journal, KEY, "three", say("s"))):
+        with pytest.raises(DecisionHistoryRegressed) as refused:
+            drive(call)
+        assert (refused.value.version, refused.value.seen) == (1, 2)
+
+
+def test_i15_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more conversations than the guide names nothing stays; the marks go least recently used first (I-15)."""
+    monkeypatch.setattr(remote_journal, "_KNOWN_HEADERS", 2)
+    monkeypatch.setattr(remote_journal, "_KNOWN_MARKS", 4)
+    with pytest.raises(DecisionHistoryRegressed):
+        drive(_lost_behind_others(5).header(KEY))
+    assert drive(_lost_behind_others(6).header(KEY)).version == 1
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

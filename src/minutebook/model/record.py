@@ -146,6 +146,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str
     """The wire format or identity that the conversation was opened with; it never changes."""
+    birth: bytes = b""
+    """What tells this record from every other that had its key or will have it; empty while nobody reserved it yet."""
     created: int
     touched: int
     epoch: int = 0

@@ -7,7 +7,8 @@ refused by the same rules in RAM and in every database (SPEC D7, D22).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ from minutebook.model.law import interrupt
 if TYPE_CHECKING:
     from minutebook.model.bounds import StoreBounds
     from minutebook.model.record import Extension, Header
+
+_BIRTH_BYTES: Final = 8
+"""How long a record's `birth` is: enough for all that ever have one key."""
 
 
 def check_idle(header: Header, wall: int) -> None:
@@ -43,7 +47,7 @@ def check_idle(header: Header, wall: int) -> None:
 
 def take(header: Header, token: str, format: str, wall: int) -> Header:  # noqa: A002 - the field's standard word
     """
-    Return the header under a new reservation.
+    Return the header under a new reservation; the first one gives the record its `birth`.
 
     Raises:
         DecisionHistoryBusy: it is held already.
@@ -55,7 +59,13 @@ def take(header: Header, token: str, format: str, wall: int) -> Header:  # noqa:
             f"the conversation was opened as {header.format!r}, not as {format!r}; another format, provider or model "
             "needs a conversation of its own",
         )
-    return msgspec.structs.replace(header, token=token, epoch=header.epoch + 1, since=wall)
+    birth = header.birth or _born(token, wall)
+    return msgspec.structs.replace(header, birth=birth, token=token, epoch=header.epoch + 1, since=wall)
+
+
+def _born(token: str, wall: int) -> bytes:
+    """Return what tells a record that begins with this reservation from all others: tokens do not come again."""
+    return hashlib.sha256(b"%d %b" % (wall, token.encode())).digest()[:_BIRTH_BYTES]
 
 
 def free(header: Header) -> Header:

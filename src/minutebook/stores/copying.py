@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryConflict,
@@ -23,6 +25,7 @@ from minutebook.errors import (
 from minutebook.model.arrivals import MAX_IMPORT_BYTES, MAX_IMPORT_ENTRIES, draft_of
 from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import Draft, Entry
+from minutebook.model.imported import all_parked
 from minutebook.model.record import Delta, Receipt
 from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import Copied
@@ -35,7 +38,7 @@ from minutebook.stores.transfer import Counting, settled_header
 
 if TYPE_CHECKING:
     from minutebook.model.keys import ConversationKey
-    from minutebook.model.record import Header
+    from minutebook.model.record import Header, State
     from minutebook.stores.transfer import Progress
 
 _ONE = Page(rows=1, messages=1, size=1)
@@ -51,9 +54,13 @@ async def copy_record(
         return await _copied(source, key, target, progress)
     header = await settled_header(source, key)
     check_idle(there, system_clock())
-    await _check_same(source, header, target, there, key)
+    newest = await _receipt(source, key, header.version)
+    if newest is None:
+        raise DecisionHistoryAbsent("the conversation was deleted or expired while it was copied")
+    original = _Original(source, key, header, newest)
+    await original.check_same(target, there)
     proved = await _proved(target, key, Counting(progress, header.retained))
-    await _check_same(source, header, target, proved, key)  # it may have gone on since it was looked at
+    await original.check_same(target, proved)  # it may have gone on since it was looked at
     return Copied(header=proved, written=False)
 
 
@@ -69,7 +76,8 @@ async def _copied(
         if "cut" not in gone.facts:
             raise
         return await _copied(source, key, target, progress)  # its oldest entries left it while it was read
-    await _check_same(source, header, target, await _written(target, key, header, delta), key)
+    original = _Original(source, key, header, delta.receipts[-1])
+    await original.check_same(target, await _written(target, key, header, delta))
     return Copied(header=await _proved(target, key, count), written=True)
 
 
@@ -141,33 +149,73 @@ async def _proved(target: JournalStore, key: ConversationKey, count: Counting) -
     return header
 
 
-async def _check_same(
-    source: JournalStore, header: Header, target: JournalStore, there: Header, key: ConversationKey
-) -> None:
-    """See that both stores hold the same conversation, by its digest chain."""
-    if _place(there) == _place(header):
-        return
-    here, elsewhere = header.retained, there.retained
-    problem, told = "other", f"another conversation of this id, with {elsewhere:,} entries"
-    if there.format == header.format:
-        if await _is_earlier(there, source, header, key):
+class _Original:
+    """What is copied, and what another store holds of it."""
+
+    def __init__(self, store: JournalStore, key: ConversationKey, header: Header, newest: Receipt) -> None:
+        self._store = store
+        self._key = key
+        self._header = header
+        self._newest = newest
+        """The receipt of the version that `header` has."""
+
+    async def check_same(self, target: JournalStore, there: Header) -> None:
+        """
+        See that the other store holds the same record: by its digest chain, its newest receipt and its state.
+
+        Raises:
+            DecisionHistoryConflict: it does not; `problem` says how it differs.
+        """
+        header = self._header
+        newest = await _receipt(target, self._key, there.version)
+        if _place(there) == _place(header) and _answers_alike(newest, self._newest):
+            return
+        here, elsewhere = header.retained, there.retained
+        problem, told = "other", f"another conversation of this id, with {elsewhere:,} entries"
+        behind = await self._is_earlier(there, self._store, header)
+        ahead = await self._is_earlier(header, target, there)
+        if behind and await self._went_on(there, newest, self._store, header):
             problem = "behind"
             told = f"an earlier state of this conversation, {elsewhere:,} entries to {here:,}; delete it there first"
-        elif await _is_earlier(header, target, there, key):
+        elif ahead and await self._went_on(header, self._newest, target, there):
             problem, told = "ahead", f"a later state of this conversation, {elsewhere:,} entries to {here:,}"
-    raise DecisionHistoryConflict(f"the other store holds {told}; nothing was changed", problem=problem)
+        elif behind or ahead:
+            problem = "receipts"
+            told = (
+                f"the entries of this conversation, {elsewhere:,} to {here:,}, under other receipts or with another "
+                "window, as an import from a file leaves them: a repeated commit would be recorded twice; delete the "
+                "imported one"
+            )
+        raise DecisionHistoryConflict(f"the other store holds {told}; nothing was changed", problem=problem)
+
+    async def _is_earlier(self, earlier: Header, store: JournalStore, later: Header) -> bool:
+        """Return whether the entries that `store` holds go on from those of another record, or are the same."""
+        if earlier.format != later.format or earlier.cut.seq > later.cut.seq:
+            return False
+        if earlier.entries == later.cut.seq:
+            return earlier.digest == later.cut.digest
+        found = await store.journal.oldest(self._key, earlier.entries - 1, _ONE)
+        return bool(found) and (found[0].seq, found[0].digest) == (earlier.entries, earlier.digest)
+
+    async def _went_on(self, earlier: Header, newest: Receipt | None, store: JournalStore, later: Header) -> bool:
+        """Return whether the record that `store` holds has a later version, and the receipt of the earlier one."""
+        if earlier.version >= later.version:
+            return False
+        return _answers_alike(await _receipt(store, self._key, earlier.version), newest)
 
 
-def _place(header: Header) -> tuple[str, int, int, bytes, int]:
-    """Return what is the same of two headers where their conversations are: their whole digest chain, and its start."""
-    return (header.format, header.entries, header.bytes, header.digest, header.cut.seq)
+def _place(header: Header) -> tuple[str, int, int, bytes, int, State]:
+    """Return what is the same of two headers where their records are: the chain, its start, the version, the state."""
+    return (header.format, header.version, header.bytes, header.digest, header.cut.seq, all_parked(header.state))
 
 
-async def _is_earlier(earlier: Header, store: JournalStore, later: Header, key: ConversationKey) -> bool:
-    """Return whether the record that `store` holds has passed through the state of another one."""
-    if earlier.cut.seq > later.cut.seq:
+async def _receipt(store: JournalStore, key: ConversationKey, version: int) -> Receipt | None:
+    found = await store.journal.receipts(key, version - 1, 1)
+    return found[0] if found and found[0].version == version else None
+
+
+def _answers_alike(one: Receipt | None, other: Receipt | None) -> bool:
+    """Return whether who repeats a commit is answered the same by both; two imports of a file differ in their times."""
+    if one is None or other is None:
         return False
-    if earlier.entries == later.cut.seq:
-        return earlier.digest == later.cut.digest
-    found = await store.journal.oldest(key, earlier.entries - 1, _ONE)
-    return bool(found) and (found[0].seq, found[0].digest) == (earlier.entries, earlier.digest)
+    return msgspec.structs.replace(one, wall=0, epoch=0) == msgspec.structs.replace(other, wall=0, epoch=0)

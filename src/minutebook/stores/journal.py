@@ -412,14 +412,16 @@ class JournalStore(AsyncClosing):
         Entries, receipts, digests, marks, summaries and where the record begins after a cut are the original's, and so
         are its windows; calls that waited for a result wait as parked ones. Its age and its time to live begin anew.
         What `target` holds afterwards is proved entry by entry; a conversation that it holds already, with the same
-        digest chain, is only proved. So a copy that was cut short is simply made again. All payloads are in memory at
-        once, at most 512 MiB. `progress` is told of (done, total): every entry counts once here and once there.
+        digest chain, receipts and state, is only proved. So a copy that was cut short is simply made again. All
+        payloads are in memory at once, at most 512 MiB. `progress` is told of (done, total): every entry counts once
+        here and once there.
 
         Raises:
             DecisionHistoryBusy: it is active here or there.
             DecisionHistoryAbsent: there is no such conversation, or it was deleted meanwhile.
             DecisionHistoryConflict: `target` has another one under this id. `problem` is `behind` or `ahead` where one
-                is an earlier state of the other, else `other`.
+                is an earlier state of the other, `receipts` where only one has the receipts of their entries, as after
+                an import, else `other`.
             DecisionHistoryCorrupt: the original or the copy is not what was written; `seq` names the entry.
             DecisionHistoryRetentionExceeded: it is larger than one commit or one conversation may be there.
             DecisionHistoryStoreFull: so would `target` be.

@@ -26,6 +26,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """A header as it is stored. (`Header` itself cannot be decoded: a field of it hides the type `bytes`.)"""
 
     format: str
+    birth: bytes
     created: Count
     touched: Count
     epoch: Count

@@ -4,7 +4,8 @@ A Redis or Valkey server, or a cluster of them, as a `Remote`: one script for ea
 Where keys live. A namespace has *buckets*, and all keys of a bucket are in one slot, so one node decides about it
 alone. One bucket is enough for a single server, and for bounds: only where all conversations are counted in one place
 can nobody go beyond them. In a cluster a namespace without bounds has 64, spread over the nodes by what their
-conversations are called. How many it has is written into its buckets by the first write and never changes.
+conversations are called. How many it has is written into its buckets by the first write and never changes. Who finds
+nothing where he knew of buckets asks the first one once more: a cluster that was emptied is begun anew by everybody.
 
 How keys are called: `minutebook:{<64 hex digits>}` and a letter, the digits being the SHA-256 of the namespace and the
 bucket's number, and for a conversation's log those of its id behind them. Nobody's braces, line breaks or separators
@@ -267,14 +268,19 @@ class RedisRemote:
         *,
         writes: bool = False,
     ) -> list[Any]:
+        begins = key.namespace not in self._buckets
         for _ in range(_LAYOUTS):
             buckets = await self._laid_out(key.namespace, writes=writes)
             place = (key.namespace, buckets, _bucket(key.id, buckets))
-            named = {"id": key.id.encode(), **given}
+            named = {"id": key.id.encode(), "begins": int(begins), **given}
             answer = await self._run(script, place, named, rest, log=key.id, told=True)
-            if answer[0] != b"layout":
+            if answer[0] == b"unlaid":
+                self._buckets.pop(key.namespace, None)
+                begins = True  # or it is another layout by now
+            elif answer[0] == b"layout":
+                self._note(key.namespace, answer[2])
+            else:
                 return answer
-            self._note(key.namespace, answer[2])
         raise _relaid()
 
     async def _run(
@@ -313,15 +319,38 @@ class RedisRemote:
         buckets = self._buckets.get(namespace, 0)
         if buckets:
             return buckets
+        # What only reads lays nothing out: names that nobody writes to cost nothing.
+        if writes and self._wire.cluster:
+            return await self._lay_out(namespace)
         chosen = BUCKETS if self._wire.cluster and not self._bounded else 1
         if chosen == 1 and guess:
             return 1  # a conversation's script says so if there are more
-        # What only reads lays nothing out: names that nobody writes to cost nothing.
-        script = lua.LAYOUT if writes else lua.LAYOUT_SEEN
-        (found,) = (await self._run(script, (namespace, chosen, 0), {"makes": int(writes)}))[1:]
+        found = await self._layout(lua.LAYOUT_SEEN, (namespace, chosen, 0))
         if found:
             self._note(namespace, found)
         return found or chosen
+
+    async def _lay_out(self, namespace: str) -> int:
+        """
+        Return how many buckets a namespace of a cluster has by its first one, which is told now where it did not say.
+
+        The first one's node may have lost that, so with bounds every bucket is looked at before the namespace counts as
+        new: what others hold in the rest of them would never be found again beside a new layout.
+        """
+        found = 0
+        if self._bounded:
+            for bucket in range(BUCKETS):
+                found = found or await self._layout(lua.LAYOUT_SEEN, (namespace, 1, bucket))
+            found = found or 1  # the write itself notes it
+        else:
+            found = await self._layout(lua.LAYOUT, (namespace, BUCKETS, 0))
+        self._note(namespace, found)
+        return found
+
+    async def _layout(self, script: Script, place: tuple[str, int, int]) -> int:
+        """Return how many buckets a bucket says that there are; 0 where it says nothing."""
+        (found,) = (await self._run(script, place, {"makes": int(script is lua.LAYOUT)}))[1:]
+        return int(found)
 
     def _note(self, namespace: str, buckets: int) -> None:
         """Remember how many buckets a namespace has, if this store can go on with so many."""

@@ -3,7 +3,8 @@ Every Lua text, each under a name: one script for each method of a `Remote` (SPE
 
 A script runs alone on its server, so each is atomic; what it has written before an error it does not take back, so each
 looks at every key before its first write, where a key of another type ends it. What is not the method's answer comes as
-a word: `schema`, `layout`, `foreign`, `damaged`, `stale`, `full`. Every answer begins with the request's nonce.
+a word: `schema`, `layout`, `unlaid`, `foreign`, `damaged`, `stale`, `full`. Every answer begins with the nonce of its
+request.
 
 They are sent as EVALSHA and not as functions. A function belongs to the server, which many versions of this library may
 share, and wants rights of its own; a text that is named by its digest can only be the one that was meant, and where a
@@ -106,7 +107,9 @@ elseif redis.call('EXISTS', KEYS[1]) == 1 then
 end
 """
 
+# Of 64 buckets one that has nothing may be new, or its server has lost all: the first one tells.
 _CONVERSATION = """
+if not meta[1] and buckets ~= '1' and begins ~= '1' then return {nonce, 'unlaid', now} end
 local head = redis.call('HGET', KEYS[2], id)
 local stamp = head and string.sub(head, 9, 24) or ''
 local log = redis.call('HMGET', KEYS[5], 'stamp', 'newest', 'cut', 'id', 'staging', 'staged')
@@ -375,16 +378,16 @@ def script(flags: str, keys: int, *parts: str, takes: str = "", holds: str = "",
 
 
 _CHANGES = (_BUCKET, _CONVERSATION, _PAGE, _RECEIPT, _RECOUNT, _JUDGE, _PUT)
-_JUDGED = "removes expected wall drift grown max_sessions max_bytes stager after receipts"
+_JUDGED = "begins removes expected wall drift grown max_sessions max_bytes stager after receipts"
 _WRITTEN = f"{_JUDGED} idle version entries gone rows messages size"
 
-LOOK: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _RECEIPT, _LOOK, holds="id name")
+LOOK: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _RECEIPT, _LOOK, takes="begins", holds="id name")
 PAGE: Final = script(
     *(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _PAGE, _READ),
-    takes="first last newest_first rows messages size",
+    takes="begins first last newest_first rows messages size",
     holds="id",
 )
-RECEIPTS: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _RECEIPTS, takes="after rows", holds="id")
+RECEIPTS: Final = script(_READS, 5, _BUCKET, _CONVERSATION, _SOUND, _RECEIPTS, takes="begins after rows", holds="id")
 WRITE: Final = script("", 5, *_CHANGES, _SWEEP, _WRITE, takes=_WRITTEN, holds="id name value packed", writes=True)
 """A change that needs room."""
 WRITE_WITHIN: Final = script(
@@ -393,7 +396,7 @@ WRITE_WITHIN: Final = script(
 """A change that grows nothing: a full server takes it."""
 STAGE: Final = script("", 5, *_CHANGES, _STAGE, takes=f"{_JUDGED} becomes", holds="id name")
 """A slice of what a change will bring."""
-UNSTAGE: Final = script(_EMPTIES, 5, _BUCKET, _CONVERSATION, _UNSTAGE, takes="stager", holds="id")
+UNSTAGE: Final = script(_EMPTIES, 5, _BUCKET, _CONVERSATION, _UNSTAGE, takes="begins stager", holds="id")
 """Takes back what was staged of a conversation that is not there yet."""
 NAMES: Final = script(_READS, 4, _BUCKET, _NAMES, takes="rows ttl scanned", holds="after")
 STALE: Final = script(_READS, 4, _BUCKET, _STALE, takes="ttl rows")

@@ -69,6 +69,8 @@ PURGED_PER_WRITE: Final = 8
 _TRIES: Final = 64
 _LATE_TRIES: Final = 3
 _KNOWN_HEADERS: Final = 4096
+_KNOWN_MARKS: Final = 65_536
+"""How many conversations beside those are told apart from what a server lost; about half a kilobyte each."""
 _KNOWN_NAMESPACES: Final = 1024
 _PURGE_MS: Final = 65_536
 
@@ -76,6 +78,17 @@ _PURGE_MS: Final = 65_536
 def monotonic_ms() -> int:
     """Return milliseconds since some moment; a wall clock that is set does not touch them."""
     return time.monotonic_ns() // 1_000_000
+
+
+class _Mark(msgspec.Struct, frozen=True, gc=False):
+    """How far a journal saw one record go, and when, as a count of all that it heard."""
+
+    birth: bytes
+    version: int
+    digest: bytes
+    heard: int
+
+    __repr__ = type_alone
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -87,6 +100,11 @@ class _Known(msgspec.Struct, frozen=True):
     heard: int
 
     __repr__ = type_alone
+
+    @property
+    def mark(self) -> _Mark:
+        """What stays once the header is forgotten."""
+        return _Mark(self.header.birth, self.header.version, self.header.digest, self.heard)
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +140,8 @@ class RemoteJournal:
         self._lock = threading.Lock()
         """Held over the memory of what was heard, and over nothing that waits."""
         self._known: OrderedDict[ConversationKey, _Known] = OrderedDict()
+        self._marks: OrderedDict[ConversationKey, _Mark] = OrderedDict()
+        """Of those conversations whose headers are forgotten: least recently used first, as `_known` is."""
         self._heard = 0
         self._time: tuple[int, int] | None = None
         self._purges: dict[str, tuple[int, int]] = {}
@@ -470,19 +490,21 @@ class RemoteJournal:
         Raises:
             DecisionHistoryRegressed: it does not go on from the newest version that the server told of before.
         """
-        known = self._known.get(key)
-        if known is not None and look.header is not None and _is_overtaken(known.header, look.header):
-            await self._check_continued(key, known.header, look.header)
+        before = self._seen(key)
+        if before is not None and look.header is not None and _is_overtaken(before, look.header):
+            await self._check_continued(key, before)
         self._hear(key, look, begun)
 
-    async def _check_continued(self, key: ConversationKey, before: Header, now: Header) -> None:
+    async def _check_continued(self, key: ConversationKey, before: _Mark) -> None:
         """Look up the receipt of a version that others went on from."""
         try:
-            _, receipts = await self._remote.receipts(key, before.version - 1, 1)
+            look, receipts = await self._remote.receipts(key, before.version - 1, 1)
         except DecisionHistoryCorrupt:
             return  # damage is for whoever reads it to tell
+        if look.header is None or look.header.birth != before.birth:
+            return  # deleted meanwhile: these are another record's
         if any(receipt.version == before.version and receipt.digest != before.digest for receipt in receipts):
-            raise _regressed(now, before)
+            raise _regressed(look.header, before)
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -515,21 +537,37 @@ class RemoteJournal:
         with self._lock:
             self._time = (look.now, read_clock(self._ticks))
             self._heard += 1
-            known = self._known.pop(key, None)
-            if known is None or look.header is None or known.header.created != look.header.created:
-                older = False
-            else:
-                older = _is_behind(look.header, known.header)
-            if older and known is not None:
-                # A reply may be overtaken by that of a later request, and then tells of the past.
-                self._known[key] = known
-                if known.heard <= begun:
-                    assert look.header is not None
-                    raise _regressed(look.header, known.header)
-            elif look.header is not None:
-                self._known[key] = _Known(look.header, look.stamp, self._heard)
-                if len(self._known) > _KNOWN_HEADERS:
-                    self._known.popitem(last=False)
+            before = self._mark(key)
+            # A reply may be overtaken by that of a later request, and then tells of the past.
+            overtaken = before is not None and before.heard > begun
+            if look.header is None:
+                if not overtaken:
+                    self._known.pop(key, None)
+                    self._marks.pop(key, None)
+            elif before is None or not _is_behind(look.header, before):
+                self._keep(key, _Known(look.header, look.stamp, self._heard))
+            elif not overtaken:
+                raise _regressed(look.header, before)
+
+    def _seen(self, key: ConversationKey) -> _Mark | None:
+        with self._lock:
+            return self._mark(key)
+
+    def _mark(self, key: ConversationKey) -> _Mark | None:
+        """Return how far a conversation was seen to go; the lock is held."""
+        known = self._known.get(key)
+        return known.mark if known is not None else self._marks.get(key)
+
+    def _keep(self, key: ConversationKey, known: _Known) -> None:
+        """Remember a header, of the least recently used one only its mark, and of more nothing; the lock is held."""
+        self._marks.pop(key, None)
+        self._known[key] = known
+        self._known.move_to_end(key)
+        if len(self._known) > _KNOWN_HEADERS:
+            oldest, left = self._known.popitem(last=False)
+            self._marks[oldest] = left.mark
+            if len(self._marks) > _KNOWN_MARKS:
+                self._marks.popitem(last=False)
 
     def _check_open(self) -> None:
         if os.getpid() != self._process:
@@ -538,15 +576,17 @@ class RemoteJournal:
             raise StoreClosed("the store is closed")
 
 
-def _is_overtaken(before: Header, now: Header) -> bool:
-    return 0 < before.version < now.version and now.created == before.created
+def _is_overtaken(before: _Mark, now: Header) -> bool:
+    return 0 < before.version < now.version and now.birth == before.birth
 
 
-def _is_behind(now: Header, before: Header) -> bool:
+def _is_behind(now: Header, before: _Mark) -> bool:
+    if now.birth != before.birth:
+        return False  # another record: this one was deleted or has expired
     return now.version < before.version or (now.version == before.version and now.digest != before.digest)
 
 
-def _regressed(now: Header, before: Header) -> DecisionHistoryRegressed:
+def _regressed(now: Header, before: _Mark) -> DecisionHistoryRegressed:
     return DecisionHistoryRegressed(
         f"the server has version {now.version} of this conversation, and not the version {before.version} that it "
         "acknowledged before: it was restored, or a standby took over that had not everything; find what was lost, "

@@ -38,7 +38,7 @@ _ROW_BYTES = 16 * 1024
 _RECENT_BYTES = 1500
 _LARGEST = 2**63 - 1
 
-_HEADER_TYPES = (bytes, int, int, int, bytes, int, int, int, int, bytes, bytes, bytes)
+_HEADER_TYPES = (bytes, bytes, int, int, int, bytes, int, int, int, int, bytes, bytes, bytes)
 _RECEIPT_TYPES = (bytes, int, int, int, int, bytes, bytes, int, bytes)
 
 _encode = msgspec.json.Encoder().encode
@@ -129,10 +129,11 @@ def header_of(columns: Iterable[Any]) -> Header:
     row = tuple(columns)
     if tuple(map(type, row)) != _HEADER_TYPES:
         raise DecisionHistoryCorrupt("a conversation's header has columns of other types than were written")
-    format_, created, touched, epoch, token, since, version, entries, size, digest, state, attempt = row
+    format_, birth, created, touched, epoch, token, since, version, entries, size, digest, state, attempt = row
     try:
         return Header(
             format=format_.decode(),
+            birth=birth,
             created=created,
             touched=touched,
             epoch=epoch,
@@ -169,7 +170,7 @@ def header_columns(header: Header) -> tuple[object, ...]:
 def add_conversation(cursor: sqlite3.Cursor, key: ConversationKey, place: Place, header: Header, wall: int) -> None:
     """Add the row of a conversation that is new, and be in it."""
     place.minute = wall >> MINUTE_BITS
-    own = (place.namespace, key.id.encode(), header.format.encode(), header.created, place.minute)
+    own = (place.namespace, key.id.encode(), header.format.encode(), header.birth, header.created, place.minute)
     cursor.execute(sql.ADD_CONVERSATION, (*header_columns(header), place.own, place.recent, *own))
     place.conversation = cast("int", cursor.lastrowid)
 

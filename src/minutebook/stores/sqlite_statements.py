@@ -45,6 +45,7 @@ CREATE TABLE minutebook_conversation (
     namespace INTEGER NOT NULL,
     name BLOB NOT NULL,
     format BLOB NOT NULL,
+    birth BLOB NOT NULL,
     created INTEGER NOT NULL,
     touched INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
@@ -217,8 +218,8 @@ TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 GET_PLACE: Final = """
 SELECT n.id, n.conversations, n.granted, n.ahead, c.id, c.minute, c.granted, c.recent,
        EXISTS (SELECT 1 FROM minutebook_receipt AS r WHERE r.conversation = c.id AND r.idempotency = ?3),
-       c.format, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest, c.state,
-       c.attempt
+       c.format, c.birth, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest,
+       c.state, c.attempt
 FROM minutebook_namespace AS n
 LEFT JOIN minutebook_conversation AS c ON c.namespace = n.id AND c.name = ?1
 WHERE n.name = ?2
@@ -256,8 +257,8 @@ DROP_EMPTY_NAMESPACE: Final = "DELETE FROM minutebook_namespace WHERE id = ? AND
 ADD_CONVERSATION: Final = """
 INSERT INTO minutebook_conversation (
     touched, epoch, token, since, version, entries, bytes, digest, state, attempt,
-    granted, recent, namespace, name, format, created, minute
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    granted, recent, namespace, name, format, birth, created, minute
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 """A new header."""
 
@@ -277,8 +278,8 @@ DROP_CONVERSATION: Final = "DELETE FROM minutebook_conversation WHERE id = ?"
 
 LIST_CONVERSATIONS: Final = """
 SELECT c.name,
-       c.format, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest, c.state,
-       c.attempt
+       c.format, c.birth, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest,
+       c.state, c.attempt
 FROM minutebook_conversation AS c
 WHERE c.namespace = (SELECT id FROM minutebook_namespace WHERE name = ?) AND c.name > ?
   AND (c.touched >= ? OR c.token <> x'')

@@ -34,6 +34,7 @@ from minutebook.testing.conformance.journals_owner import (
     one_of_many_wins,
     recovers_once,
     survives_cancellation,
+    tells_a_new_record_from_the_old_one,
 )
 from minutebook.testing.conformance.journals_record import (
     answers_by_commit_as_it_reads,
@@ -82,6 +83,7 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     recovers_once,
     keeps_no_blank_record,
     deletes_for_good,
+    tells_a_new_record_from_the_old_one,
     one_of_many_wins,
     survives_cancellation,
     compares_ids_exactly,

@@ -103,6 +103,21 @@ async def deletes_for_good(lab: Lab) -> None:
     expect(again.written[0].seq == 1, "a new conversation of the same name goes on from the old one")
 
 
+async def tells_a_new_record_from_the_old_one(lab: Lab) -> None:
+    """A conversation keeps its birth; one that is begun anew has another, also in the same millisecond."""
+    journal = await lab.journal()
+    births: list[bytes] = []
+    for name in ("old", "new"):
+        held = await journal.reserve(KEY, f"token-{name}", format=FORMAT, opening=adding("one", say("a")))
+        births.append(held.header.birth)
+        await journal.recover(KEY, held.header.epoch)
+        await append(journal, KEY, "two", say("b"))
+        header = await journal.header(KEY)
+        expect(header is not None and header.birth == births[-1] != b"", "a record has not the birth that it had")
+        await journal.delete(KEY)
+    expect(births[0] != births[1], "a record that was begun anew has the birth of the one before it")
+
+
 async def one_of_many_wins(lab: Lab) -> None:
     """Of many who reserve one conversation at once exactly one gets it, and the others are told at once."""
     journal = await lab.journal()
