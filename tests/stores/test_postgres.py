@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
 import os
 import socket
 import subprocess
@@ -942,78 +941,6 @@ def test_bad_input_96_a_reply_cut_after_each_byte(blocking: bool, name: str, fig
         size, unknown = drive(story(wire.port, wire)) if blocking else asyncio.run(story(wire.port, wire))
     assert unknown > size // 10
     figure(f"{'blocking' if blocking else 'asyncio'}: a reply of {size} bytes cut, {unknown} outcomes unknown, 0 twice")
-
-
-CHECKED = ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME")
-"""The instructions behind which the interpreter looks for signals."""
-
-
-def interrupted(at: int, files: tuple[str, ...], call: Callable[[], object]) -> bool:
-    """Make a call, with Ctrl-C at the given one of the moments at which it can strike; return whether it came to it."""
-    seen = 0
-
-    def trace(frame: Any, event: str, argument: object) -> Any:
-        nonlocal seen
-        if not frame.f_code.co_filename.endswith(files):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        before = ""
-
-        def step(frame: Any, event: str, argument: object) -> Any:
-            nonlocal seen, before
-            if event == "opcode":
-                struck, before = before in CHECKED, dis.opname[frame.f_code.co_code[frame.f_lasti]]
-                seen += struck
-                if struck and seen == at:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return step
-
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # Ctrl-C before its first step
-def test_i18_ctrl_c_at_any_moment_takes_no_place_away(name: str, figure: Callable[[str], None]) -> None:
-    """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
-    journal = postgres_lab.journal(name, blocking=True, max_connections=1, timeout=5)
-    drive(append(journal, KEY, "one", say("q")))
-    files = ("postgres_lines.py", "threading.py", "queue.py")
-    at = 1
-    while interrupted(at, files, lambda: drive(journal.header(KEY))):
-        assert drive(journal.header(KEY)) is not None
-        at += 1
-    assert at > 30
-    figure(f"Ctrl-C at {at} moments of a blocking call, 0 places lost")
-    drive(journal.close())
-
-
-def test_i18_control_a_semaphore_that_is_struck_loses_a_place() -> None:
-    """The harness finds what is planted: a place that is taken and not given back (I-18)."""
-    places = threading.BoundedSemaphore(1)
-
-    def call() -> None:
-        places.acquire(timeout=1)
-        try:
-            pass
-        finally:
-            places.release()
-
-    lost = 0
-    for at in range(1, 60):
-        if interrupted(at, ("threading.py",), call):
-            lost += places._value == 0
-            places = threading.BoundedSemaphore(1)
-    assert lost
 
 
 def test_b2_calls_beyond_the_connections_wait_for_their_turn(name: str) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import secrets
 import select
 import threading
@@ -43,6 +42,7 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.stores import postgres_statements as sql
+from minutebook.stores.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -320,47 +320,6 @@ def _is_demoted(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate == READ_ONLY
 
 
-class _Place:
-    """A right to one connection, for as long as somebody has it."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Places:
-    """
-    How many blocking calls may be under way.
-
-    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
-    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._lent: list[weakref.ref[_Place]] = []
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def take(self, until: float) -> _Place | None:
-        """Return a place, or `None` if none was free until then, by the monotonic clock."""
-        place = _Place()
-        while True:
-            with self._lock:
-                self._lent = [each for each in self._lent if each() is not None]
-                if len(self._lent) < self._size:
-                    self._lent.append(weakref.ref(place))
-                    return place
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=min(left, _INTERVAL))
-
-    def ring(self) -> None:
-        """Tell whoever waits that a place is free; one who misses it looks again soon."""
-        if self._bell.empty():
-            self._bell.put(None)
-
-
 class _Idle:
     """The idle connections of one event loop, or of all threads, and how many more may be lent."""
 
@@ -444,7 +403,7 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = _Idle(_Places(size))
+        self._idle = _Idle(Places(size))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """See `Lines.lend`."""
