@@ -736,21 +736,37 @@ def test_i39_an_entry_that_is_none_is_named_by_its_number(packed: bytes, name: s
     drive(journal.close())
 
 
-@pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
-def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
-    """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 50])
+@pytest.mark.parametrize("stray", [b"\xff\xfe", b" ", b"x" * 600])
+def test_i31_i39_ids_that_are_none_end_nobody_elses_expiry(stray: bytes, count: int, name: str) -> None:
+    """
+    However many there are, what expired beside them is removed, and what was written in the future is brought back.
+
+    Whoever writes is told nothing of them; a listing says what is damaged (I-31, I-39).
+    """
     server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
-    journal = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000, max_sessions=3), clock, blocking=True)
-    for each in "abc":
+    bounds = StoreBounds(ttl_ms=1_000, max_sessions=count + 2)
+    journal = postgres_lab.journal(name, bounds, clock, blocking=True)
+    strays = [stray + b" " * number for number in range(count)]
+    for number, each in enumerate(strays):
+        drive(append(journal, ConversationKey("suite", f"{number}"), "one", say("q")))
+        where = f"WHERE conversation = '{number}'::bytea"
+        server.ask(f"UPDATE {schema}.conversation SET conversation = %s {where}", (each,))
+    for each in "bc":
         drive(append(journal, ConversationKey("suite", each), "one", say("q")))
-    server.ask(f"UPDATE {schema}.conversation SET conversation = %s WHERE conversation = 'a'::bytea", (name_,))
     with pytest.raises(DecisionHistoryCorrupt):
         drive(journal.list("suite", "", 9))
     clock.advance(1_001)
     drive(append(journal, KEY, "one", say("q")))
     found = server.ask(f"SELECT conversation FROM {schema}.conversation")
-    assert sorted(bytes(each) for (each,) in found) == sorted([name_, KEY.id.encode()])
+    assert sorted(bytes(each) for (each,) in found) == sorted([*strays, KEY.id.encode()])
+    clock.advance(-1_000_000)
+    again = postgres_lab.journal(name, bounds, clock, blocking=True)
+    drive(append(again, ConversationKey("suite", "b"), "one", say("q")))
+    told = server.ask(f"SELECT touched FROM {schema}.conversation WHERE conversation = %s", (KEY.id.encode(),))
+    assert told == [(clock(),)]
     drive(journal.close())
+    drive(again.close())
 
 
 # --- time limits and conflicts ---------------------------------------------------------------------------------------
