@@ -334,7 +334,7 @@ return {nonce, 'ok', now, math.max(gone - passed, 0), found}
 """
 
 # By their times the expired are the first ones, so that a slice is found by its place among them. One that is not in
-# the index is no conversation.
+# the index is no conversation; it is looked up there only where the two do not agree.
 _TOTALS = """
 local all, unheld = redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4])
 local bytes, gone, size, strays, ids = tonumber(meta[3] or 0) or recount(math.huge), 0, 0, 0, {}
@@ -343,11 +343,10 @@ if ttl ~= '' then
   local last = math.min(gone, seen + scanned) - 1
   if last >= tonumber(seen) then ids = redis.call('ZRANGE', KEYS[4], seen, string.format('%.0f', last)) end
 end
+local apart = redis.call('HLEN', KEYS[2]) ~= all
 for first = 1, #ids, 1000 do
-  local some = {unpack(ids, first, math.min(first + 999, #ids))}
-  local indexed = redis.call('ZMSCORE', KEYS[3], unpack(some))
-  for place, head in ipairs(redis.call('HMGET', KEYS[2], unpack(some))) do
-    if not indexed[place] then
+  for place, head in ipairs(redis.call('HMGET', KEYS[2], unpack(ids, first, math.min(first + 999, #ids)))) do
+    if (apart or not head) and not redis.call('ZSCORE', KEYS[3], ids[first + place - 1]) then
       strays = strays + 1
     elseif head and #head >= 24 then
       size = size + struct.unpack('>I8', head)
