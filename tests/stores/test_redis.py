@@ -580,6 +580,7 @@ def test_i19_connection_that_is_used_again_would_be_found(
     async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
             return False
+        self._connection.deadline.until = until
         await self._connection.connect()
         return True
 

@@ -424,11 +424,12 @@ def deaf(port: int) -> Iterator[str]:
         yield "127.0.0.2"
 
 
+@COLOURS
 @pytest.mark.parametrize("addresses", ["deaf, deaf", "deaf, right", "right, deaf"])
 def test_bad_input_95_each_address_of_a_name_has_its_share(
-    addresses: str, server: Server, monkeypatch: pytest.MonkeyPatch
+    addresses: str, blocking: bool, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that takes no connection neither hides the next one from a blocking call nor lengthens that (95)."""
+    """One that takes no connection neither hides the next one nor lengthens the call (95)."""
     with deaf(server.port) as silent_one:
         given = {"deaf": silent_one, "right": "127.0.0.1"}
         found = [
@@ -438,7 +439,7 @@ def test_bad_input_95_each_address_of_a_name_has_its_share(
         monkeypatch.setattr(
             socket, "getaddrinfo", lambda host, *rest, **named: found if host == "both" else real(host, *rest, **named)
         )
-        store = journal(server.url.replace("127.0.0.1", "both"), timeout=1)
+        store = journal(server.url.replace("127.0.0.1", "both"), blocking=blocking, timeout=1)
 
         async def story() -> None:
             begun = time.monotonic()
@@ -450,7 +451,7 @@ def test_bad_input_95_each_address_of_a_name_has_its_share(
             assert time.monotonic() - begun < 1.5
             await store.close()
 
-        drive(story())
+        run(story(), blocking=blocking)
 
 
 @COLOURS

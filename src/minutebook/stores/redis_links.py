@@ -19,7 +19,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from redis import asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -28,7 +27,7 @@ from redis.retry import Retry
 
 from minutebook.errors import InvalidOption
 from minutebook.stores.places import Places
-from minutebook.stores.redis_sockets import Local, Tcp, Tls
+from minutebook.stores.redis_sockets import AsyncLocal, AsyncTcp, AsyncTls, Local, Tcp, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from minutebook.stores.places import Place
     from minutebook.stores.redis_address import Address, Node
 
-_ASYNC: Final = (aredis.Connection, aredis.SSLConnection, aredis.UnixDomainSocketConnection)
+_ASYNC: Final = (AsyncTcp, AsyncTls, AsyncLocal)
 _BLOCKING: Final = (Tcp, Tls, Local)
 
 
@@ -130,6 +129,7 @@ class _AsyncLink:
             self.drop()
         if connection.is_connected:
             return False
+        connection.deadline.until = until
         try:
             async with asyncio.timeout(_left(until)):
                 await connection.connect()

@@ -1,10 +1,12 @@
 """
-Blocking connections to a server, all of whose waits end at one moment: the deadline of the call that they serve.
+The driver's connections in two colours, all of whose waits end at one moment: the deadline of the call that they serve.
 
-A socket's own time limit is one for each wait, and a reply of many pieces may have any number of them: a server that
-sends a byte now and then would hold its caller for ever. So before each wait the socket is given what is left until the
-deadline, whichever of the driver's lines waits: for an address, for the handshake of TLS, for the answer to AUTH or for
-a reply (SPEC B2, bad input 95). Only the system's look-up of a name has time limits of its own.
+An event loop gives a call one limit of time for all that it awaits, so of these a connection only has to choose among
+addresses. For blocking callers a socket's own time limit is one for each wait, and a reply of many pieces may have any
+number of them: a server that sends a byte now and then would hold its caller for ever. So before each wait the socket
+is given what is left until the deadline, whichever of the driver's lines waits: for an address, for the handshake of
+TLS, for the answer to AUTH or for a reply (SPEC B2, bad input 95). Only the system's look-up of a name has time limits
+of its own.
 
 Of several addresses of a name each is given an equal share of what is left, so that one that says nothing does not hide
 the next one.
@@ -12,10 +14,12 @@ the next one.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from typing import Any
 
+from redis import asyncio as aredis
 from redis import connection as driver
 
 
@@ -118,9 +122,62 @@ class Local(driver.UnixDomainSocketConnection):
         return _Socket(super()._connect(), self.deadline)  # type: ignore[no-untyped-call]
 
 
+class AsyncTcp(aredis.Connection):
+    """A connection to a host and port, for an event loop."""
+
+    def __init__(self, **options: Any) -> None:
+        """Connect nothing yet."""
+        self.deadline = Deadline()
+        self._plain: socket.socket | None = None
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+
+    async def _connect(self) -> None:
+        self._plain = await _reached_async(self, self.deadline)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        finally:
+            self._plain = None
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        return {"sock": self._plain}
+
+
+class AsyncTls(aredis.SSLConnection):
+    """The same, encrypted."""
+
+    def __init__(self, **options: Any) -> None:
+        """Connect nothing yet."""
+        self.deadline = Deadline()
+        self._plain: socket.socket | None = None
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+
+    async def _connect(self) -> None:
+        self._plain = await _reached_async(self, self.deadline)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        finally:
+            self._plain = None
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        untyped: Any = self.ssl_context
+        return {"sock": self._plain, "server_hostname": self.host, "ssl": untyped.get()}
+
+
+class AsyncLocal(aredis.UnixDomainSocketConnection):
+    """A connection to a socket in the file system, for an event loop, which sees to its deadline alone."""
+
+    def __init__(self, **options: Any) -> None:
+        """Connect nothing yet."""
+        self.deadline = Deadline()
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+
+
+_NO_ADDRESS = "the name has no address"
+
+
 def _reached(connection: Any, deadline: Deadline) -> socket.socket:
     """Return a socket that is connected to one of a host's addresses, with the options that a connection is given."""
-    failed: OSError = OSError("the name has no address")
+    failed = OSError(_NO_ADDRESS)
     found = socket.getaddrinfo(connection.host, connection.port, connection.socket_type, socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
         try:
@@ -129,6 +186,28 @@ def _reached(connection: Any, deadline: Deadline) -> socket.socket:
                 _set_options(plain, connection)
                 plain.settimeout(deadline.left() / (len(found) - number))
                 plain.connect(address)
+            except BaseException:
+                plain.close()
+                raise
+        except OSError as error:
+            failed = error
+        else:
+            return plain
+    raise failed
+
+
+async def _reached_async(connection: Any, deadline: Deadline) -> socket.socket:
+    """Return the same for an event loop; the driver sets the options itself."""
+    failed = OSError(_NO_ADDRESS)
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(connection.host, connection.port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        try:
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.setblocking(False)
+                async with asyncio.timeout(deadline.left() / (len(found) - number)):
+                    await loop.sock_connect(plain, address)
             except BaseException:
                 plain.close()
                 raise
