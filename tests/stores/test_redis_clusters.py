@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,57 @@ def test_bad_input_101_no_node_that_knows_a_slot_is_told_at_the_deadline(blockin
                 await store.header(KEY)
             assert refused.value.problem == "clusterdown"
             await store.close()
+
+        run(story(), blocking=blocking)
+
+
+class Left(socketserver.StreamRequestHandler):
+    """A node that was cut off from its cluster: it answers, and its map is what it was."""
+
+    INFO = b"redis_version:7.2.4\r\nredis_mode:cluster\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            words = [self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2] for _ in range(int(line[1:]))]
+            answers = {
+                b"INFO": b"$%d\r\n%b\r\n" % (len(self.INFO), self.INFO),
+                b"CONFIG": b"*0\r\n",
+                b"CLUSTER": b"*1\r\n*3\r\n:0\r\n:16383\r\n" + self.server.told,  # type: ignore[attr-defined]
+            }
+            self.wfile.write(answers.get(words[0], b"+OK\r\n"))
+
+
+@contextlib.contextmanager
+def left_behind(host: bytes) -> Iterator[int]:
+    """Run a node that says of every slot that a host has it, at a port where nobody listens."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Left) as node:
+        node.daemon_threads = True
+        node.told = b"*2\r\n$%d\r\n%b\r\n:%d\r\n" % (len(host), host, free_ports(1)[0])  # type: ignore[attr-defined]
+        threading.Thread(target=node.serve_forever, daemon=True).start()
+        yield int(node.server_address[1])
+        node.shutdown()
+
+
+@COLOURS
+@pytest.mark.parametrize("host", [b"127.0.0.1", b"a..b", b"no.such.host.invalid"])
+def test_bad_input_101_a_node_whose_map_is_old_is_asked_once(host: bytes, blocking: bool, six: Cluster) -> None:
+    """
+    Where the map of one node leads nowhere another node is asked, whatever is wrong with the host that it names (101).
+
+    Alone, it is told as a connection that could not be made, and nothing was sent.
+    """
+    with left_behind(host) as port:
+
+        async def story() -> None:
+            url = f"redis+cluster://127.0.0.1:{port},{six.url.partition('//')[2]}"
+            store = journal(url, BOUNDED, blocking=blocking)
+            await append(store, ConversationKey("lab", f"old-{blocking}-{host.decode()}"), "one", say("x"))
+            await store.close()
+            alone = journal(f"redis+cluster://127.0.0.1:{port}", BOUNDED, blocking=blocking, timeout=0.5)
+            with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as refused:
+                await alone.header(KEY)
+            assert refused.value.problem == "connection"
+            await alone.close()
 
         run(story(), blocking=blocking)
 
