@@ -15,7 +15,7 @@ import pytest
 from servers.redis import Cluster, Server, binary, cluster, free_ports, until
 from tests.stores.test_redis import KEY, journal
 
-from minutebook.errors import DecisionHistoryStorageFailed
+from minutebook.errors import DecisionHistoryStorageFailed, DecisionHistoryStorageUnsafe
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
 from minutebook.testing import drive
@@ -76,6 +76,37 @@ def test_bad_input_101_a_node_without_slots_hides_no_other(blocking: bool, six: 
             await append(store, ConversationKey("lab", f"hidden-{blocking}"), "one", say("x"))
             assert store.durable is True
             await store.close()
+
+        run(story(), blocking=blocking)
+
+
+@COLOURS
+@pytest.mark.parametrize(
+    ("setting", "value", "problem"),
+    [
+        ("cluster-enabled", "no", "cluster"),
+        ("requirepass", "another", "denied"),
+        ("maxmemory-policy", "allkeys-lru", "evicting"),
+    ],
+)
+def test_bad_input_97_98_101_a_node_that_is_something_else_hides_no_other(
+    setting: str, value: str, problem: str, blocking: bool, six: Cluster, tmp_path: Path
+) -> None:
+    """What stands where a node was, and is unfit or another's by now, is passed over; alone it is refused by name."""
+    begun_with = (f"--{setting}", value) if setting == "cluster-enabled" else ()
+    with stranger(tmp_path, *begun_with) as node:
+        if not begun_with:
+            node.ask("CONFIG", "SET", setting, value)
+
+        async def story() -> None:
+            store = journal(behind(node, six), BOUNDED, blocking=blocking)
+            await append(store, ConversationKey("lab", f"{problem}-{blocking}"), "one", say("x"))
+            await store.close()
+            alone = journal(f"redis+cluster://127.0.0.1:{node.port}", BOUNDED, blocking=blocking)
+            with pytest.raises(DecisionHistoryStorageUnsafe) as refused:
+                await alone.header(KEY)
+            assert refused.value.problem == problem
+            await alone.close()
 
         run(story(), blocking=blocking)
 

@@ -47,6 +47,7 @@ from minutebook.errors import (
     DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageUnsafe,
+    StorageError,
 )
 from minutebook.stores.redis_address import Node
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
@@ -54,7 +55,6 @@ from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from minutebook.errors import StorageError
     from minutebook.stores.redis_address import Address
     from minutebook.stores.redis_links import Link, Links
     from minutebook.stores.redis_scripts import Script
@@ -192,23 +192,27 @@ class Wire:
         if not self.cluster:
             return self._address.nodes[0]
         failed: Exception | None = None
-        while slot not in self._slots:
+        while (node := self._slots.get(slot)) is None:
             failed = _rather(failed, await self._ask_around(slot, until))
             if slot in self._slots:
-                break
+                continue
             if time.monotonic() > until or _is_untrusted(failed):
                 raise failed or ClusterDownError("CLUSTERDOWN no node has the slot")
             await self._links.rest(_REST_SECONDS)
-        return self._slots[slot]
+        return node
 
     async def _ask_around(self, slot: int, until: float) -> Exception | None:
         """
         Learn who has which slot from the first node that knows of this one, or return how one failed that did not.
 
         A node that was reset, or that the others forgot, still answers, and its map is empty or old. So each time
-        another node is asked first, and one that does not know is passed over.
+        another node is asked first, and one that does not know, is no node any more or denies the user is passed over.
+
+        Raises:
+            StorageError, RedisError: every node is unfit, or denies the user: no later attempt finds anything else.
         """
         failed: Exception | None = None
+        refused: Exception | None = None
         nodes = list(dict.fromkeys((*self._named, *self._address.nodes)))
         first = next(self._rounds) % len(nodes)
         for number, node in enumerate((*nodes[first:], *nodes[:first])):
@@ -216,8 +220,9 @@ class Wire:
             share = (until - time.monotonic()) / (len(nodes) - number)
             try:
                 answer = await self._exchange(node, ("CLUSTER", "SLOTS"), time.monotonic() + share)
-            except _DENIED:
-                raise
+            except (StorageError, *_DENIED) as error:
+                refused = refused or error
+                continue
             except (_Unsent, RedisError, OSError) as error:
                 # Whatever this was asked for, what is to be asked has not been.
                 failed = _rather(failed, error if isinstance(error, _Unsent) else _unsent_for(error))
@@ -228,14 +233,15 @@ class Wire:
             slots, named = _slot_map(answer, node)
             if slot in slots:
                 self._slots, self._named = slots, named
-                self._drop_others()
+                self._keep_only(set(slots.values()))
                 return None
             failed = _rather(failed, ClusterDownError("CLUSTERDOWN no node has the slot"))
+        if refused is not None and failed is None:
+            raise refused
         return failed
 
-    def _drop_others(self) -> None:
+    def _keep_only(self, serving: set[Node]) -> None:
         """Forget the nodes that have no slots: nothing is written to them, so what they say of disks does not count."""
-        serving = set(self._slots.values())
         for node in [node for node in list(self._durable) if node not in serving]:
             self._durable.pop(node, None)
             self._links.forget(node)
