@@ -21,6 +21,8 @@ class Proxy:
         self.port = 0
         self.delay: tuple[float, float] | None = None
         """Between how many seconds each piece of a reply waits."""
+        self.drip: float | None = None
+        """How many seconds each single byte of a reply waits."""
         self.silent = False
         """Whether replies are swallowed while the connection stands: half open."""
         self.left: int | None = None
@@ -100,8 +102,10 @@ class Proxy:
             if left is not None:
                 self.left = left - len(data)
             self.replied += len(data)
-            writer.write(data)
-            await writer.drain()
+            for piece in (data,) if self.drip is None else [data[at : at + 1] for at in range(len(data))]:
+                await asyncio.sleep(self.drip or 0)
+                writer.write(piece)
+                await writer.drain()
         writer.close()
 
 

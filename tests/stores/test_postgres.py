@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
 import os
 import re
 import socket
@@ -943,21 +942,37 @@ def test_i39_i03_a_receipt_under_an_id_that_is_not_its_own_is_damage(name: str) 
         drive(each.close())
 
 
-@pytest.mark.parametrize("name_", [b"\xff\xfe", b" ", b"x" * 600])
-def test_i31_i39_an_id_that_is_none_ends_nobody_elses_expiry(name_: bytes, name: str) -> None:
-    """What expired beside it is removed, and whoever writes is told nothing of it; a listing says what is damaged."""
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 50])
+@pytest.mark.parametrize("stray", [b"\xff\xfe", b" ", b"x" * 600])
+def test_i31_i39_ids_that_are_none_end_nobody_elses_expiry(stray: bytes, count: int, name: str) -> None:
+    """
+    However many there are, what expired beside them is removed, and what was written in the future is brought back.
+
+    Whoever writes is told nothing of them; a listing says what is damaged (I-31, I-39).
+    """
     server, schema, clock = postgres.shared(), postgres_lab.schema_of(name), FrozenClock()
-    journal = postgres_lab.journal(name, StoreBounds(ttl_ms=1_000, max_sessions=3), clock, blocking=True)
-    for each in "abc":
+    bounds = StoreBounds(ttl_ms=1_000, max_sessions=count + 2)
+    journal = postgres_lab.journal(name, bounds, clock, blocking=True)
+    strays = [stray + b" " * number for number in range(count)]
+    for number, each in enumerate(strays):
+        drive(append(journal, ConversationKey("suite", f"{number}"), "one", say("q")))
+        where = f"WHERE conversation = '{number}'::bytea"
+        server.ask(f"UPDATE {schema}.conversation SET conversation = %s {where}", (each,))
+    for each in "bc":
         drive(append(journal, ConversationKey("suite", each), "one", say("q")))
-    server.ask(f"UPDATE {schema}.conversation SET conversation = %s WHERE conversation = 'a'::bytea", (name_,))
     with pytest.raises(DecisionHistoryCorrupt):
         drive(journal.list("suite", "", 9))
     clock.advance(1_001)
     drive(append(journal, KEY, "one", say("q")))
     found = server.ask(f"SELECT conversation FROM {schema}.conversation")
-    assert sorted(bytes(each) for (each,) in found) == sorted([name_, KEY.id.encode()])
+    assert sorted(bytes(each) for (each,) in found) == sorted([*strays, KEY.id.encode()])
+    clock.advance(-1_000_000)
+    again = postgres_lab.journal(name, bounds, clock, blocking=True)
+    drive(append(again, ConversationKey("suite", "b"), "one", say("q")))
+    told = server.ask(f"SELECT touched FROM {schema}.conversation WHERE conversation = %s", (KEY.id.encode(),))
+    assert told == [(clock(),)]
     drive(journal.close())
+    drive(again.close())
 
 
 # --- time limits and conflicts ---------------------------------------------------------------------------------------
@@ -1203,78 +1218,6 @@ def test_bad_input_96_a_reply_cut_after_each_byte(blocking: bool, name: str, fig
         size, unknown = drive(story(wire.port, wire)) if blocking else asyncio.run(story(wire.port, wire))
     assert unknown > size // 10
     figure(f"{'blocking' if blocking else 'asyncio'}: a reply of {size} bytes cut, {unknown} outcomes unknown, 0 twice")
-
-
-CHECKED = ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME")
-"""The instructions behind which the interpreter looks for signals."""
-
-
-def interrupted(at: int, files: tuple[str, ...], call: Callable[[], object]) -> bool:
-    """Make a call, with Ctrl-C at the given one of the moments at which it can strike; return whether it came to it."""
-    seen = 0
-
-    def trace(frame: Any, event: str, argument: object) -> Any:
-        nonlocal seen
-        if not frame.f_code.co_filename.endswith(files):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        before = ""
-
-        def step(frame: Any, event: str, argument: object) -> Any:
-            nonlocal seen, before
-            if event == "opcode":
-                struck, before = before in CHECKED, dis.opname[frame.f_code.co_code[frame.f_lasti]]
-                seen += struck
-                if struck and seen == at:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return step
-
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # Ctrl-C before its first step
-def test_i18_ctrl_c_at_any_moment_takes_no_place_away(name: str, figure: Callable[[str], None]) -> None:
-    """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
-    journal = postgres_lab.journal(name, blocking=True, max_connections=1, timeout=5)
-    drive(append(journal, KEY, "one", say("q")))
-    files = ("postgres_lines.py", "postgres_places.py", "threading.py", "queue.py")
-    at = 1
-    while interrupted(at, files, lambda: drive(journal.header(KEY))):
-        assert drive(journal.header(KEY)) is not None
-        at += 1
-    assert at > 30
-    figure(f"Ctrl-C at {at} moments of a blocking call, 0 places lost")
-    drive(journal.close())
-
-
-def test_i18_control_a_semaphore_that_is_struck_loses_a_place() -> None:
-    """The harness finds what is planted: a place that is taken and not given back (I-18)."""
-    places = threading.BoundedSemaphore(1)
-
-    def call() -> None:
-        places.acquire(timeout=1)
-        try:
-            pass
-        finally:
-            places.release()
-
-    lost = 0
-    for at in range(1, 60):
-        if interrupted(at, ("threading.py",), call):
-            lost += places._value == 0
-            places = threading.BoundedSemaphore(1)
-    assert lost
 
 
 def test_b2_calls_beyond_the_connections_wait_for_their_turn(name: str) -> None:

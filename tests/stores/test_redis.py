@@ -581,6 +581,7 @@ def test_i19_connection_that_is_used_again_would_be_found(
     async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
             return False
+        self._connection.deadline.until = until
         await self._connection.connect()
         return True
 
@@ -1016,6 +1017,13 @@ def test_b2_socket_in_the_file_system() -> None:
             ("url", {"url": f"redis://a?{query}"})
             for query in ("db=x", "db=-1", "db", "db=", "db=1&db=2", "host=b", "x")
         ),
+        *(
+            ("url", {"url": f"{scheme}{host}:1"})
+            for scheme in ("redis://:pass-marker@", "rediss://", "redis+cluster://a,")
+            for host in ("a..b", ".a", "a" * 64, f"a.{'b' * 64}.c", "\u00fc" * 63)
+        ),
+        ("url", {"url": "redis://a%00b"}),
+        ("url", {"url": "redis+cluster://a,b:65536"}),
         ("url", {"url": "redis://a/1?db=1"}),
         ("url", {"url": "unix://run/redis.sock"}),
         ("db", {"client_options": {"db": "x"}}),
@@ -1034,6 +1042,15 @@ def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str,
         with pytest.raises(InvalidOption) as refused:
             face.RedisStore(**({"url": "redis://127.0.0.1:1", "namespace": "lab"} | given))
         assert refused.value.option == option
+        assert "marker" not in repr(vars(refused.value)) + str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a.", "my_redis", "[::1]", "[fe80::1%25lo]", "b\u00fccher.example", "a" * 63])
+def test_a8_every_host_that_can_be_one_is_taken(host: str) -> None:
+    """A name of any alphabet, an address, one part or a dot at the end: what can be looked up is not refused (A8)."""
+    pytest.importorskip("redis")
+    for url in (f"redis://{host}:1", f"redis+cluster://{host}:1,{host}:2"):
+        sync.RedisStore(url, namespace="lab")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ translated here; their own words may quote ids or a connection string, so none o
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -73,6 +72,9 @@ AHEAD_BYTES: Final = 64 * 1024
 
 OLDEST_SERVER: Final = 120_000
 """PostgreSQL 12, as `server_version_num` counts."""
+
+_SHARE: Final = 1_000
+"""How many conversations one statement looks at for what has expired, at most."""
 
 _TRIES: Final = 128
 _REPEATED = ("40001", "40P01")
@@ -186,15 +188,22 @@ class PostgresRemote:
         return found
 
     async def stale(self, namespace: str, ttl_ms: int, rows: int) -> Sequence[tuple[str, Look]]:
-        """See `Remote.stale`."""
-        _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, rows)
-        found: list[tuple[str, Look]] = []
-        for name, header, stamp, touched in _rows(columns):
-            look = look_of(now, header, stamp, None)
-            with contextlib.suppress(DecisionHistoryCorrupt):  # no key leads to an id that is none
-                if not look.damage or touched < now:
-                    found.append((unpack_id(name), look))
-        return found
+        """
+        See `Remote.stale`.
+
+        What is no id names no conversation that could be removed. It stands there for good, so what comes behind it is
+        looked at as well, by more at a time.
+        """
+        passed: list[bytes] = []
+        share = rows
+        while True:
+            _, now, *columns = await self._ask(sql.STALE, namespace.encode(), ttl_ms, share, passed)
+            told = {row[0]: _due(now, *row) for row in _rows(columns)}
+            found = [due for due in told.values() if due is not None]
+            if len(found) >= rows or len(told) < share:
+                return found[:rows]
+            passed += [name for name, due in told.items() if due is None]
+            share = min(4 * share, _SHARE)
 
     async def totals(self, namespace: str, ttl_ms: int | None) -> Totals:
         """See `Remote.totals`. Linear in the namespace's conversations."""
@@ -328,6 +337,17 @@ def _look_with(idempotency: str, now: int, header: bytes | None, stamp: bytes, r
 def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
     """Return the rows of arrays that stand beside each other; one of nothing is `None`."""
     return zip(*(column or () for column in columns), strict=True)
+
+
+def _due(now: int, name: bytes, header: bytes, stamp: bytes, touched: int) -> tuple[str, Look] | None:
+    """Return a conversation to be seen to, or `None` of one that nothing can be done about."""
+    look = look_of(now, header, stamp, None)
+    if look.damage and touched >= now:
+        return None
+    try:
+        return unpack_id(name), look
+    except DecisionHistoryCorrupt:
+        return None
 
 
 def _entries(seqs: Any, packs: Any) -> tuple[Entry, ...]:

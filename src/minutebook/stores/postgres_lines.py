@@ -43,7 +43,8 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.stores import postgres_statements as sql
-from minutebook.stores.postgres_places import INTERVAL, Idle, Place, Places, is_at_work
+from minutebook.stores.places import Place, Places
+from minutebook.stores.postgres_places import INTERVAL, Idle, is_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -1,5 +1,5 @@
 """
-The connections to a PostgreSQL server between two calls: who may have one, which are idle, and which are owed a reply.
+The connections to a PostgreSQL server between two calls: which are idle, and which are owed a reply.
 
 A server notices that a client went away only once it has something to tell it. One that waits for a row, or for a
 synchronous standby that is gone, waits on, however early its client gave up. Were its place lent again at once, every
@@ -11,69 +11,20 @@ that was broken off keeps its place until the server is done with it.
 from __future__ import annotations
 
 import contextlib
-import queue
 import select
 import threading
-import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg.pq import ConnStatus, TransactionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from psycopg.pq.abc import PGconn
+
+    from minutebook.stores.places import Place
 
 INTERVAL: Final = 0.1
 """How often, in seconds, a wait looks for what nobody tells it: Ctrl-C, and replies to calls that were broken off."""
-
-
-class Place:
-    """A right to one connection, for as long as somebody has it."""
-
-    __slots__ = ("__weakref__",)
-
-
-class Places:
-    """
-    How many blocking calls may be under way.
-
-    Ctrl-C may strike between any two steps of a call, and a semaphore that it strikes counts wrongly for good. So
-    nothing is counted: a place is free again once nobody has it any more, as it is however a call ends.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._lent: list[weakref.ref[Place]] = []
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def take(self, until: float, settle: Callable[[], object]) -> Place | None:
-        """
-        Return a place, or `None` if none was free until then, by the monotonic clock.
-
-        `settle` is called before each look: it lets go of places whose calls are over.
-        """
-        place = Place()
-        while True:
-            settle()
-            with self._lock:
-                self._lent = [each for each in self._lent if each() is not None]
-                if len(self._lent) < self._size:
-                    self._lent.append(weakref.ref(place))
-                    return place
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=min(left, INTERVAL))
-
-    def ring(self) -> None:
-        """Tell whoever waits that a place is free; one who misses it looks again soon."""
-        if self._bell.empty():
-            self._bell.put(None)
 
 
 class Owed:

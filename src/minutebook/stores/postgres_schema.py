@@ -441,7 +441,7 @@ $$
 
 CREATE_STALE: Final = Statement("""
 CREATE FUNCTION {schema}.stale(
-    p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint, p_rows bigint,
+    p_nonce bigint, p_clock bigint, p_space bytea, p_ttl bigint, p_rows bigint, p_passed bytea[],
     OUT nonce bigint, OUT o_now bigint, OUT o_names bytea[], OUT o_headers bytea[], OUT o_stamps bytea[],
     OUT o_touched bigint[]
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -460,19 +460,19 @@ BEGIN
         (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i
             WHERE i.namespace = p_space AND i.minute >= 0 AND i.minute <= l_oldest >> 16
-              AND i.touched < l_oldest AND NOT i.reserved
+              AND i.touched < l_oldest AND NOT i.reserved AND i.conversation <> ALL (p_passed)
             ORDER BY i.minute LIMIT p_rows
         ) UNION ALL (
             SELECT i.conversation, i.header, i.stamp, i.touched FROM {schema}.conversation AS i
             WHERE i.namespace = p_space AND i.minute >= 0 AND i.minute >= o_now >> 16
-              AND i.touched > o_now AND NOT i.reserved
+              AND i.touched > o_now AND NOT i.reserved AND i.conversation <> ALL (p_passed)
             ORDER BY i.minute LIMIT p_rows
         ) LIMIT p_rows
     ) AS c;
 END
 $$
 """)
-"""What has expired, oldest minute first, and what was written to in the future."""
+"""What has expired, oldest minute first, and what was written to in the future; without what is passed over."""
 
 CREATE_TOTALS: Final = Statement("""
 CREATE FUNCTION {schema}.totals(

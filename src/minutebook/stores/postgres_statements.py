@@ -171,7 +171,7 @@ RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b,
 NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)", columns=5)
 """Conversations of a namespace, by id."""
 
-STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b)", columns=6)
+STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b, %b)", columns=6)
 """Conversations that have expired, or were written to in the future."""
 
 TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)", columns=6)

@@ -206,14 +206,7 @@ class RedisRemote:
         found: list[tuple[str, Look]] = []
         begun = next(self._sweeps)
         for bucket in range(begun, begun + buckets):
-            place = (namespace, buckets, bucket % buckets)
-            now, gone, ids = await self._run(lua.STALE, place, {"ttl": ttl_ms, "rows": rows - len(found)})
-            for number, (name, head) in enumerate(_pairs(ids)):
-                look = _look(now, head, damaged=not head)
-                # What is no id names no conversation that could be removed, and stops no other's removal.
-                with contextlib.suppress(DecisionHistoryCorrupt):
-                    if number < gone or not look.damage:
-                        found.append((unpack_id(name), look))
+            found += await self._due((namespace, buckets, bucket % buckets), ttl_ms, rows - len(found))
             if len(found) >= rows:
                 break
         return found
@@ -226,7 +219,9 @@ class RedisRemote:
             for number, counted in enumerate(await self._counted((namespace, buckets, bucket), ttl_ms)):
                 sums[number] += counted
         conversations, size, reserved, gone, gone_size = sums
-        return Totals(conversations=conversations - gone, bytes=size - gone_size, reserved=reserved, expired=gone)
+        return Totals(
+            conversations=max(conversations - gone, 0), bytes=size - gone_size, reserved=max(reserved, 0), expired=gone
+        )
 
     async def close(self) -> None:
         """See `Remote.close`."""
@@ -238,16 +233,42 @@ class RedisRemote:
         """Return a bucket's next share of ids and headers, after which id it ends, and whether that is the last."""
         return await self._run(lua.NAMES, place, {**wanted, "after": after})
 
+    async def _due(self, place: tuple[str, int, int], ttl_ms: int, rows: int) -> list[tuple[str, Look]]:
+        """
+        Return up to `rows` of a bucket's conversations to be seen to; see `stale`.
+
+        What is no id names no conversation that could be removed. It stands there for good, so what comes behind it is
+        looked at as well, by more at a time.
+        """
+        found: list[tuple[str, Look]] = []
+        seen, share = 0, rows
+        while True:
+            now, gone, ids = await self._run(lua.STALE, place, {"ttl": ttl_ms, "rows": share, "seen": seen})
+            for number, (name, head) in enumerate(_pairs(ids)):
+                look = _look(now, head, damaged=not head)
+                with contextlib.suppress(DecisionHistoryCorrupt):
+                    if number < gone or not look.damage:
+                        found.append((unpack_id(name), look))
+            if len(found) >= rows or len(ids) < 2 * share:
+                return found[:rows]
+            seen, share = seen + share, min(4 * share, _SLICE)
+
     async def _counted(self, place: tuple[str, int, int], ttl_ms: int | None) -> tuple[int, int, int, int, int]:
-        """Return a bucket's conversations, their bytes, how many are reserved, how many expired, and bytes of these."""
-        seen = expired_bytes = 0
+        """
+        Return a bucket's conversations, their bytes, how many are reserved, how many expired, and bytes of these.
+
+        What stands among the unreserved and is no conversation is found once it has expired. Before that there may
+        seem to be too few that are reserved, none at the least.
+        """
+        seen = expired_bytes = strays = 0
         while True:
             wanted = {"ttl": "" if ttl_ms is None else ttl_ms, "seen": seen, "scanned": _SCANNED}
-            count, size, reserved, gone, more, ids = (await self._run(lua.TOTALS, place, wanted))[1:]
+            count, size, reserved, gone, more, astray, ids = (await self._run(lua.TOTALS, place, wanted))[1:]
             seen += ids
             expired_bytes += more
+            strays += astray
             if seen >= gone or not ids:
-                return count, size, reserved, gone, expired_bytes
+                return count, size, reserved + strays, gone - strays, expired_bytes
 
     async def _read(self, script: Script, key: ConversationKey, **given: object) -> list[Any]:
         """Run a script that reads one conversation, and return the server's time and what it says."""

@@ -6,6 +6,7 @@ Nothing of a URL is in any message: it may hold a password (promise I-37).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import urllib.parse
@@ -88,6 +89,11 @@ class Address:
         self.secure = kind is not None and not self.socket
         first = Node(str(said.pop("host", "localhost")), int(said.pop("port", 6379)))
         self.nodes = (first, *(Node(host, port or 6379) for host, port in hosts))
+        if not all(map(_is_place, self.nodes)):
+            raise InvalidOption(
+                "a host's name has parts of 1 to 63 characters with dots between, and a port is at most 65535",
+                option="url",
+            )
         if self.cluster and (self.socket or said.get("db")):
             raise InvalidOption("a cluster is reached by TCP and has database 0 alone", option="url")
         if len(self.nodes) > 1 and not self.cluster:
@@ -169,6 +175,13 @@ def _host(text: str) -> tuple[str, int]:
     if found is None:
         raise InvalidOption("one of the URL's hosts is none", option="url")
     return found[1].strip("[]"), int(found[2] or 0)
+
+
+def _is_place(node: Node) -> bool:
+    """Return whether a host's name, of whichever alphabet, can be looked up; what is there shows when it is."""
+    with contextlib.suppress(UnicodeError):
+        return b"\0" not in node.host.encode("idna") and node.port <= 65_535
+    return False
 
 
 def _seconds(timeout: object) -> float:

@@ -15,13 +15,10 @@ import asyncio
 import contextlib
 import os
 import socket
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from redis import asyncio as aredis
-from redis import connection as blocking
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -29,14 +26,17 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
 from minutebook.errors import InvalidOption
+from minutebook.stores.places import Places
+from minutebook.stores.redis_sockets import AsyncLocal, AsyncTcp, AsyncTls, Local, Tcp, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from minutebook.stores.places import Place
     from minutebook.stores.redis_address import Address, Node
 
-_ASYNC: Final = (aredis.Connection, aredis.SSLConnection, aredis.UnixDomainSocketConnection)
-_BLOCKING: Final = (blocking.Connection, blocking.SSLConnection, blocking.UnixDomainSocketConnection)
+_ASYNC: Final = (AsyncTcp, AsyncTls, AsyncLocal)
+_BLOCKING: Final = (Tcp, Tls, Local)
 
 
 class Link(Protocol):
@@ -129,6 +129,7 @@ class _AsyncLink:
             self.drop()
         if connection.is_connected:
             return False
+        connection.deadline.until = until
         try:
             async with asyncio.timeout(_left(until)):
                 await connection.connect()
@@ -321,11 +322,13 @@ class NoRoom(Exception):
 
 
 class _BlockingLink:
-    __slots__ = ("_connection", "looked")
+    __slots__ = ("_connection", "looked", "place")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.looked = 0.0
+        self.place: Place | None = None
+        """Whose it is while a call has it; an idle one has none."""
 
     async def open(self, until: float) -> bool:
         connection = self._connection
@@ -333,7 +336,7 @@ class _BlockingLink:
             self.drop()
         if connection.is_connected:
             return False
-        connection.socket_timeout = connection.socket_connect_timeout = _some(until)
+        connection.deadline.until = until
         connection.connect()
         return True
 
@@ -345,7 +348,7 @@ class _BlockingLink:
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]], until: float) -> list[Any]:
         connection = self._connection
-        connection.update_current_socket_timeout(_some(until))
+        connection.deadline.until = until
         connection.send_packed_command([packed(commands)], check_health=False)
         return [self._reply() for _ in commands]
 
@@ -363,44 +366,42 @@ class _BlockingLink:
         self._connection.disconnect()
 
 
-def _some(until: float) -> float:
-    """Return the seconds that are left, never none at all: to a socket that means not to wait, and no error of time."""
-    return max(_left(until), 0.001)
-
-
 class BlockingLinks:
     """For callers without an event loop, in any number of threads: no method suspends."""
 
     def __init__(self, address: Address) -> None:
         """Connect nothing yet."""
         self._address = address
-        self._room = threading.Semaphore(address.max_connections)
+        self._places = Places(address.max_connections)
         self._idle: dict[Node, list[_BlockingLink]] = {}
         self._closed = False
         self._new(address.nodes[0])
 
-    def _new(self, node: Node) -> Any:
-        return _made(_BLOCKING, self._address, node, Retry, self._address.timeout)
+    def _new(self, node: Node) -> _BlockingLink:
+        return _BlockingLink(_made(_BLOCKING, self._address, node, Retry, self._address.timeout))
 
     async def take(self, node: Node, until: float) -> Link:
         """See `Links.take`."""
-        if not self._room.acquire(timeout=_left(until)):
+        place = self._places.take(until)
+        if place is None:
             raise NoRoom
-        try:
-            with contextlib.suppress(IndexError):
-                return self._idle.setdefault(node, []).pop()
-            return _BlockingLink(self._new(node))
-        except BaseException:
-            self._room.release()
-            raise
+        link = self._idle_one(node) or self._new(node)
+        link.place = place
+        return link
+
+    def _idle_one(self, node: Node) -> _BlockingLink | None:
+        with contextlib.suppress(IndexError):
+            return self._idle.setdefault(node, []).pop()
+        return None
 
     def give(self, node: Node, link: Link, *, clean: bool) -> None:
         """See `Links.give`."""
         assert isinstance(link, _BlockingLink)
+        link.place = None
         try:
             _keep(self._idle.setdefault(node, []), link, clean=clean, closed=lambda: self._closed)
         finally:
-            self._room.release()
+            self._places.ring()
 
     def forget(self, node: Node) -> None:
         """See `Links.forget`."""

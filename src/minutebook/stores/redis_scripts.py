@@ -316,36 +316,47 @@ end
 return {nonce, 'ok', now, done, after, found}
 """
 
+# The expired are the first of all by their times, and what was written to in the future the last.
 _STALE = """
-local found, most = {}, tonumber(rows)
-local function add(ids)
-  for _, id in ipairs(ids) do
+local found, left, passed = {}, tonumber(rows), tonumber(seen)
+local gone = redis.call('ZCOUNT', KEYS[4], '-inf', string.format('(%.0f', now - tonumber(ttl)))
+local ahead = redis.call('ZCOUNT', KEYS[4], string.format('(%.0f', now), '+inf')
+local function add(from, to)
+  to = math.min(to, from + left)
+  if to <= from then return end
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[4], string.format('%.0f', from), string.format('%.0f', to - 1))) do
     found[#found + 1] = id
     found[#found + 1] = redis.call('HGET', KEYS[2], id) or ''
+    left = left - 1
   end
 end
-local expired = string.format('(%.0f', now - tonumber(ttl))
-add(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', expired, 'LIMIT', 0, most))
-local gone = #found / 2
-add(redis.call('ZRANGEBYSCORE', KEYS[4], string.format('(%.0f', now), '+inf', 'LIMIT', 0, most - gone))
-return {nonce, 'ok', now, gone, found}
+add(passed, gone)
+local all = redis.call('ZCARD', KEYS[4])
+add(all - ahead + math.max(passed - gone, 0), all)
+return {nonce, 'ok', now, math.max(gone - passed, 0), found}
 """
 
-# By their times the expired are the first ones, so that a slice is found by its place among them.
+# By their times the expired are the first ones, so that a slice is found by its place among them. One that is not in
+# the index is no conversation; it is looked up there only where the two do not agree.
 _TOTALS = """
 local all, unheld = redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4])
-local bytes, gone, size, ids = tonumber(meta[3] or 0) or recount(math.huge), 0, 0, {}
+local bytes, gone, size, strays, ids = tonumber(meta[3] or 0) or recount(math.huge), 0, 0, 0, {}
 if ttl ~= '' then
   gone = redis.call('ZCOUNT', KEYS[4], '-inf', string.format('(%.0f', now - tonumber(ttl)))
   local last = math.min(gone, seen + scanned) - 1
   if last >= tonumber(seen) then ids = redis.call('ZRANGE', KEYS[4], seen, string.format('%.0f', last)) end
 end
+local apart = redis.call('HLEN', KEYS[2]) ~= all
 for first = 1, #ids, 1000 do
-  for _, head in ipairs(redis.call('HMGET', KEYS[2], unpack(ids, first, math.min(first + 999, #ids)))) do
-    if head and #head >= 24 then size = size + struct.unpack('>I8', head) end
+  for place, head in ipairs(redis.call('HMGET', KEYS[2], unpack(ids, first, math.min(first + 999, #ids)))) do
+    if (apart or not head) and not redis.call('ZSCORE', KEYS[3], ids[first + place - 1]) then
+      strays = strays + 1
+    elseif head and #head >= 24 then
+      size = size + struct.unpack('>I8', head)
+    end
   end
 end
-return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, #ids}
+return {nonce, 'ok', now, all, bytes, all - unheld, gone, size, strays, #ids}
 """
 
 _LAYOUT = """
@@ -399,7 +410,7 @@ STAGE: Final = script("", 5, *_CHANGES, _STAGE, takes=f"{_JUDGED} becomes", hold
 UNSTAGE: Final = script(_EMPTIES, 5, _BUCKET, _CONVERSATION, _UNSTAGE, takes="begins stager", holds="id")
 """Takes back what was staged of a conversation that is not there yet."""
 NAMES: Final = script(_READS, 4, _BUCKET, _NAMES, takes="rows ttl scanned", holds="after")
-STALE: Final = script(_READS, 4, _BUCKET, _STALE, takes="ttl rows")
+STALE: Final = script(_READS, 4, _BUCKET, _STALE, takes="ttl rows seen")
 TOTALS: Final = script(_READS, 4, _BUCKET, _RECOUNT, _TOTALS, takes="ttl seen scanned")
 LAYOUT: Final = script("", 1, _LAYOUT, takes="makes")
 """How many buckets a namespace has; with `makes` one that has none gets as many as the second argument says."""

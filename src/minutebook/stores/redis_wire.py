@@ -48,6 +48,7 @@ from minutebook.errors import (
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
     DecisionHistoryStorageUnsafe,
+    StorageError,
 )
 from minutebook.stores.redis_address import Node
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
@@ -55,7 +56,6 @@ from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from minutebook.errors import StorageError
     from minutebook.stores.redis_address import Address
     from minutebook.stores.redis_links import Link, Links
     from minutebook.stores.redis_scripts import Script
@@ -83,6 +83,8 @@ _DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in s
 """What servers say where a script calls a command that the user may not."""
 _SYNCED: Final = ("appendfsync", "no-appendfsync-on-rewrite")
 _DEMOTED: Final = (ReadOnlyError, MasterDownError)
+_UNKNOWN: Final = ("", "?")
+"""What a cluster calls a host where a node's endpoint is not known, or its name."""
 
 
 class _Unsent(Exception):
@@ -101,6 +103,9 @@ class Wire:
         self._address = address
         self._links: Links = BlockingLinks(address) if blocking else AsyncLinks(address)
         self._slots: dict[int, Node] = {}
+        self._named: tuple[Node, ...] = ()
+        """Every node that the cluster's last map named, whether it has slots or follows one that has."""
+        self._rounds = itertools.count()
         self._instance = os.urandom(12)
         self._requests = itertools.count()
         self._durable: dict[Node, bool] = {}
@@ -112,7 +117,7 @@ class Wire:
 
     @property
     def durable(self) -> bool:
-        """Whether every node that was met so far says that what it acknowledged is on its disk."""
+        """Whether every node that was met, and still counts, says that what it acknowledged is on its disk."""
         return bool(self._durable) and all(self._durable.values())
 
     async def run(self, script: Script, keys: Sequence[bytes], arguments: Sequence[object]) -> list[Any]:
@@ -189,35 +194,59 @@ class Wire:
         if not self.cluster:
             return self._address.nodes[0]
         failed: Exception | None = None
-        while slot not in self._slots:
-            failed = _rather(failed, await self._ask_around(until))
+        while (node := self._slots.get(slot)) is None:
+            failed = _rather(failed, await self._ask_around(slot, until))
             if slot in self._slots:
-                break
+                continue
             if time.monotonic() > until or _is_untrusted(failed):
-                raise failed or ClusterDownError("no node has the slot")
+                raise failed or ClusterDownError("CLUSTERDOWN no node has the slot")
             await self._links.rest(_REST_SECONDS)
-        return self._slots[slot]
+        return node
 
-    async def _ask_around(self, until: float) -> Exception | None:
-        """Learn who has which slot from the first node that tells, or return how one failed that did not."""
+    async def _ask_around(self, slot: int, until: float) -> Exception | None:
+        """
+        Learn who has which slot from the first node that knows of this one, or return how one failed that did not.
+
+        A node that was reset, or that the others forgot, still answers, and its map is empty or old. So each time
+        another node is asked first, and one that does not know, is no node any more or denies the user is passed over.
+
+        Raises:
+            StorageError, RedisError: every node is unfit, or denies the user: no later attempt finds anything else.
+        """
         failed: Exception | None = None
-        nodes = list(dict.fromkeys((*self._slots.values(), *self._durable, *self._address.nodes)))
-        for number, node in enumerate(nodes):
+        refused: Exception | None = None
+        nodes = list(dict.fromkeys((*self._named, *self._address.nodes)))
+        first = next(self._rounds) % len(nodes)
+        for number, node in enumerate((*nodes[first:], *nodes[:first])):
             # One that says nothing leaves the others their share of the time.
             share = (until - time.monotonic()) / (len(nodes) - number)
             try:
                 answer = await self._exchange(node, ("CLUSTER", "SLOTS"), time.monotonic() + share)
-            except _DENIED:
-                raise
+            except (StorageError, *_DENIED) as error:
+                refused = refused or error
+                continue
             except (_Unsent, RedisError, OSError) as error:
                 # Whatever this was asked for, what is to be asked has not been.
                 failed = _rather(failed, error if isinstance(error, _Unsent) else _unsent_for(error))
                 continue
-            if not isinstance(answer, Exception):
-                self._slots = _slot_map(answer, node)
+            if isinstance(answer, Exception):
+                failed = _rather(failed, answer)
+                continue
+            slots, named = _slot_map(answer, node)
+            if slot in slots:
+                self._slots, self._named = slots, named
+                self._keep_only(set(slots.values()))
                 return None
-            failed = _rather(failed, answer)
+            failed = _rather(failed, ClusterDownError("CLUSTERDOWN no node has the slot"))
+        if refused is not None and failed is None:
+            raise refused
         return failed
+
+    def _keep_only(self, serving: set[Node]) -> None:
+        """Forget the nodes that have no slots: nothing is written to them, so what they say of disks does not count."""
+        for node in [node for node in list(self._durable) if node not in serving]:
+            self._durable.pop(node, None)
+            self._links.forget(node)
 
     async def _exchange(
         self, node: Node, command: tuple[Any, ...], until: float, nonce: bytes = b"", *, asking: bool = False
@@ -244,13 +273,13 @@ class Wire:
             info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", *_SYNCED)), until)
         except _DENIED:
             raise
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, UnicodeError) as error:
             raise _Unsent from error
         if isinstance(info, BusyLoadingError):
             raise _Unsent from info
         settings = _settings(info)
         check_server(settings, cluster=self.cluster)
-        self._durable[node] = settings.get("aof_enabled") == "1" and _is_synced(synced)
+        self._durable[node] = _is_appended(settings) and _is_synced(synced)
         link.looked = time.monotonic()
 
 
@@ -279,15 +308,32 @@ def _is_demoted(answer: Any) -> bool:
 def _told(answer: AskError, asked: Node) -> Node:
     """Return where a node sends on; without a host that is its own."""
     host, _, port = str(answer.args[0]).rpartition(" ")[2].rpartition(":")
-    return Node(host or asked.host, int(port))
+    return Node(asked.host if host in _UNKNOWN else host, int(port))
 
 
-def _slot_map(answer: Any, asked: Node) -> dict[int, Node]:
+def _slot_map(answer: Any, asked: Node) -> tuple[dict[int, Node], tuple[Node, ...]]:
+    """Return who has which slot, and every node that is named, replicas too."""
     slots: dict[int, Node] = {}
-    for first, last, master, *_ in answer:
-        node = Node((master[0] or b"").decode() or asked.host, int(master[1]))
-        slots.update(dict.fromkeys(range(first, last + 1), node))
-    return slots
+    named: dict[Node, None] = {}
+    for first, last, *told in answer:
+        nodes = [_node_of(each, asked) for each in told]
+        slots.update(dict.fromkeys(range(first, last + 1), nodes[0]))
+        named.update(dict.fromkeys(nodes))
+    return slots, tuple(named)
+
+
+def _node_of(told: Any, asked: Node) -> Node:
+    """
+    Return a node as CLUSTER SLOTS tells it.
+
+    One without an endpoint is at the host that was asked; one whose preferred endpoint is a name that it does not have,
+    at the address that stands beside it, and without one at that host too.
+    """
+    host = (told[0] or b"").decode()
+    if host == "?":
+        beside = dict(zip(told[3][::2], told[3][1::2], strict=True)) if told[3:] else {}
+        host = beside.get(b"ip", b"").decode()
+    return Node(asked.host if host in _UNKNOWN else host, int(told[1]))
 
 
 def _check_canary(answer: Any, nonce: bytes) -> None:
@@ -297,6 +343,17 @@ def _check_canary(answer: Any, nonce: bytes) -> None:
 
 
 # --- what a server has to be -----------------------------------------------------------------------------------------
+
+
+def _is_appended(settings: dict[str, str]) -> bool:
+    """
+    Return whether all that a server has is in its append-only file, as its INFO proves it.
+
+    Right after the file was switched on it is none: until the first rewrite has ended, which the server repeats should
+    it fail, a server that is killed begins again with nothing. No figure tells the first rewrite from a later one.
+    """
+    wanted = {"aof_enabled": "1", "aof_rewrite_in_progress": "0", "aof_rewrite_scheduled": "0"}
+    return all(settings.get(name) == value for name, value in wanted.items())
 
 
 def _is_synced(told: Any) -> bool:
@@ -361,6 +418,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
     (ConnectionRefusedError, "nothing listens there"),
     (socket.gaierror, "the host's name is unknown"),
+    (UnicodeError, "the host's name is none"),
     (TimeoutError, _TOO_LONG),
     (RedisTimeout, _TOO_LONG),
 )
