@@ -537,7 +537,7 @@ class Watch:
         """Return a runtime of which a decision, a capability or an agent's decision fails after most of the budget."""
 
         @capability
-        def fail() -> None:
+        async def fail() -> None:
             self.fails()
 
         proposed = {"capability": calls(call("fail")), "agent": calls(call("helper", task="help"))}
