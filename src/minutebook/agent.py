@@ -246,7 +246,11 @@ class Agent(AsyncClosing):
         await self._handlers.tell((await self._chat.begin_anew(given_messages(messages), None))[1])
 
     async def export_conversation_state(self) -> ConversationState:
-        """Return the history and its summary as plain JSON, with who it is of and the store's time in Unix ms."""
+        """
+        Return the history and its summary as plain JSON, with who it is of, and when, in Unix milliseconds.
+
+        That is by the store's clock, which is this machine's where the store is a server's.
+        """
         view = await self._chat.view()
         return {
             "history": view.messages,

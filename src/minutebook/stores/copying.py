@@ -23,6 +23,7 @@ from minutebook.errors import (
     PairingViolation,
 )
 from minutebook.model.arrivals import MAX_IMPORT_BYTES, MAX_IMPORT_ENTRIES, draft_of
+from minutebook.model.clock import read_clock
 from minutebook.model.colours import check_store_colour
 from minutebook.model.entries import Draft, Entry
 from minutebook.model.imported import all_parked
@@ -31,7 +32,6 @@ from minutebook.model.reservation import check_idle
 from minutebook.model.transfer import Copied
 from minutebook.ports import Page
 from minutebook.reserving import Reservation
-from minutebook.stores.clock import system_clock
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.streams import stream_proved
 from minutebook.stores.transfer import Counting, settled_header
@@ -53,7 +53,7 @@ async def copy_record(
     if there is None:
         return await _copied(source, key, target, progress)
     header = await settled_header(source, key)
-    check_idle(there, system_clock())
+    check_idle(there, read_clock(target.clock))
     newest = await _receipt(source, key, header.version)
     if newest is None:
         raise DecisionHistoryAbsent("the conversation was deleted or expired while it was copied")

@@ -472,11 +472,8 @@ class RemoteJournal:
 
     async def _write(self, key: ConversationKey, change: Change, tail: Page | None) -> Written:
         begun = self._heard
-        try:
-            written = await self._remote.write(key, change, self._bounds, tail=tail)
-        except BaseException:
-            self._doubt(key)  # whether it is written nobody knows
-            raise
+        # Where this fails nobody knows whether it is written; if so, the next write is refused and told of it.
+        written = await self._remote.write(key, change, self._bounds, tail=tail)
         if written.refused:
             await self._learn(key, written.look, begun)
         else:
@@ -519,13 +516,7 @@ class RemoteJournal:
             return None
         if known is None:
             return Look(now=now)
-        return Look(now=now, header=known.header, stamp=known.stamp) if known.stamp else None
-
-    def _doubt(self, key: ConversationKey) -> None:
-        with self._lock:
-            known = self._known.get(key)
-            if known is not None:
-                self._known[key] = msgspec.structs.replace(known, stamp=b"")
+        return Look(now=now, header=known.header, stamp=known.stamp)
 
     def _hear(self, key: ConversationKey, look: Look, begun: int) -> None:
         """
