@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import os
 import signal
 import sqlite3
 import sys
@@ -25,12 +26,13 @@ from tests.budgets import budget
 
 import minutebook
 from minutebook import Conversation, MinutebookError, SQLiteStore, StoreClosed, StoreReentered, sync
-from minutebook.stores import aside, sqlite_pace, sqlite_writer
+from minutebook.stores import aside, sqlite_host, sqlite_pace, sqlite_writer
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sections import inside
 from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing import drive
 
 PACKAGE = str(Path(minutebook.__file__).parent)
 ANSWERED = [{"role": "user", "content": "asks"}, {"role": "assistant", "content": "answers"}]
@@ -478,3 +480,70 @@ def test_i09_a_file_whose_closing_was_cut_is_closed_by_the_next_try(
     assert not is_open(tmp_path / "n.sqlite")
     with sync.SQLiteStore(tmp_path / "n.sqlite", namespace="n") as again:
         again.verify(again.key("talk"))
+
+
+# --- a fork beside a call --------------------------------------------------------------------------------------------
+
+
+FORKED: tuple[Callable[[JournalStore], Any], ...] = (
+    lambda store: store.delete(store.key("talk")),
+    lambda store: store.recover(store.key("talk"), worker_stopped=True),
+    lambda store: store.header(store.key("talk")),
+    lambda store: store.list(),
+    lambda store: Conversation(store, "other", format="openai-chat").append(ANSWERED),
+)
+
+
+def forked_beside_a_call(kind: str, folder: Path, seconds: int) -> int:
+    """Fork while another thread has the store's lock; return how the child, in which nobody gives it back, ended."""
+    folder.chmod(0o700)
+    store, _ = open_async(kind, folder)
+    journal: Any = store.journal
+    lock = journal._lock if kind == "memory" else journal._database._lock
+    held, go_on = threading.Event(), threading.Event()
+
+    def calling() -> None:
+        with lock:
+            held.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=calling)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        os._exit(refusals_missed(store))
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go_on.set()
+    thread.join()
+    return ended
+
+
+def refusals_missed(store: JournalStore) -> int:
+    """Call the store in a child, and close it; return how many calls were not refused by name."""
+    missed = 0
+    for call in FORKED:
+        try:
+            drive(call(store))
+        except StoreClosed:
+            continue
+        except BaseException:
+            pass
+        missed += 1
+    with contextlib.suppress(StoreClosed):
+        drive(store.close())
+    return missed
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "host"])
+def test_i17_a_child_that_is_forked_beside_a_call_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    """The lock that another thread had is held for ever in the child, which waits for none."""
+    assert forked_beside_a_call(kind, tmp_path, 30) == 0
+
+
+def test_i17_control_a_child_that_waits_for_a_lock_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: it looks for a fork no more, and is ended by its alarm."""
+    monkeypatch.setattr(sqlite_host, "refuse_fork", lambda pid: None)
+    assert forked_beside_a_call("host", tmp_path, 1) == -signal.SIGALRM
