@@ -446,6 +446,7 @@ def test_o38_commits_are_made_where_no_thread_can_be_had(tmp_path: Path, monkeyp
 
     async def story() -> None:
         system = NoThreads(monkeypatch)
+        monkeypatch.setattr(sqlite_writer, "MAX_GROUP", 2)  # so that not all of them fit into one transaction
         store = SQLiteStore(tmp_path / "n.sqlite", namespace="n")
         for _ in range(2):
             await append_together(store, 5)
@@ -460,6 +461,34 @@ def test_o38_commits_are_made_where_no_thread_can_be_had(tmp_path: Path, monkeyp
             assert (await again.totals()).conversations == 5
             for each in range(5):
                 assert (await again.verify(again.key(f"c{each}"))).version == 3
+
+    asyncio.run(story())
+
+
+class Exit(BaseException):
+    """What a host raises to end a thread of its own."""
+
+
+def test_o38_an_exit_in_a_hosts_clock_ends_no_writer(tmp_path: Path) -> None:
+    """It is told to the jobs that it struck, and the thread serves the next ones."""
+    tmp_path.chmod(0o700)
+    exits = False
+
+    def clock() -> int:
+        if exits and threading.current_thread().name == "minutebook-writer":
+            raise Exit
+        return 1_800_000_000_000
+
+    async def story() -> None:
+        nonlocal exits
+        async with SQLiteStore(tmp_path / "n.sqlite", namespace="n", clock=clock) as store:
+            talks = [Conversation(store, f"c{each}", format="openai-chat") for each in range(3)]
+            exits = True
+            struck = await asyncio.gather(*(talk.append(ANSWERED) for talk in talks), return_exceptions=True)
+            assert [type(each) for each in struck] == [Exit] * 3
+            exits = False
+            await append_together(store, 3)
+            assert (await store.totals()).reserved == 0
 
     asyncio.run(story())
 

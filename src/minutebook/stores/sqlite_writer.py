@@ -236,7 +236,8 @@ class Writer:
         if self._closed:
             self._refuse_queued()
         elif not served:
-            self._serve_group(self._taken())
+            for _ in range(len(self._queue) // MAX_GROUP + 1):
+                self._serve_group(self._taken())
 
     def _is_served(self) -> bool:
         """Have the thread run; False where none can be started, so that whoever has jobs does them here and now."""
@@ -251,18 +252,15 @@ class Writer:
 
     def _serve(self) -> None:
         """Be the writer's thread: commit what has queued up, again and again, until the writer is closed."""
-        try:
-            while not self._closed:
-                with section as inside, inside, self._mail_lock:
-                    while not (self._queue or self._chores or self._closed):
-                        self._mail.wait()
-                if not self._closed:
+        while not self._closed:
+            with section as inside, inside, self._mail_lock:
+                while not (self._queue or self._chores or self._closed):
+                    self._mail.wait()
+            if not self._closed:
+                # Whatever it raises, an exit in a host's clock too, its jobs are told. Others wait for this thread.
+                with contextlib.suppress(BaseException):
                     self._serve_group(self._taken())
-        finally:
-            if self._closed:
-                self._refuse_queued()
-            else:
-                self._thread = None  # the next jobs start another
+        self._refuse_queued()
 
     def _taken(self) -> list[Job]:
         """Take from the queue what goes into one transaction."""
