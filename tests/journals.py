@@ -14,3 +14,11 @@ def close_journals() -> None:
     for writer in list(registry.writers.values()):
         while writer.holders > 0:
             registry.release(writer)
+
+
+def is_writing(writer: sqlite_writer.Writer) -> bool:
+    """Whether another thread has the writer's lock just now."""
+    free = writer._lock.acquire(blocking=False)
+    if free:
+        writer._lock.release()
+    return not free

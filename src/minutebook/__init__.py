@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         RuntimeRefusal,
         StorageError,
         StoreClosed,
+        StoreReentered,
     )
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.chat_events import (
@@ -242,6 +243,7 @@ __all__ = [
     "Sent",
     "StorageError",
     "StoreClosed",
+    "StoreReentered",
     "SummarizationFailed",
     "Summarize",
     "ToolCall",

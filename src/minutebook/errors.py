@@ -9,6 +9,7 @@ Every error that minutebook raises, in one tree, split by who has to act.
     │   ├── InvalidMessage                       JSON, but no message of the conversation's wire format
     │   ├── PairingViolation                     a result without its call, or a call left open
     │   ├── StoreClosed                          the store was closed, or is used after a fork
+    │   ├── StoreReentered                       a store called in the middle of another call of the same thread
     │   └── BlockingMismatch                     an async store driven by blocking code, or the other way round
     ├── DecisionHistoryError                     the history refuses; the record is as it was
     │   ├── DecisionHistoryBusy                  another worker holds the conversation
@@ -87,6 +88,7 @@ __all__ = [
     "RuntimeRefusal",
     "StorageError",
     "StoreClosed",
+    "StoreReentered",
 ]
 
 
@@ -165,6 +167,10 @@ class PairingViolation(CallerError):
 
 class StoreClosed(CallerError):
     """The store was closed, or was opened in another process before a fork."""
+
+
+class StoreReentered(CallerError):
+    """A signal handler or a finalizer called a store that its thread was just calling; nothing was done."""
 
 
 class BlockingMismatch(CallerError):

@@ -55,7 +55,9 @@ class Reservation:
         """Prepare to reserve; nothing is held yet."""
         self._journal = journal
         self._tokens = tokens
+        self._aside = tokens.aside()
         self._key = key
+        self._token = ""  # until it is known by one: an interrupt may come between
         self._token = tokens.issue(self)
         self.held = False
         self.header: Header
@@ -115,7 +117,7 @@ class Reservation:
         """See whether a call that was cut, or whose reply was lost, reserved it all the same; a refusal took none."""
         try:
             if isinstance(error, GeneratorExit):
-                self._tokens.aside(self.free(), error)
+                self._aside(self.free(), error)
             elif may_be_written(error):
                 await _once_more(self._find_out)
         except MinutebookError as second:
@@ -133,7 +135,7 @@ class Reservation:
     async def free(self) -> None:
         """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
         header = await self._journal.header(self._key)
-        if header is not None and header.token == self._token:
+        if header is not None and header.token and header.token == self._token:
             await self._journal.recover(self._key, header.epoch)
 
     async def commit(self, delta: Delta, *, release: bool = False) -> Committed:
@@ -215,7 +217,7 @@ class Reservation:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return self._tokens.aside(_once_more(step), error)
+                return self._aside(_once_more(step), error)
             await _once_more(step)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt

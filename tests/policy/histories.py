@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
@@ -597,8 +596,8 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0, limits=None):
     """Return the real history over a list of entries."""
     return History(
         ListJournal(entries, rows),
-        Tails(nullcontext()),
-        Tokens("t", Aftermath().do),
+        Tails(),
+        Tokens("t", Aftermath().from_here),
         lambda: "id",
         KEY,
         wire=wire,

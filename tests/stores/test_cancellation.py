@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from tests.budgets import budget
+from tests.journals import is_writing
 from tests.stores.labs import KINDS, PROVE, chat, open_journal, said
 
 import minutebook.stores.sqlite_pace as pace_module
@@ -538,7 +539,7 @@ def test_i18_a_reservation_that_lands_after_its_cancellation_is_given_back(tmp_p
 def _begun(store: SQLiteStore) -> bool:
     """Whether the writer's thread has taken the one job that was submitted."""
     writer = store.journal._database
-    return writer._thread is not None and not writer._queue and writer._lock.locked()
+    return writer._thread is not None and not writer._queue and is_writing(writer)
 
 
 def test_i06_a_lock_that_cannot_be_had_ends_no_writer(tmp_path, monkeypatch):

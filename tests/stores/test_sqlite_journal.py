@@ -24,6 +24,7 @@ import pytest
 from tests.budgets import budget
 from tests.faults.powercut import SOUND, Outcome, Verdict, rebuild
 from tests.faults.trace import strace_problem, trace_child
+from tests.journals import is_writing
 
 import minutebook.stores.sqlite as sqlite_module
 import minutebook.stores.sqlite_connection as connection_module
@@ -955,7 +956,7 @@ def test_o38_closing_holds_no_loop_while_a_write_waits_for_another_process(path:
         foreign = sqlite3.connect(path, isolation_level=None)
         foreign.execute("BEGIN IMMEDIATE")
         written = asyncio.create_task(append(journal, ConversationKey("tenant", "other"), "b"))
-        while not writer_of(journal)._lock.locked():
+        while not is_writing(writer_of(journal)):
             await asyncio.sleep(0)
         closing = asyncio.create_task(journal.close())
         await asyncio.sleep(0)

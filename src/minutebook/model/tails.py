@@ -7,6 +7,7 @@ are still those it was read at, and a token only tells this process's own orphan
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections import OrderedDict
@@ -18,11 +19,14 @@ from minutebook.model.entries import Entry, recompute_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from contextlib import AbstractContextManager
+    from typing import TypeAlias
 
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.model.units import Settled
+
+    Aside: TypeAlias = Callable[[Coroutine[Any, Any, object], GeneratorExit], bool]
+    """Does what a closed holder has left to do, and returns whether it is done by now."""
 
 CACHED_BYTES = 16 * 1024 * 1024
 """Bytes that the tails of one store may hold in all."""
@@ -82,13 +86,18 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Tails:
-    """The tails of recently used conversations; the least recently used ones go first."""
+    """
+    The tails of recently used conversations; the least recently used ones go first.
 
-    def __init__(self, lock: AbstractContextManager[object], max_bytes: int = CACHED_BYTES) -> None:
-        """Begin empty; `lock`, which the store makes, is held while a tail is put or dropped, and over nothing else."""
+    There is no lock. Whoever holds one may be stopped by the garbage collector to give back a turn, by a signal, or for
+    ever in the copy that a fork makes, and would have to be waited for. So what is counted is what `setdefault`, `pop`
+    and `popitem` say that they put in or took out, each of them in one step, whatever other threads do.
+    """
+
+    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
+        """Begin empty."""
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lock = lock
         self._tails: OrderedDict[ConversationKey, tuple[Remembered, int]] = OrderedDict()
 
     def get(self, key: ConversationKey) -> Remembered | None:
@@ -97,22 +106,20 @@ class Tails:
         return found[0] if found else None
 
     def put(self, key: ConversationKey, header: Header, tail: Tail) -> None:
-        """Remember the tail, unless it is larger than the whole cache."""
+        """Remember the tail, unless it is larger than the whole cache, or another thread remembers one meanwhile."""
         size = tail.held
-        with self._lock:
-            self._forget(key)
-            if size <= self._max_bytes:
-                self._tails[key] = (Remembered(header.version, header.digest, tail), size)
-                self._bytes += size
-            while self._bytes > self._max_bytes:
-                self._bytes -= self._tails.popitem(last=False)[1][1]
+        new = (Remembered(header.version, header.digest, tail), size)
+        self.drop(key)
+        if size > self._max_bytes or self._tails.setdefault(key, new) is not new:
+            return
+        self._bytes += size
+        while self._bytes > self._max_bytes and self._tails:
+            with contextlib.suppress(KeyError):  # another thread was first
+                _, (_, gone) = self._tails.popitem(last=False)
+                self._bytes -= gone
 
     def drop(self, key: ConversationKey) -> None:
         """Forget the tail."""
-        with self._lock:
-            self._forget(key)
-
-    def _forget(self, key: ConversationKey) -> None:
         found = self._tails.pop(key, None)
         if found:
             self._bytes -= found[1]
@@ -127,11 +134,11 @@ class Tokens:
     docs/architecture.md.
     """
 
-    def __init__(self, prefix: str, aside: Callable[[Coroutine[Any, Any, object], GeneratorExit], bool]) -> None:
+    def __init__(self, prefix: str, aside: Callable[[], Aside]) -> None:
         """
-        Take the unguessable prefix that marks this object's tokens, and who does what a closed holder has left to do.
+        Take the unguessable prefix that marks this object's tokens, and what gives a holder its `Aside`.
 
-        `aside` returns whether it is done by now; it knows of the event loop, if there is one.
+        It is asked where the holder begins, since that may be closed elsewhere: it knows of the event loop, if any.
         """
         self.aside = aside
         self._prefix = prefix

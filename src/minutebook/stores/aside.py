@@ -8,16 +8,21 @@ no asyncio before something of theirs was closed, and nothing is loaded while th
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 import types
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import MinutebookError
 from minutebook.model.pause import drive
+from minutebook.stores.sections import inside, later
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Coroutine, Generator
+
+    from minutebook.model.tails import Aside
 
 
 class Aftermath:
@@ -28,19 +33,53 @@ class Aftermath:
         self._tasks: set[asyncio.Task[None]] = set()
         """An event loop keeps a weak reference to its tasks alone."""
 
-    def do(self, work: Coroutine[Any, Any, object], closed: GeneratorExit) -> bool:
+    def from_here(self) -> Aside:
+        """Return what does the work of a coroutine that runs here, wherever it is closed one day."""
+        return functools.partial(self._do, _running_loop())
+
+    def _do(
+        self, home: asyncio.AbstractEventLoop | None, work: Coroutine[Any, Any, object], closed: GeneratorExit
+    ) -> bool:
         """
         Do what a coroutine leaves to do that was `closed`; return whether it is done by now.
 
         It is begun at once, so that whatever needs no waiting is done even where the loop ends now. What it has to wait
         for goes on in a task of the running loop, behind what the coroutine itself waited for. Nobody hears a refusal
         of that task; what is raised before goes on.
+
+        The garbage collector closes what it finds in whatever thread it runs. So the work is handed to the loop that is
+        its `home`, unless that was closed; and inside a store's section it is left to the section's end.
         """
+        left = vars(closed).get(_LEFT)
+        if home is not None and home is not _running_loop():
+            with contextlib.suppress(RuntimeError):
+                home.call_soon_threadsafe(self._go_on, work, left)
+                return False
+            left = None  # it went with the loop
+        if inside():
+            later(functools.partial(self._go_on, work, left))
+            return False
+        return self._begin(work, left)
+
+    def postpone(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do what was asked for inside a store's section at its end. Nobody hears a refusal."""
+        later(functools.partial(self._go_on, work))
+
+    def _go_on(self, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None = None) -> None:
+        """Begin what could not be begun at once. Whoever is here by chance must not be hurt by what it raises."""
+        try:
+            self._begin(work, left)
+        except MinutebookError:
+            pass
+        except Exception as error:
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
+
+    def _begin(self, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None) -> bool:
         loop = _running_loop()
         if loop is None:
             drive(work)
             return True
-        steps = _behind(vars(closed).get(_LEFT), work).__await__()
+        steps = _behind(left, work).__await__()
         try:
             while (waits_for := next(steps)) is None:  # a pause, which waits for nothing
                 pass
@@ -67,13 +106,9 @@ def leave(future: asyncio.Future[Any], closed: GeneratorExit) -> None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
+    # Of the two ways to ask, this one raises nothing where no loop runs, which would cost blocking callers more.
     asyncio = modules.get("asyncio")
-    if asyncio is None:
-        return None
-    try:
-        return asyncio.get_running_loop()  # type: ignore[no-any-return]
-    except RuntimeError:
-        return None
+    return asyncio._get_running_loop() if asyncio is not None else None
 
 
 async def _behind(left: asyncio.Future[Any] | None, work: Coroutine[Any, Any, object]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -31,6 +30,7 @@ from minutebook.ports import ONE_ENTRY
 from minutebook.reserving import Reservation
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.clock import system_clock
+from minutebook.stores.sections import inside
 from minutebook.stores.streams import stream_pages, stream_proved, stream_receipts
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ class JournalStore(AsyncClosing):
         self._namespace = None if namespace is None else check_id(namespace, "namespace")
         self.clock = clock
         """Gives Unix milliseconds, unchecked: see `read_clock`."""
-        self.tails = Tails(threading.Lock())
+        self.tails = Tails()
         self._aftermath = Aftermath()
         self._process = os.getpid()
-        self.tokens = Tokens(os.urandom(16).hex(), self._aftermath.do)
+        self.tokens = Tokens(os.urandom(16).hex(), self._aftermath.from_here)
 
     @property
     def namespace(self) -> str:
@@ -437,7 +437,13 @@ class JournalStore(AsyncClosing):
 
         A turn that is still open can record nothing any more. Its conversation is given back first, so that the next
         worker need not recover it; what the turn recorded is out of every window, like that of any turn that failed.
+
+        A signal handler may close a store in the middle of another call of its thread: that happens right after the
+        transaction that it struck in. Any other call is refused there, with `StoreReentered`.
         """
+        if inside():
+            self._aftermath.postpone(self.close())
+            return
         await self._aftermath.finished()
         if os.getpid() == self._process:  # a child closes nothing of its parent's
             for holder in self.tokens.holders():

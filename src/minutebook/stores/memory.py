@@ -27,6 +27,7 @@ from minutebook.model.record import Delta, Header, Receipt, new_header, replayed
 from minutebook.model.reservation import check_idle, check_owner, expired, free, is_blank, recover, store_full, take
 from minutebook.ports import Committed, Listing, Page, Reserved, Totals
 from minutebook.stores.clock import system_clock
+from minutebook.stores.sections import section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -196,7 +197,7 @@ class MemoryJournal:
         if opening is not None:
             check_id(opening.idempotency, "idempotency id")
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space = self._space(key.namespace)
             self._purge(space, key.id, wall)
             log = space.logs.get(key.id) or _Log(new_header(key, format, wall))
@@ -218,7 +219,7 @@ class MemoryJournal:
         """See `Journal.commit`."""
         check_id(delta.idempotency, "idempotency id")
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space, log = self._find(key)
             held = check_owner(log.header if log else None, token, epoch)
             assert log is not None
@@ -230,7 +231,7 @@ class MemoryJournal:
     async def recover(self, key: ConversationKey, epoch: int | None) -> Header:
         """See `Journal.recover`."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space, log = self._live(key, wall)
             if log is None:
                 raise DecisionHistoryAbsent("no such conversation to recover")
@@ -241,7 +242,7 @@ class MemoryJournal:
     async def delete(self, key: ConversationKey) -> bool:
         """See `Journal.delete`. Always `False`: Python's memory is freed, not overwritten."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space, log = self._live(key, wall)
             if log is None:
                 raise DecisionHistoryAbsent("no such conversation to delete")
@@ -250,8 +251,10 @@ class MemoryJournal:
             return False
 
     async def close(self) -> None:
-        """Forget everything; a second call does nothing."""
-        with self._lock:
+        """Forget everything; a second call does nothing, nor does one after a fork."""
+        if os.getpid() != self._process:
+            return
+        with section as inside, inside, self._lock:
             self._closed = True
             self._namespaces.clear()
 
@@ -260,21 +263,21 @@ class MemoryJournal:
     async def header(self, key: ConversationKey) -> Header | None:
         """See `Journal.header`."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             log = self._live(key, wall)[1]
             return log.header if log else None
 
     async def newest(self, key: ConversationKey, before: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.newest`."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             log = self._live(key, wall)[1]
             return _newest(log, before, page) if log else ()
 
     async def oldest(self, key: ConversationKey, after: int, page: Page) -> tuple[Entry, ...]:
         """See `Journal.oldest`."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             log = self._live(key, wall)[1]
             if log is None:
                 return ()
@@ -284,7 +287,7 @@ class MemoryJournal:
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Receipt, ...]:
         """See `Journal.receipts`."""
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             log = self._live(key, wall)[1]
             # Each version added one, so the first is of version 1, the second of version 2, and so on.
             found = log.receipts.values() if log else ()
@@ -294,7 +297,7 @@ class MemoryJournal:
         """See `Journal.receipt`."""
         check_id(idempotency, "idempotency id")
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             log = self._live(key, wall)[1]
             packed = log.receipts.get(idempotency) if log else None
             return _unpack_receipt(packed) if packed else None
@@ -303,7 +306,7 @@ class MemoryJournal:
         """See `Journal.list`."""
         check_id(namespace, "namespace")
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space = self._space(namespace)
             above = [name for name, log in space.logs.items() if name > after and not self._expired(log.header, wall)]
             return tuple(
@@ -315,7 +318,7 @@ class MemoryJournal:
         """See `Journal.totals`."""
         check_id(namespace, "namespace")
         wall = self._access()
-        with self._lock:
+        with section as inside, inside, self._lock:
             space = self._space(namespace)
             headers = [log.header for log in space.logs.values()]
             expired = [header for header in headers if self._expired(header, wall)]

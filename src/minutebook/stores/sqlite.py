@@ -9,6 +9,7 @@ connection of the host's own, where the host's settings decide how durable they 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -136,6 +137,8 @@ class SQLiteJournal:
         self._clock = clock
         self._blocking = blocking
         self._closed = False
+        self._given_back = threading.Lock()
+        """Held by whoever gave the database back, or is about to: after a failure two threads may come to do it."""
         self._purges: dict[int, tuple[int, int]] = {}
         self._residue = True
 
@@ -185,15 +188,19 @@ class SQLiteJournal:
 
     async def close(self) -> None:
         """Give the file back; the last journal closes it, off an event loop's thread. A second call does nothing."""
-        if self._closed:
+        if self._given_back.locked():
             return
         self._closed = True
         if self._blocking:
-            self._database.release()
+            self._give_back()
             return
         from minutebook.stores.sqlite_waiting import released  # loads asyncio, which blocking callers do without
 
-        await released(self._database.release)
+        await released(self._give_back)
+
+    def _give_back(self) -> None:
+        if self._given_back.acquire(blocking=False):
+            self._database.release()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

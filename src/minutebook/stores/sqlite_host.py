@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from minutebook.errors import InvalidOption, StorageError
 from minutebook.stores import sqlite_statements as sql
+from minutebook.stores.sections import section
 from minutebook.stores.sqlite_connection import (
     DRIVER_ERRORS,
     Latch,
@@ -79,7 +80,6 @@ class HostConnection:
         return cursor
 
     def _refuse_unusable(self) -> None:
-        refuse_fork(self._pid)
         if self._closed:
             raise closed()
         for connection, latch in _failed:
@@ -94,7 +94,8 @@ class HostConnection:
 
     def run(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:  # noqa: ARG002
         """Run one job in a transaction of its own; see `Database`. How durable it is the host's settings decide."""
-        with self._lock:
+        refuse_fork(self._pid)
+        with section as inside, inside, self._lock:
             try:
                 self._refuse_unusable()
                 result = self._transact(work)
@@ -136,7 +137,8 @@ class HostConnection:
 
     def read(self, work: Work[T]) -> T:
         """Run one reading job on a snapshot; see `Database`."""
-        with self._lock:
+        refuse_fork(self._pid)
+        with section as inside, inside, self._lock:
             try:
                 self._refuse_unusable()
                 return read_snapshot(self._connection, work)

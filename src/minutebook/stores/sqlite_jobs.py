@@ -77,15 +77,19 @@ class Job:
         self.durable = durable
         self.erases = erases
         self.future: asyncio.Future[Any] | None = None
-        """What a task waits for; `None` where a blocking caller does."""
+        """What a task waits for; `None` where the job runs in its caller's own thread."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.ticket = threading.Lock()
-        """Held by whoever may run the job, or has withdrawn it; never given back."""
+        """Held by whoever may run the job, or has withdrawn it; given back only where it could not be begun."""
 
     def claim(self) -> bool:
         """Take the one right to run the job or to withdraw it; False for whoever comes second."""
         return self.ticket.acquire(blocking=False)
+
+    def withdraw(self) -> bool:
+        """Have the job never run; False where it has begun, or has ended, and its outcome can be waited for."""
+        return self.claim() if self.future is None else self.future.cancel()
 
     def finish(self, result: object) -> None:
         """Note what the job's work returned."""
@@ -128,9 +132,13 @@ def wake(jobs: Sequence[Job]) -> None:
             loops.setdefault(job.future.get_loop(), []).append(job)
     for loop, own in loops.items():
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle_all, own)
+            loop.call_soon_threadsafe(_settle_all, own, loop)
 
 
-def _settle_all(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        job.settle()
+def _settle_all(jobs: Sequence[Job], loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        for job in jobs:
+            job.settle()
+    except BaseException:  # an interrupt ends the loop, which may go on later: then the others are told
+        loop.call_soon(_settle_all, jobs, loop)
+        raise

@@ -5,10 +5,11 @@ How a task waits for a job, or for the end of the writer: the part that needs an
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from minutebook.stores.sqlite_jobs import Job
 
@@ -31,27 +32,36 @@ class Outcome(asyncio.Future[Any]):
         return self._ticket.acquire(blocking=False) and super().cancel(msg)
 
 
-async def ended(outcome: Outcome) -> None:
+def promise(jobs: Iterable[Job], loop: asyncio.AbstractEventLoop) -> None:
+    """Give each job the outcome that its task waits for; called in the loop's own thread, before the job can begin."""
+    for job in jobs:
+        if job.future is None:
+            Outcome(job, loop)
+
+
+async def ended(outcome: asyncio.Future[Any]) -> None:
     """Wait until a job has ended that cannot be withdrawn any more, whatever it comes to."""
-    if not outcome.done():
-        await asyncio.wait([outcome])
-        outcome.exception()  # heard, so that the loop does not log it as one that nobody cared for
+    try:
+        await outcome  # and not through anything that could be cancelled before it
+    except GeneratorExit:
+        raise
+    except BaseException:  # noqa: S110 - what ended the wait for it goes on instead
+        pass
 
 
 async def released(release: Callable[[], None]) -> None:
     """
     Give a database back in a thread, since its last holder waits for what is under way and for other processes.
 
-    A task that is cancelled meanwhile leaves it to the thread. Without a running loop nobody is held up.
+    A task that is cancelled meanwhile leaves it to the thread. Without a running loop nobody is held up; nor can a loop
+    be spared where there is no thread to be had.
     """
     try:
-        loop = asyncio.get_running_loop()
+        given_back = asyncio.get_running_loop().run_in_executor(None, release)
     except RuntimeError:
         release()
         return
-    await asyncio.shield(loop.run_in_executor(None, release))
+    await asyncio.shield(given_back)
 
 
-def awaited(job: Job) -> Outcome:
-    """Return what a task of the running loop awaits for `job`."""
-    return Outcome(job, asyncio.get_running_loop())
+__all__ = ["Outcome", "ended", "get_running_loop", "promise", "released"]

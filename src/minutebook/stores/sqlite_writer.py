@@ -7,6 +7,9 @@ on the spot if nobody else is writing and the last commits were fast (`Pace`), o
 that has queued up in one transaction and wakes each loop once. Running on the spot whenever the writer is idle would
 never let a group form.
 
+Ctrl-C may end a task between any two steps. So a group is looked after by its tasks themselves, in the first step that
+each takes after that iteration: what one of them was stopped in, the next one does.
+
 SQLite below 3.51.3 can corrupt a database when two connections checkpoint at once. So no connection of ours checkpoints
 by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
 version is, since the other process may run an older one.
@@ -20,9 +23,10 @@ import contextlib
 import os
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from minutebook.errors import StorageError
+from minutebook.model.pause import pause
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.aside import leave
 from minutebook.stores.private_files import (
@@ -34,6 +38,7 @@ from minutebook.stores.private_files import (
     stands,
 )
 from minutebook.stores.private_refusals import unsafe
+from minutebook.stores.sections import is_mine, section
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
     DRIVER_ERRORS,
@@ -93,11 +98,12 @@ class Writer:
         self.private = private
         self.holders = 1
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Taken once at a time: a thread that is inside a section takes it no second time."""
         self._read_lock = threading.Lock()
         self._latch = Latch()
         self._pace = Pace()
-        self._closed = False
+        self._closed = self._files_closed = False
         self.stranded = False
         """Whether it was closed beside another log than its own; its connections stay, so that neither is lost."""
         self._lock_file = open_lock_file(private)
@@ -114,7 +120,9 @@ class Writer:
         self._transactions = 0
         self._erase_at = 0
         self._erase_wait = 1
-        self._mail = threading.Condition()
+        self._mail_lock = threading.RLock()
+        self._mail = threading.Condition(self._mail_lock)
+        """Entered by its lock, whose release no signal can cut in two."""
         self._queue: list[Job] = []
         self._chores = False
         self._thread: threading.Thread | None = None
@@ -131,7 +139,7 @@ class Writer:
         """Run one job in this thread; see `Database`."""
         refuse_fork(self._pid)
         job = Job(work, size, durable, erases)
-        with self._lock:
+        with section as inside, inside, self._lock:
             self._transact([job], patient=True)
             self._do_chores()
         if job.error is not None:
@@ -139,65 +147,80 @@ class Writer:
         return cast("T", job.result)
 
     async def submit(self, work: Work[T], *, size: int = 0, durable: bool = True, erases: bool = False) -> T:
-        """Queue one job and wait for its outcome; see `Outcome` for cancellation, and `Database`."""
+        """Gather one job and wait for its outcome; see `Outcome` for cancellation, and `Database`."""
         # Loads asyncio, which blocking callers do without.
-        from minutebook.stores.sqlite_waiting import awaited, ended
+        from minutebook.stores.sqlite_waiting import ended, get_running_loop
 
         refuse_fork(self._pid)
         job = Job(work, size, durable, erases)
-        outcome = awaited(job)
-        loop = outcome.get_loop()
-        gathered = self._gathered.get(loop)
-        if gathered is None:
-            self._gathered[loop] = [job]
-            loop.call_soon(self._flush, loop)
-        else:
-            gathered.append(job)
+        loop = get_running_loop()
+        group = self._gathered.setdefault(loop, [])
         try:
-            return cast("T", await outcome)
+            group.append(job)
+            await pause()
+            if self._gathered.get(loop) is group:
+                self._flush(loop, group)
+            if job.future is not None:
+                return cast("T", await job.future)
         except GeneratorExit as error:
-            if not outcome.cancel():
-                leave(outcome, error)
+            if not job.claim() and job.future is not None:
+                leave(job.future, error)
             raise
         except BaseException:
             # An interrupt leaves a job behind that may be in the thread by now: what it does has to be found.
-            if not outcome.cancel():
-                await ended(outcome)
+            if not job.withdraw() and job.future is not None:
+                await ended(job.future)
             raise
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.result)
 
     def attempt(self, work: Work[None]) -> bool:
         """Run one job in this thread unless anybody else is writing; see `Database`."""
         refuse_fork(self._pid)
         job = Job(work, 0, durable=False, erases=False)
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            done = self._transact([job], patient=False)
-        finally:
-            self._lock.release()
+        done = self._try(job)
         if job.error is not None and not isinstance(job.error, StorageError):
             raise job.error
         return done and job.error is None
 
-    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take what one iteration of the loop gathered: a single job runs here, several go to the thread."""
-        jobs = [job for job in self._gathered.pop(loop) if not cast("asyncio.Future[Any]", job.future).cancelled()]
+    def _try(self, job: Job) -> bool:
+        """Run a job in this thread unless anybody else is writing; return whether it was run."""
+        done = False
+        with section as inside, inside:
+            try:
+                # Its own before it runs: what is left to the end of this section may look after its group again.
+                if self._lock.acquire(blocking=False) and job.claim():
+                    done = self._transact([job], patient=False)
+                    if not done:
+                        job.ticket.release()
+            finally:
+                # An interrupt may come between taking the lock and noting that it was taken. The lock itself knows.
+                if is_mine(self._lock):
+                    self._lock.release()
+        return done
+
+    def _flush(self, loop: asyncio.AbstractEventLoop, group: list[Job]) -> None:
+        """
+        Have the jobs done that one iteration of the loop gathered: a single one here, several in the thread.
+
+        They stay gathered until that is so, for the next of their tasks if this one is interrupted. The thread passes
+        by what it is given twice.
+        """
+        jobs = [job for job in group if not job.ticket.locked()]
+        if len(jobs) == 1 and self._is_quick(jobs[0]) and not self._queue and self._try(jobs[0]):
+            if self._has_chores():
+                self._post([])
+        else:
+            from minutebook.stores.sqlite_waiting import promise
+
+            promise(jobs, loop)
+            self._post(jobs)
+        if self._gathered.get(loop) is group:
+            self._gathered.pop(loop)
         for other in list(self._gathered):
             if other.is_closed():
                 self._gathered.pop(other, None)
-        if len(jobs) == 1 and self._is_quick(jobs[0]) and not self._queue and self._lock.acquire(blocking=False):
-            try:
-                done = self._transact(jobs, patient=False)
-                chores = self._has_chores()
-            finally:
-                self._lock.release()
-            if done:
-                jobs[0].settle()
-                if chores:
-                    self._post([])
-                return
-        if jobs:
-            self._post(jobs)
 
     def _is_quick(self, job: Job) -> bool:
         """Whether a job will not hold up its loop: an erasure waits for readers, a durable one for the disk's sync."""
@@ -205,38 +228,63 @@ class Writer:
 
     def _post(self, jobs: list[Job]) -> None:
         """Give jobs to the thread, starting it if need be; no jobs means that only chores wait."""
-        with self._mail:
-            if not self._closed:
-                self._queue.extend(jobs)
-                self._chores = True
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._serve, name="minutebook-writer", daemon=True)
-                    self._thread.start()
-                else:
-                    self._mail.notify()
-                return
-        for job in jobs:
-            job.error = closed()
-            job.settle()
+        with section as inside, inside, self._mail_lock:
+            self._queue.extend(jobs)
+            self._chores = True
+            served = not self._closed and self._is_served()
+            self._mail.notify()
+        if self._closed:
+            self._refuse_queued()
+        elif not served:
+            for _ in range(len(self._queue) // MAX_GROUP + 1):
+                self._serve_group(self._taken())
+
+    def _is_served(self) -> bool:
+        """Have the thread run; False where none can be started, so that whoever has jobs does them here and now."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="minutebook-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads, or the interpreter ends
+                return False
+            self._thread = thread
+        return True
 
     def _serve(self) -> None:
         """Be the writer's thread: commit what has queued up, again and again, until the writer is closed."""
-        while True:
-            with self._mail:
+        while not self._closed:
+            with section as inside, inside, self._mail_lock:
                 while not (self._queue or self._chores or self._closed):
                     self._mail.wait()
-                jobs, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
-                self._chores = False
-                if self._closed:
-                    jobs += self._queue
-                    self._queue = []
-                    break
-            with self._lock:
-                jobs = [job for job in jobs if job.claim()]
+            if not self._closed:
+                # Whatever it raises, an exit in a host's clock too, its jobs are told. Others wait for this thread.
+                with contextlib.suppress(BaseException):
+                    self._serve_group(self._taken())
+        self._refuse_queued()
+
+    def _taken(self) -> list[Job]:
+        """Take from the queue what goes into one transaction."""
+        with section as inside, inside, self._mail_lock:
+            jobs, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
+            self._chores = bool(self._queue)
+            return jobs
+
+    def _serve_group(self, jobs: list[Job]) -> None:
+        """Commit jobs in one transaction, tell their tasks, and do the chores."""
+        with section as inside, inside, self._lock:
+            jobs = [job for job in jobs if job.claim()]
+            try:
                 if jobs:
                     self._transact(jobs, patient=True)
+            finally:
                 wake(jobs)
-                self._do_chores()
+            self._do_chores()
+
+    def _refuse_queued(self) -> None:
+        """Tell the tasks of jobs that were not begun that the writer is closed."""
+        with self._mail_lock:
+            jobs, self._queue = self._queue, []
+        jobs = [job for job in jobs if job.claim()]
         for job in jobs:
             job.error = closed()
         wake(jobs)
@@ -450,7 +498,7 @@ class Writer:
     def read(self, work: Work[T]) -> T:
         """Run one reading job on a snapshot; see `Database`."""
         refuse_fork(self._pid)
-        with self._read_lock:
+        with section as inside, inside, self._read_lock:
             self._refuse_unusable()
             try:
                 if self._reading is None:
@@ -468,16 +516,20 @@ class Writer:
             _registry.release(self)
 
     def close(self) -> None:
-        """End the thread, refuse what has not begun, and close the connections; a second call does nothing."""
-        with self._mail:
-            if self._closed:
-                return
+        """End the thread, refuse what has not begun, and close the connections; a second call does what is left."""
+        with self._mail_lock:
             self._closed = True
             self._mail.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._refuse_queued()
         with self._lock, self._read_lock:
-            self._close_files()
+            if not self._files_closed:
+                try:
+                    self._close_files()
+                finally:
+                    self._files_closed = True
+                    os.close(self._lock_file)
 
     def _close_files(self) -> None:
         whole = all(map(stands, self._sidecars))
@@ -486,7 +538,6 @@ class Writer:
         if self.stranded:
             # SQLite would copy our log into the database and remove, by its name, the one that somebody else wrote.
             self.abandon()
-            os.close(self._lock_file)
             return
         # The last connection to a database checkpoints as it closes, so this too happens under the lock.
         with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, _ERASE_SECONDS):
@@ -497,7 +548,6 @@ class Writer:
                     self._cursor.execute(sql.TRUNCATE)
             self._cursor.close()
             self._connection.close()
-        os.close(self._lock_file)
 
     def abandon(self) -> None:
         """
@@ -527,7 +577,7 @@ class _Registry:
         self.writers: dict[tuple[int, int], Writer] = {}
 
     def acquire(self, path: str | os.PathLike[str], allow_network_filesystem: bool) -> Writer:
-        with self.lock:
+        with section as inside, inside, self.lock:
             private = open_private_database(
                 path, in_use=self.writers.keys(), allow_network_filesystem=allow_network_filesystem
             )
@@ -546,14 +596,16 @@ class _Registry:
             return writer
 
     def release(self, writer: Writer) -> None:
-        with self.lock:
+        with section as inside, inside, self.lock:
             writer.holders -= 1
             if writer.holders:
                 return
             # Closed under the lock: who opens the same file next must not meet it half closed.
-            writer.close()
-            if not writer.stranded:
-                self.forget(writer)
+            try:
+                writer.close()
+            finally:
+                if not writer.stranded:
+                    self.forget(writer)
 
     def forget(self, writer: Writer) -> None:
         """Let the next opening make a new writer, after this one failed or was closed."""
