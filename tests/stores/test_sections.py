@@ -23,9 +23,11 @@ from typing import Any
 
 import pytest
 from tests.budgets import budget
+from tests.stores.labs import SERVERS, open_journal
 
 import minutebook
 from minutebook import Conversation, MinutebookError, SQLiteStore, StoreClosed, StoreReentered, sync
+from minutebook.model.bounds import StoreBounds
 from minutebook.stores import aside, sqlite_host, sqlite_pace, sqlite_writer
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.journal import JournalStore
@@ -105,12 +107,15 @@ def open_blocking(kind: str, folder: Path) -> tuple[sync.JournalStore, sync.Jour
     """Return a store, and another one that sees what the first one recorded but knows nothing of its turns."""
     if kind == "sqlite":
         return tuple(sync.SQLiteStore(folder / "n.sqlite", namespace="n") for _ in range(2))  # type: ignore[return-value]
-    stores = open_async(kind, folder)
+    stores = open_async(kind, folder, blocking=True)
     return tuple(map(sync.JournalStore, stores))  # type: ignore[return-value]
 
 
-def open_async(kind: str, folder: Path) -> tuple[JournalStore, JournalStore]:
+def open_async(kind: str, folder: Path, *, blocking: bool = False) -> tuple[JournalStore, JournalStore]:
     journal: Any
+    if kind in SERVERS:
+        journals = [open_journal(kind, folder, StoreBounds(), blocking=blocking) for _ in range(2)]
+        return tuple(JournalStore(journal, namespace="n") for journal in journals)  # type: ignore[return-value]
     if kind == "sqlite":
         return tuple(SQLiteStore(folder / "n.sqlite", namespace="n") for _ in range(2))  # type: ignore[return-value]
     if kind == "host":
@@ -177,6 +182,19 @@ def test_i18_a_blocking_turn_is_given_back_wherever_it_is_collected(kind: str, n
     """Inside each call of a journal too: it neither waits for its own thread nor writes into another transaction."""
     struck, within = every_line(functools.partial(blocking_strike, kind, name), tmp_path, (5, 1))
     assert struck > within > 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_i18_a_turn_over_a_server_is_given_back_wherever_it_is_collected(kind: str, tmp_path: Path) -> None:
+    """The whole of a blocking call is a section there: its connection may be the only one."""
+    struck, within = every_line(functools.partial(blocking_strike, kind, "append"), tmp_path, (23, 3))
+    assert struck > within > 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_i18_a_task_over_a_server_is_given_back_wherever_it_is_collected(kind: str, tmp_path: Path) -> None:
+    """What a task leaves waits for a connection of its own, and no lock is held over what waits."""
+    assert every_line(functools.partial(asynchronous_strike, kind, "append"), tmp_path, (31, 3))[0] > 9
 
 
 def test_i18_control_a_turn_that_is_given_back_inside_a_section_is_found(

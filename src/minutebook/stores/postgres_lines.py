@@ -45,6 +45,7 @@ from minutebook.errors import (
 from minutebook.stores import postgres_statements as sql
 from minutebook.stores.places import Place, Places
 from minutebook.stores.postgres_places import INTERVAL, Idle, is_at_work
+from minutebook.stores.sections import section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -416,6 +417,10 @@ class BlockingLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
+        with section as inside, inside:  # else a call in the middle of this one could wait for the place that this has
+            return await self._lent(work, until)
+
+    async def _lent(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         place = self._idle.places.take(until, self._idle.owed.settle)
         if place is None:
             raise self._late_for_a_place(self._idle)
@@ -460,8 +465,9 @@ class BlockingLines(_Lines):
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        self._idle.finish()
-        self._idle.owed.finish()
+        with section as inside, inside:
+            self._idle.finish()
+            self._idle.owed.finish()
 
 
 class AsynchronousLines(_Lines):
@@ -477,7 +483,7 @@ class AsynchronousLines(_Lines):
         loop = asyncio.get_running_loop()
         idle = self._loops.get(loop)
         if idle is None:
-            with self._lock:
+            with section as inside, inside, self._lock:
                 for other in [other for other in self._loops if other.is_closed()]:
                     gone = self._loops.pop(other)
                     gone.finish()
@@ -544,7 +550,7 @@ class AsynchronousLines(_Lines):
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        with self._lock:
+        with section as inside, inside, self._lock:
             for idle in self._loops.values():
                 idle.finish()
                 idle.owed.finish()

@@ -17,7 +17,8 @@ import os
 import socket
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.exceptions import BusyLoadingError, RedisError
@@ -28,9 +29,11 @@ from redis.retry import Retry
 from minutebook.errors import InvalidOption
 from minutebook.stores.places import Places
 from minutebook.stores.redis_sockets import AsyncLocal, AsyncTcp, AsyncTls, Local, Tcp, Tls
+from minutebook.stores.sections import section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from minutebook.stores.places import Place
     from minutebook.stores.redis_address import Address, Node
@@ -64,6 +67,9 @@ class Link(Protocol):
 
 class Links(Protocol):
     """The connections of one store: as many at once as it may have, and the idle ones of each node."""
+
+    section: ClassVar[AbstractContextManager[AbstractContextManager[object]]]
+    """Entered for a whole call, with what it gives, so that a thread begins none in the middle of another."""
 
     async def take(self, node: Node, until: float) -> Link:
         """Return an idle connection of a node or a new one, once there may be one more."""
@@ -225,6 +231,8 @@ async def _reply(connection: Any) -> Any:
 class AsyncLinks:
     """For callers with an event loop, any number of them: no connection is used by two loops."""
 
+    section: ClassVar[AbstractContextManager[AbstractContextManager[object]]] = nullcontext(nullcontext())
+
     def __init__(self, address: Address) -> None:
         """Connect nothing yet."""
         self._address = address
@@ -368,6 +376,8 @@ class _BlockingLink:
 
 class BlockingLinks:
     """For callers without an event loop, in any number of threads: no method suspends."""
+
+    section: ClassVar[AbstractContextManager[AbstractContextManager[object]]] = section
 
     def __init__(self, address: Address) -> None:
         """Connect nothing yet."""

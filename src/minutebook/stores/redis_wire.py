@@ -131,6 +131,10 @@ class Wire:
             DecisionHistoryStorageUnsafe: a setting, a role or a right is missing; nothing was written.
             DecisionHistorySchemaUnsupported: another application's key, or a server too old; nothing was written.
         """
+        with self._links.section as inside, inside:
+            return await self._ran(script, keys, arguments)
+
+    async def _ran(self, script: Script, keys: Sequence[bytes], arguments: Sequence[object]) -> list[Any]:
         nonce = self._instance + next(self._requests).to_bytes(8, "big")
         behind = (len(keys), *keys, nonce, *arguments)
         until = time.monotonic() + self._address.timeout

@@ -50,6 +50,7 @@ from minutebook.model.reservation import check_idle, check_owner, expired, free,
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE, Committed, Listing, Reserved, Totals
 from minutebook.stores.remote import LARGE_BYTES, Change, Look, Written, drift_of, weight_of
+from minutebook.stores.sections import section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -525,7 +526,7 @@ class RemoteJournal:
         Raises:
             DecisionHistoryRegressed: the server had told of a newer version before it was asked.
         """
-        with self._lock:
+        with section as inside, inside, self._lock:
             self._time = (look.now, read_clock(self._ticks))
             self._heard += 1
             before = self._mark(key)
@@ -541,7 +542,7 @@ class RemoteJournal:
                 raise _regressed(look.header, before)
 
     def _seen(self, key: ConversationKey) -> _Mark | None:
-        with self._lock:
+        with section as inside, inside, self._lock:
             return self._mark(key)
 
     def _mark(self, key: ConversationKey) -> _Mark | None:
