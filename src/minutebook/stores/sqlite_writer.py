@@ -38,7 +38,7 @@ from minutebook.stores.private_files import (
     stands,
 )
 from minutebook.stores.private_refusals import unsafe
-from minutebook.stores.sections import is_mine, section
+from minutebook.stores.sections import section
 from minutebook.stores.sqlite_connection import (
     BUSY_SECONDS,
     DRIVER_ERRORS,
@@ -98,8 +98,7 @@ class Writer:
         self.private = private
         self.holders = 1
         self._pid = os.getpid()
-        self._lock = threading.RLock()
-        """Taken once at a time: a thread that is inside a section takes it no second time."""
+        self._lock = threading.Lock()
         self._read_lock = threading.Lock()
         self._latch = Latch()
         self._pace = Pace()
@@ -186,19 +185,17 @@ class Writer:
 
     def _try(self, job: Job) -> bool:
         """Run a job in this thread unless anybody else is writing; return whether it was run."""
-        done = False
-        with section as inside, inside:
-            try:
-                # Its own before it runs: what is left to the end of this section may look after its group again.
-                if self._lock.acquire(blocking=False) and job.claim():
-                    done = self._transact([job], patient=False)
-                    if not done:
-                        job.ticket.release()
-            finally:
-                # An interrupt may come between taking the lock and noting that it was taken. The lock itself knows.
-                if is_mine(self._lock):
-                    self._lock.release()
-        return done
+        # No lock that was tried for could be let go of for sure: an interrupt may strike right behind the trial.
+        if self._lock.locked():
+            return False
+        with section as inside, inside, self._lock:
+            # Its own before it runs: what is left to the end of this section may look after its group again.
+            if not job.claim():
+                return False
+            done = self._transact([job], patient=False)
+            if not done:
+                job.ticket.release()
+            return done
 
     def _flush(self, loop: asyncio.AbstractEventLoop, group: list[Job]) -> None:
         """
