@@ -290,6 +290,10 @@ STRANGE = {
     "bytea) OWNER TO {stranger}",
     "CREATE": "GRANT CREATE ON SCHEMA {schema} TO {stranger}",
     "PUBLIC": "GRANT CREATE ON SCHEMA {schema} TO PUBLIC",
+    "TRIGGER": "GRANT TRIGGER ON {schema}.entry TO {stranger}",
+    "trigger": "CREATE SCHEMA {schema}x AUTHORIZATION {stranger}; CREATE FUNCTION {schema}x.f() RETURNS trigger "
+    "LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; ALTER FUNCTION {schema}x.f() OWNER TO {stranger}; "
+    "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry FOR EACH ROW EXECUTE FUNCTION {schema}x.f()",
 }
 
 
@@ -713,7 +717,7 @@ def test_i40_a_greeting_that_the_first_write_overtakes_finds_its_tables(name: st
             version = await super()._version(line)
             if self.later is not None:
                 later, self.later = self.later, None
-                await later
+                assert in_threads([lambda: drive(later)]) == [None]
             return version
 
     remote = Overtaken(postgres.shared().url(), schema=postgres_lab.schema_of(name), blocking=True)
@@ -1086,7 +1090,7 @@ def test_b2_d23_a_connection_that_comes_back_while_the_store_is_closed_is_closed
         """Idle connections, of which the last one comes just after another thread has closed the store."""
 
         def append(self, connection: Any) -> None:
-            drive(lines.close())
+            in_threads([lambda: drive(lines.close())])
             super().append(connection)
 
     async def story() -> None:

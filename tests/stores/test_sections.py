@@ -261,11 +261,11 @@ def test_i18_an_asynchronous_turn_is_given_back_wherever_it_is_collected(kind: s
     assert within or kind == "sqlite"  # whose commits are made in its own thread, where nothing strikes here
 
 
-def collected_in_a_thread(folder: Path) -> None:
+def collected_in_a_thread(folder: Path, kind: str = "sqlite") -> None:
     """Have a task collected beside its loop, as where the writer's thread happens to run the collector."""
 
     async def story() -> None:
-        store, other = open_async("sqlite", folder)
+        store, other = open_async(kind, folder)
         async with store, other:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             await drop_a_task(store)
@@ -276,9 +276,81 @@ def collected_in_a_thread(folder: Path) -> None:
     asyncio.run(story())
 
 
-def test_i18_a_turn_that_another_thread_collects_is_given_back_by_its_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", *SERVERS])
+def test_i18_a_turn_that_another_thread_collects_is_given_back_by_its_loop(kind: str, tmp_path: Path) -> None:
     """Nothing else on the loop has to touch the store first."""
-    collected_in_a_thread(tmp_path)
+    collected_in_a_thread(tmp_path, kind)
+
+
+def test_i18_a_store_that_is_closed_waits_for_what_another_thread_handed_over(tmp_path: Path) -> None:
+    """The loop has not begun it when the store is closed: nothing is held afterwards."""
+
+    async def story() -> None:
+        store, other = open_async("sqlite", tmp_path)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with other:
+            await drop_a_task(store)
+            thread = threading.Thread(target=collect)
+            thread.start()
+            thread.join()
+            await store.close()
+            assert (await other.totals()).reserved == 0
+
+    tmp_path.chmod(0o700)
+    asyncio.run(story())
+
+
+def test_i18_a_coroutine_whose_loop_stands_still_is_given_back_where_it_is_closed(tmp_path: Path) -> None:
+    """A loop that is run now and then, as a notebook's: what is closed in between waits for no further run."""
+    loop = asyncio.new_event_loop()
+    journal = SQLiteJournal.on_connection(sqlite3.connect(tmp_path / "host.sqlite"))
+    store = JournalStore(journal, namespace="n")
+    turn = Conversation(store, "talk", format="openai-chat").turn("asks")
+
+    async def begun() -> Any:
+        async def answers() -> Any:
+            async with turn:
+                yield "piece"
+
+        pieces = answers()
+        await anext(pieces)
+        return pieces
+
+    try:
+        held = begun()
+        pieces = loop.run_until_complete(held)
+        with contextlib.suppress(StopIteration):
+            pieces.aclose().send(None)
+        assert drive(store.totals()).reserved == 0
+    finally:
+        loop.close()
+        drive(store.close())
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_i18_a_deadline_of_what_is_left_strikes_nobody_else(kind: str, tmp_path: Path) -> None:
+    """What a closed turn leaves has the deadlines of its calls for itself, in whose task it was ever closed."""
+
+    async def story() -> None:
+        store, other = open_async(kind, tmp_path)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        timeouts: list[asyncio.Task[Any] | None] = []
+        entered = asyncio.Timeout.__aenter__
+
+        async def noted(timeout: asyncio.Timeout) -> asyncio.Timeout:
+            timeouts.append(asyncio.current_task())
+            return await entered(timeout)
+
+        async with store, other:
+            await drop_a_task(store)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(asyncio.Timeout, "__aenter__", noted)
+                collect()
+                await is_free(other, "in another's task")
+            assert timeouts[0] is not asyncio.current_task()
+
+    asyncio.run(story())
 
 
 def test_i18_control_a_turn_that_knows_no_loop_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

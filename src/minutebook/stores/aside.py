@@ -15,12 +15,12 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import MinutebookError
-from minutebook.model.pause import drive
+from minutebook.model.pause import drive, pause
 from minutebook.stores.sections import inside, later
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Awaitable, Coroutine, Generator
 
     from minutebook.model.tails import Aside
 
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 class Aftermath:
     """What the closed coroutines of one store left to do."""
 
-    def __init__(self) -> None:
-        """Begin with nothing to do."""
+    def __init__(self, *, tasks_alone: bool) -> None:
+        """Begin with nothing to do; `tasks_alone` says that the store may only be called in tasks of their own."""
+        self._tasks_alone = tasks_alone
         self._tasks: set[asyncio.Task[None]] = set()
         """An event loop keeps a weak reference to its tasks alone."""
+        self._handed: set[tuple[asyncio.AbstractEventLoop, Coroutine[Any, Any, object]]] = set()
+        """What was handed to a loop that has not begun it yet."""
 
     def from_here(self) -> Aside:
         """Return what does the work of a coroutine that runs here, wherever it is closed one day."""
@@ -48,18 +51,37 @@ class Aftermath:
         of that task; what is raised before goes on.
 
         The garbage collector closes what it finds in whatever thread it runs. So the work is handed to the loop that is
-        its `home`, unless that was closed; and inside a store's section it is left to the section's end.
+        its `home`, if that runs; and inside a store's section it is left to the section's end.
         """
         left = vars(closed).get(_LEFT)
         if home is not None and home is not _running_loop():
-            with contextlib.suppress(RuntimeError):
-                home.call_soon_threadsafe(self._go_on, work, left)
+            if home.is_running() and self._hand_over(home, work, left):
                 return False
             left = None  # it went with the loop
         if inside():
             later(functools.partial(self._go_on, work, left))
             return False
         return self._begin(work, left)
+
+    def _hand_over(
+        self, home: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None
+    ) -> bool:
+        """Have a loop of another thread do it, and whoever waits for all of it wait; False where it was closed."""
+        handed = (home, work)
+        self._handed.add(handed)
+
+        def begun() -> None:
+            try:
+                self._go_on(work, left)
+            finally:
+                self._handed.discard(handed)
+
+        try:
+            home.call_soon_threadsafe(begun)
+        except RuntimeError:
+            self._handed.discard(handed)
+            return False
+        return True
 
     def postpone(self, work: Coroutine[Any, Any, object]) -> None:
         """Do what was asked for inside a store's section at its end. Nobody hears a refusal."""
@@ -79,21 +101,34 @@ class Aftermath:
         if loop is None:
             drive(work)
             return True
+        if self._tasks_alone:
+            # From the first step on: a deadline is its task's, and would strike whoever is here by chance.
+            self._keep(loop.create_task(_unheard(_behind(left, work))))
+            return False
         steps = _behind(left, work).__await__()
         try:
             while (waits_for := next(steps)) is None:  # a pause, which waits for nothing
                 pass
         except StopIteration:
             return True
-        task = loop.create_task(_unheard(steps, waits_for))
+        self._keep(loop.create_task(_unheard(_rest(steps, waits_for))))
+        return False
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return False
 
     async def finished(self) -> None:
         """Wait until all of it is done that the running loop does."""
-        while own := [task for task in list(self._tasks) if task.get_loop() is _running_loop()]:
-            await modules["asyncio"].wait(own)
+        loop = _running_loop()
+        while True:
+            own = [task for task in list(self._tasks) if task.get_loop() is loop]
+            if own:
+                await modules["asyncio"].wait(own)
+            elif any(home is loop for home, _ in list(self._handed)):
+                await pause()  # it is among what the loop does next
+            else:
+                return
 
 
 _LEFT = "left"
@@ -125,9 +160,9 @@ async def _behind(left: asyncio.Future[Any] | None, work: Coroutine[Any, Any, ob
         raise cancelled
 
 
-async def _unheard(steps: Generator[Any, Any, None], waits_for: object) -> None:
+async def _unheard(work: Awaitable[None]) -> None:
     with contextlib.suppress(MinutebookError):
-        await _rest(steps, waits_for)
+        await work
 
 
 @types.coroutine

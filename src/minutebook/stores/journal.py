@@ -72,7 +72,7 @@ class JournalStore(AsyncClosing):
         self.clock = clock
         """Gives Unix milliseconds, unchecked: see `read_clock`."""
         self.tails = Tails()
-        self._aftermath = Aftermath()
+        self._aftermath = Aftermath(tasks_alone=getattr(journal, "tasks_alone", True))
         self._process = os.getpid()
         self.tokens = Tokens(os.urandom(16).hex(), self._aftermath.from_here)
 

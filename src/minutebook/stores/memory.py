@@ -167,6 +167,8 @@ class MemoryJournal:
     """A journal in RAM (SPEC D6): gone with the process, bounded like any other, no secure erasure."""
 
     durable = False
+    tasks_alone = False
+    """Whether its calls may only be made in tasks of their own; see `Aftermath`."""
 
     def __init__(self, bounds: StoreBounds | None = None, *, clock: Callable[[], int] = system_clock) -> None:
         """Begin empty; without `bounds` nothing is refused and nothing expires."""

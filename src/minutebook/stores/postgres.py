@@ -418,7 +418,8 @@ def _not_ours() -> StorageError:
         "a role that this one has no reason to trust owns the schema or one of its tables or functions, or may create "
         "others there, and what it puts there would run as this role; nothing of it was used. All of it must belong to "
         "this role, to a member of it, to a superuser or to the database's owner, and nobody else may have CREATE on "
-        "the schema: REVOKE that, connect as the owner, GRANT this role TO the owner, or name another schema",
+        "the schema or TRIGGER on a table: REVOKE that, connect as the owner, GRANT this role TO the owner, or name "
+        "another schema",
         problem="owner",
     )
 

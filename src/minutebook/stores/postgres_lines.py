@@ -493,7 +493,7 @@ class AsynchronousLines(_Lines):
 
     async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
-        idle = self._of_this_loop()
+        idle, loop = self._of_this_loop(), asyncio.get_running_loop()
         late: Callable[[], StorageError] = partial(self._late_for_a_place, idle)
         try:
             async with asyncio.timeout(until - time.monotonic()):
@@ -518,18 +518,21 @@ class AsynchronousLines(_Lines):
                 finally:
                     if not owed:
                         idle.places.release()
-                    elif len(idle.owed) == 1:
-                        self._settle(idle)
+                    elif not idle.settling:
+                        idle.settling = True
+                        with contextlib.suppress(RuntimeError):  # it is closed, and its places with it
+                            loop.call_soon_threadsafe(self._settle, idle, loop)
         except TimeoutError:
             pass
         raise late()
 
-    def _settle(self, idle: Idle) -> None:
+    def _settle(self, idle: Idle, loop: asyncio.AbstractEventLoop) -> None:
         """Free the places of calls that the server is done with, and look again soon while there are others."""
         for _ in range(idle.owed.settle()):
             idle.places.release()
-        if idle.owed:
-            asyncio.get_running_loop().call_later(INTERVAL, self._settle, idle)
+        idle.settling = len(idle.owed) > 0
+        if idle.settling:
+            loop.call_later(INTERVAL, self._settle, idle, loop)
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
         return await conninfo.conninfo_attempts_async(self._address.options)

@@ -67,6 +67,8 @@ class Idle:
     def __init__(self, places: Any) -> None:
         self.places = places
         self.owed = Owed()
+        self.settling = False
+        """Whether an event loop looks again and again what is owed."""
         self.connections: list[Any] = []
 
     def take(self) -> Any:

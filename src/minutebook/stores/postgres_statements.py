@@ -89,6 +89,15 @@ SELECT %b, n.oid IS NOT NULL,
                      ARRAY['present', 'unsafe', 'look', 'write', 'page', 'receipts', 'names', 'stale', 'totals']
                      AS pg_catalog.name[]
                  ))
+               UNION ALL
+               SELECT a.grantee FROM pg_catalog.pg_class AS c, pg_catalog.aclexplode(c.relacl) AS a
+               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid
+                 AND a.privilege_type OPERATOR(pg_catalog.=) CAST('TRIGGER' AS pg_catalog.text)
+               UNION ALL
+               SELECT p.proowner FROM pg_catalog.pg_trigger AS t
+               JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
+               JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
+               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND NOT t.tgisinternal
            ) AS o (role)
            WHERE n.oid IS NOT NULL
              AND NOT pg_catalog.pg_has_role(o.role, CURRENT_USER, 'MEMBER')
@@ -104,7 +113,8 @@ Whether the schema is there, whether our tables are in it, and whether a strange
 run. `to_regclass` would answer from before another process made them.
 
 Functions and triggers run as whoever calls them. So all of it must belong to roles that could act as this one anyway,
-itself, its members and superusers, or to the database's owner, and nobody else may create anything beside it.
+itself, its members and superusers, or to the database's owner, and nobody else may create anything beside it, a trigger
+on a table included.
 """
 
 GET_VERSIONS: Final = Statement("""

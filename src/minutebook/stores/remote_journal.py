@@ -97,7 +97,6 @@ class _Known(msgspec.Struct, frozen=True):
 
     header: Header
     stamp: bytes
-    """Empty while a write is in doubt: then the next one looks first."""
     heard: int
 
     __repr__ = type_alone
@@ -436,10 +435,12 @@ class RemoteJournal:
         looked, due = self._purges.get(namespace, (now, now))
         if looked <= now < due:
             return
-        more = await self._see_to_stale(namespace, ttl_ms) == PURGED_PER_WRITE
         if len(self._purges) >= _KNOWN_NAMESPACES:
             self._purges.clear()
-        self._purges[namespace] = (now, now if more else now + min(_PURGE_MS, ttl_ms))
+        # Noted before it is tried: where somebody else has one of them locked, not every write waits for that.
+        self._purges[namespace] = (now, now + min(_PURGE_MS, ttl_ms))
+        if await self._see_to_stale(namespace, ttl_ms) == PURGED_PER_WRITE:
+            self._purges[namespace] = (now, now)
 
     # --- the server --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from operator import methodcaller
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from minutebook.errors import StoreReentered
@@ -31,22 +30,23 @@ is_mine: Final = methodcaller("_is_owned")
 """Whether this thread has an `RLock`: what `threading.Condition` asks one too. The documented interface cannot say."""
 
 
-class _Here(threading.local):
-    """The locks of one thread's own."""
+_MADE: Final[dict[str, Callable[[], Any]]] = {
+    "inside": threading.RLock,
+    "catching_up": threading.RLock,
+    "left": deque,
+}
 
-    def __init__(self) -> None:
-        """Begin outside of all sections."""
-        self.inside: Any = threading.RLock()
-        self.catching_up = threading.RLock()
+
+class _Here(threading.local):
+    """The locks of one thread's own, and what it has to do at the end of its section."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Make one when it is first wanted, in one step, since code that strikes in between may want it too."""
+        return self.__dict__.setdefault(name, _MADE[name]())
 
 
 _here: Final = _Here()
-
-_left: Final[dict[int, deque[Callable[[], object]]]] = {}
-"""
-What each thread has to do at the end of its section. This and `_here` are the mutable values of this module, because
-the rule that they keep is about threads, whatever stores they use.
-"""
+"""The mutable value of this module, because the rule that it keeps is about threads, whatever stores they use."""
 
 
 class _Section:
@@ -56,13 +56,14 @@ class _Section:
         inside: Any = _here.inside
         if inside._is_owned():
             raise StoreReentered(
-                "a store was called inside another call of this thread, from a signal handler or a finalizer; nothing "
-                "was done. Raise an exception there, such as SystemExit, and call the store where that is caught"
+                "a store was called inside another call of this thread, from a signal handler, a finalizer, or a clock "
+                "or callback of the host's that a store had called; nothing was done. Call it outside of that: a "
+                "handler may raise, such as SystemExit, and the store be called where that is caught"
             )
         return inside  # type: ignore[no-any-return]
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if _left:
+        if _here.left:
             _catch_up()
 
 
@@ -76,15 +77,19 @@ def inside() -> bool:
 
 def later(step: Callable[[], object]) -> None:
     """Have this thread take a step at the end of the section that it is in."""
-    _left.setdefault(get_ident(), deque()).append(step)
+    _here.left.append(step)
 
 
 def _catch_up() -> None:
-    steps = _left.get(get_ident())
     # The steps enter sections of their own. Were each to take the next step there, they would pile up as calls.
-    if steps is None or is_mine(_here.catching_up):
+    if is_mine(_here.catching_up):
         return
+    raised: BaseException | None = None
     with _here.catching_up:
-        while steps:
-            steps.popleft()()
-        _left.pop(get_ident(), None)
+        while steps := _here.left:
+            try:
+                steps.popleft()()
+            except BaseException as error:  # an exit: the other steps are taken all the same
+                raised = error
+    if raised is not None:
+        raise raised

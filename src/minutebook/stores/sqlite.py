@@ -84,6 +84,9 @@ class SQLiteJournal:
     writes also survive a power cut.
     """
 
+    tasks_alone = False
+    """Whether its calls may only be made in tasks of their own; see `Aftermath`."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
