@@ -7,17 +7,25 @@ import contextlib
 import hashlib
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.redis import Cluster, Server, binary, cluster, free_ports, until
+from tests.stores.redis_lab import address
 from tests.stores.test_redis import KEY, journal
 
-from minutebook.errors import DecisionHistoryStorageFailed, DecisionHistoryStorageUnsafe
+from minutebook.errors import (
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
+    DecisionHistoryStorageUnsafe,
+)
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
+from minutebook.stores.redis_scripts import LAYOUT_SEEN
+from minutebook.stores.redis_wire import Wire
 from minutebook.testing import drive
 from minutebook.testing.conformance.samples import append, say
 
@@ -220,3 +228,20 @@ def test_bad_input_101_nodes_whose_endpoint_is_unknown_are_reached(kind: str, bl
     finally:
         for server in six.servers:
             server.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_a_call_that_looks_for_its_node_waits_for_room_as_long_as_any_other(blocking: bool) -> None:
+    """What each of six nodes has a share of is the time to answer, not the time until a connection is free (B2)."""
+    nodes = ",".join(f"127.0.0.1:{number}" for number in range(1, 7))
+    wire = Wire(address(f"redis+cluster://{nodes}", timeout=1.2, max_connections=1), blocking=blocking)
+
+    async def story() -> float:
+        busy = await wire._links.take(wire._address.nodes[0], time.monotonic() + 1)
+        begun = time.monotonic()
+        with pytest.raises(DecisionHistoryStorageLocked):
+            await wire.run(LAYOUT_SEEN, [b"minutebook:{x}m"], [1, 0])
+        assert busy is not None
+        return time.monotonic() - begun
+
+    assert run(story(), blocking=blocking) >= 1.2

@@ -15,6 +15,7 @@ connected before still to the old one.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import socket
@@ -225,7 +226,7 @@ class Wire:
             # One that says nothing leaves the others their share of the time.
             share = (until - time.monotonic()) / (len(nodes) - number)
             try:
-                answer = await self._exchange(node, ("CLUSTER", "SLOTS"), time.monotonic() + share)
+                answer = await self._exchange(node, ("CLUSTER", "SLOTS"), until, share=share)
             except (StorageError, *_DENIED) as error:
                 refused = refused or error
                 continue
@@ -253,10 +254,22 @@ class Wire:
             self._links.forget(node)
 
     async def _exchange(
-        self, node: Node, command: tuple[Any, ...], until: float, nonce: bytes = b"", *, asking: bool = False
+        self,
+        node: Node,
+        command: tuple[Any, ...],
+        until: float,
+        nonce: bytes = b"",
+        *,
+        asking: bool = False,
+        share: float = math.inf,
     ) -> Any:
-        """Return a node's answer, or the error that it answered with; everything else closes the connection."""
+        """
+        Return a node's answer, or the error that it answered with; everything else closes the connection.
+
+        Once there is room for one, the node has a `share` of the time, in seconds.
+        """
         link = await self._links.take(node, until)
+        until = min(until, time.monotonic() + share)
         clean = False
         try:
             await self._opened(node, link, until)
