@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minutebook.chat.results import CHAT_INTERFACE, refusal_in, told_in
-from minutebook.model import codec
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import ABANDONED, RESPONSE, RESULT, Draft, Entry
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.chat import CHAT_WIRE
+from minutebook.providers.native import read_arguments
 from minutebook.runtime.observations import ABANDONED_BYTES, interrupted, refused, shortened
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Attempts:
 
 def _proposed(response: Entry, position: int) -> ProposedCall:
     _, given = CHAT_WIRE.calls(response.fragment)[position]
-    arguments = codec.decode(given.encode()) if isinstance(given, str) else given
+    arguments = read_arguments(given)
     return ProposedCall(
         capability=response.calls[position].name,
         arguments=arguments if isinstance(arguments, dict) else {},
