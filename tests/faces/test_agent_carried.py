@@ -129,6 +129,30 @@ def test_a9_b1_what_is_carried_on_is_recorded_once_with_what_comes_of_it() -> No
         assert not fake.refused
 
 
+@pytest.mark.parametrize("cold", [False, True], ids=["", "from other processes"])
+def test_a9_i44_what_is_carried_on_is_told_once_whatever_stood_behind_it(*, cold: bool) -> None:
+    """A9, B1, I-44: a summary that was set between two attempts is where a process begins to look the next time."""
+    script = [paying(1), Failure(status=503), paying(2), Failure(status=503), Answer(text="done")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            till = Till()
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [till.tool()]}
+            each = agent(fake, **options)
+            for _ in range(2):
+                with pytest.raises(AgentDecisionProviderUnavailable):
+                    await each.chat("pay")
+                await each.set_conversation_summary("They pay")
+                each = agent(fake, **options) if cold else each
+            assert await each.chat("pay") == "done"
+            assert results(fake.requests[-1]) == ["paid 1", "paid 2"]
+            assert till.paid == [1, 2]
+            await each._chat.store.verify(each.key)
+
+        told(story())
+        assert not fake.refused
+
+
 def calling(request: Received) -> Line:
     """Pay twice, one after the other, and again what was never begun; then answer."""
     newest = results(request)
