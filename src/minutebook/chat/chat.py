@@ -50,7 +50,7 @@ from minutebook.policy.shortening import (
     shortened,
 )
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_WIRE, fenced_context, read_answer
+from minutebook.providers.chat import CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Chat(ChatReading):
                 if ended is None:
                     raise
                 if ended.answer is not None:
-                    return read_answer(ended.answer.payload)[1]
+                    return ended.answer
                 superseded.append(ended)
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
