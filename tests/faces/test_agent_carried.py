@@ -340,6 +340,28 @@ def test_a9_o25_many_results_that_have_no_room_together_are_left_out_in_the_end(
         told(story())
 
 
+def test_a9_o25_i44_a_result_that_has_no_room_is_left_out_under_an_id_that_others_superseded() -> None:
+    """A9, O-25, I-44: the marks of all its turns since the call count, however often it was superseded."""
+    script = [asking("a"), Failure(status=503), *[Answer(text="hello")] * 2, Answer(text="done")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [giving(6000, ran)]}
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await agent(fake, **options).chat("go", id="m1")
+            options |= {"limits": WindowLimits(max_bytes=5000)}
+            await agent(fake, **options).chat("hello")
+            with pytest.raises(DecisionHistoryLimitExceeded):
+                await agent(fake, **options).chat("go", id="m1")
+            await agent(fake, **options).chat("hello")
+            assert await agent(fake, **options).chat("go", id="m1") == "done"
+            assert results(fake.requests[-1]) == ['{"abandoned":"executed; 6,002 bytes left out"}']
+            assert ran == ["a"]
+
+        told(story())
+
+
 # --- what was never begun --------------------------------------------------------------------------------------------
 
 

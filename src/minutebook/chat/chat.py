@@ -359,7 +359,8 @@ class Chat(ChatReading):
         self._seen, executed = attempts.seen, attempts.executed()
         for turn in reversed(superseded):
             if not executed.drafts:
-                executed = (await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN)).executed()
+                attempts = await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN, attempts.too_large)
+                executed = attempts.executed()
         return executed
 
     async def _run(self, provider: ChatProvider, executed: Executed) -> str:
