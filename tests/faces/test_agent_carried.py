@@ -362,6 +362,26 @@ def test_a9_o25_i44_a_result_that_has_no_room_is_left_out_under_an_id_that_other
         told(story())
 
 
+def test_a2_a9_a_context_that_no_request_has_room_for_costs_no_result() -> None:
+    """A2, A9, D8: it is refused before anything is recorded, so that the same words without it tell all there is."""
+    with ProviderFake("openai-chat", [asking("a"), Failure(status=503), Answer(text="done")]) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+            each = agent(fake, store=MemoryStore(), tools=[giving(6000, ran)], limits=WindowLimits(max_bytes=20_000))
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("go")
+            before = await entries(each)
+            with pytest.raises(DecisionHistoryLimitExceeded, match="give a shorter context") as caught:
+                await each.chat("go", context="c" * 30_000)
+            assert (caught.value.max_bytes, len(fake.requests)) == (20_000, 2)
+            assert await entries(each) == before
+            assert await each.chat("go") == "done"
+            assert results(fake.requests[-1]) == ["r" * 6000]
+
+        told(story())
+
+
 # --- what was never begun --------------------------------------------------------------------------------------------
 
 
