@@ -52,12 +52,13 @@ class Text:
         return len(text) == self._length and "".join(self.pieces) == text
 
     def is_whole(self) -> bool:
-        """Return whether the pieces so far are the JSON of an object or a list; they are joined where they may be."""
-        newest = next((piece for piece in reversed(self.pieces) if piece.strip()), "")
-        if not newest.rstrip().endswith(("}", "]")):
+        """Return whether the pieces so far are the JSON of an object or a list."""
+        text = "".join(self.pieces)
+        self.pieces = [text]  # joined once: who asks again pays for what came since
+        if not text.rstrip().endswith(("}", "]")):
             return False
         try:
-            return isinstance(codec.decode("".join(self.pieces).encode()), (dict, list))
+            return isinstance(codec.decode(text.encode()), (dict, list))
         except (InvalidValue, UnicodeEncodeError):
             return False
 
