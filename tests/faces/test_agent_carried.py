@@ -129,6 +129,30 @@ def test_a9_b1_what_is_carried_on_is_recorded_once_with_what_comes_of_it() -> No
         assert not fake.refused
 
 
+@pytest.mark.parametrize("cold", [False, True], ids=["", "from other processes"])
+def test_a9_i44_what_is_carried_on_is_told_once_whatever_stood_behind_it(*, cold: bool) -> None:
+    """A9, B1, I-44: a summary that was set between two attempts is where a process begins to look the next time."""
+    script = [paying(1), Failure(status=503), paying(2), Failure(status=503), Answer(text="done")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            till = Till()
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [till.tool()]}
+            each = agent(fake, **options)
+            for _ in range(2):
+                with pytest.raises(AgentDecisionProviderUnavailable):
+                    await each.chat("pay")
+                await each.set_conversation_summary("They pay")
+                each = agent(fake, **options) if cold else each
+            assert await each.chat("pay") == "done"
+            assert results(fake.requests[-1]) == ["paid 1", "paid 2"]
+            assert till.paid == [1, 2]
+            await each._chat.store.verify(each.key)
+
+        told(story())
+        assert not fake.refused
+
+
 def calling(request: Received) -> Line:
     """Pay twice, one after the other, and again what was never begun; then answer."""
     newest = results(request)
@@ -312,6 +336,48 @@ def test_a9_o25_many_results_that_have_no_room_together_are_left_out_in_the_end(
             assert await agent(fake, store=store, tools=tools).chat("go") == "done"
             assert results(fake.requests[-1]) == ['{"abandoned":"executed; 4,002 bytes left out"}'] * 4
             assert ran == list("abcd")
+
+        told(story())
+
+
+def test_a9_o25_i44_a_result_that_has_no_room_is_left_out_under_an_id_that_others_superseded() -> None:
+    """A9, O-25, I-44: the marks of all its turns since the call count, however often it was superseded."""
+    script = [asking("a"), Failure(status=503), *[Answer(text="hello")] * 2, Answer(text="done")]
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+            options: dict[str, Any] = {"store": MemoryStore(), "conversation": "c", "tools": [giving(6000, ran)]}
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await agent(fake, **options).chat("go", id="m1")
+            options |= {"limits": WindowLimits(max_bytes=5000)}
+            await agent(fake, **options).chat("hello")
+            with pytest.raises(DecisionHistoryLimitExceeded):
+                await agent(fake, **options).chat("go", id="m1")
+            await agent(fake, **options).chat("hello")
+            assert await agent(fake, **options).chat("go", id="m1") == "done"
+            assert results(fake.requests[-1]) == ['{"abandoned":"executed; 6,002 bytes left out"}']
+            assert ran == ["a"]
+
+        told(story())
+
+
+def test_a2_a9_a_context_that_no_request_has_room_for_costs_no_result() -> None:
+    """A2, A9, D8: it is refused before anything is recorded, so that the same words without it tell all there is."""
+    with ProviderFake("openai-chat", [asking("a"), Failure(status=503), Answer(text="done")]) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+            each = agent(fake, store=MemoryStore(), tools=[giving(6000, ran)], limits=WindowLimits(max_bytes=20_000))
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("go")
+            before = await entries(each)
+            with pytest.raises(DecisionHistoryLimitExceeded, match="give a shorter context") as caught:
+                await each.chat("go", context="c" * 30_000)
+            assert (caught.value.max_bytes, len(fake.requests)) == (20_000, 2)
+            assert await entries(each) == before
+            assert await each.chat("go") == "done"
+            assert results(fake.requests[-1]) == ["r" * 6000]
 
         told(story())
 

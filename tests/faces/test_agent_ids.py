@@ -142,6 +142,36 @@ def test_a9_i44_an_id_whose_message_was_answered_without_it_gives_that_answer(ot
         told(story())
 
 
+async def added_behind(each: Agent) -> None:
+    await each.add_to_history(said("hello"))
+
+
+async def set_behind(each: Agent) -> None:
+    await each.set_history([said("hello")])
+
+
+@pytest.mark.parametrize("behind", [added_behind, set_behind], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("answered", [True, False], ids=["", "not answered before"])
+def test_a9_i44_what_was_added_behind_a_message_is_not_its_answer(
+    behind: Callable[[Agent], Any], *, answered: bool
+) -> None:
+    """A9, I-44: what the turn came to is, also where that came without the id; where it came to nothing, a new one."""
+    with ProviderFake("openai-chat", [Failure(status=503), Answer(text="the answer")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, store=MemoryStore())
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("go", id="m1")
+            if answered:
+                assert await each.chat("go") == "the answer"
+            await behind(each)
+            for _ in range(2):
+                assert await each.chat("go", id="m1") == "the answer"
+            assert len(fake.requests) == 2
+
+        told(story())
+
+
 def test_a9_i44_a_call_whose_outcome_is_unknown_is_told_so_behind_other_words_too() -> None:
     """A9, I-44, O-33: the process ended in the tool, others went on; it is not run again under its id."""
     shop = Shop()

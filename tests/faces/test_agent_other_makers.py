@@ -15,7 +15,7 @@ from tests.providers.loopback import Answering, Server, ok
 from minutebook import MemoryStore
 from minutebook.errors import AgentDecisionProviderUnavailable
 from minutebook.testing import Answer, ProviderFake
-from minutebook.testing.fakes import Line, Received, Reply
+from minutebook.testing.fakes import Failure, Line, Received, Reply
 
 __all__ = ["local"]
 
@@ -37,6 +37,39 @@ def completion(**message: Any) -> dict[str, Any]:
     """Return a body whose answer has these members."""
     ending = "tool_calls" if message.get("tool_calls") else "stop"
     return {"choices": [{"index": 0, "finish_reason": ending, "message": {"role": "assistant", **message}}]}
+
+
+NO_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "left out": {"name": "look"},
+    "null": {"name": "look", "arguments": None},
+    "an empty text": {"name": "look", "arguments": ""},
+    "a blank text": {"name": "look", "arguments": " \n"},
+}
+
+
+@pytest.mark.parametrize("function", NO_ARGUMENTS.values(), ids=NO_ARGUMENTS)
+def test_o12_a_call_without_arguments_is_carried_out_and_gone_on_behind(function: dict[str, Any]) -> None:
+    """O-12, A9, I-44: however a server writes that there are none; the same words again do not repeat it."""
+    call = Reply(body=json.dumps(completion(content=None, tool_calls=[{**CALL, "function": function}])).encode())
+    with ProviderFake("openai-chat", [call, Failure(status=503), Answer(text="found")]) as fake:
+
+        async def story() -> None:
+            ran = list[str]()
+
+            def look(path: str = "everywhere") -> str:
+                """Read a file."""
+                ran.append(path)
+                return path
+
+            chatting = agent(fake, store=MemoryStore(), tools=[look])
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await chatting.chat("look")
+            assert await chatting.chat("look") == "found"
+            assert ran == ["everywhere"]
+            await chatting._chat.store.verify(chatting.key)
+
+        told(story())
+        assert not fake.refused
 
 
 @pytest.mark.parametrize("call", ODD_CALLS.values(), ids=ODD_CALLS)

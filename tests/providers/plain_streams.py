@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from minutebook.errors import InvalidValue
 from minutebook.model import codec
 
 Raw = dict[str, msgspec.Raw]
@@ -60,7 +61,10 @@ def with_items(whole: list[Any], pieces: list[Any]) -> list[Any]:
         index = piece.get("index") if isinstance(piece, dict) else None
         numbered = isinstance(index, (int, float))
         found = [n for n, item in enumerate(whole) if numbered and index_of(item) == index]
-        another = bool(found) and id_of(whole[found[-1]]) not in (*NOTHING, id_of(piece)) and is_said(id_of(piece))
+        renamed = bool(found) and id_of(whole[found[-1]]) not in (*NOTHING, id_of(piece)) and is_said(id_of(piece))
+        another = renamed and function_of(piece).get("name") not in NOTHING and is_whole(whole[found[-1]])
+        if renamed and not another and isinstance(id_of(whole[found[-1]]), str):
+            piece = {key: value for key, value in piece.items() if key != "id"}
         at = found[-1] if found and not another else len(whole)
         whole = [*whole[:at], plainly_joined("", whole[at] if at < len(whole) else None, piece), *whole[at + 1 :]]
     return whole
@@ -68,6 +72,20 @@ def with_items(whole: list[Any], pieces: list[Any]) -> list[Any]:
 
 def id_of(item: Any) -> Any:
     return item.get("id") if isinstance(item, dict) else None
+
+
+def function_of(item: Any) -> dict[str, Any]:
+    function = item.get("function")
+    return function if isinstance(function, dict) else {}
+
+
+def is_whole(call: Any) -> bool:
+    arguments = function_of(call).get("arguments")
+    try:
+        value = codec.decode(arguments.encode()) if isinstance(arguments, str) else arguments
+    except (InvalidValue, UnicodeEncodeError):
+        return False
+    return isinstance(value, dict) or (isinstance(value, list) and isinstance(arguments, str))
 
 
 def is_said(text: Any) -> bool:

@@ -58,6 +58,8 @@ alike = st.sampled_from(
         {"id": "1", "name": "lo", "novel": {"list": [{"index": 1, "arguments": "}"}, {"index": 0, "arguments": "]"}]}},
         {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "x"}}], "finishReason": "A"},
         {"tool_calls": [{"index": 0, "id": "e", "function": {"arguments": "z"}}]},
+        {"tool_calls": [{"index": 0, "id": "g", "function": {"name": "f", "arguments": "{}"}}]},
+        {"tool_calls": [{"index": 0, "id": "h", "function": {"name": "f", "arguments": "[1] "}}, {"index": 0}]},
         {"tool_calls": [{"index": 1, "id": "d"}, {"index": 0, "function": {"arguments": "y"}}], "safetyRatings": [1]},
     ]
 )

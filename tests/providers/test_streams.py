@@ -466,6 +466,21 @@ def test_d26_calls_of_one_index_are_told_apart_by_their_ids() -> None:
     ]
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["", "named each time"])
+def test_d26_a_call_whose_pieces_have_ids_of_their_own_is_one_call(*, named: bool) -> None:
+    """D26, O-12: the first id stays; what comes behind its whole arguments under another id and a name is another."""
+    texts = ["", '{"path":"{', "}", '"}']
+    deltas = [
+        call_piece(text, id=f"c{n}", **({"name": "keep"} if named or not n else {})) for n, text in enumerate(texts)
+    ]
+    deltas += [call_piece(" \n"), call_piece("{}", id="d", name="look")]
+    body = json.loads(assembled(CHAT, sse([*map(chunk, deltas), chunk({}, "tool_calls")], named=False, done=True)))
+    assert body["choices"][0]["message"]["tool_calls"] == [
+        {"id": "c0", "function": {"name": "keep", "arguments": '{"path":"{}"} \n'}},
+        {"id": "d", "function": {"name": "look", "arguments": "{}"}},
+    ]
+
+
 def chats(*deltas: dict[str, Any], **choice: Any) -> bytes:
     told = [chunk(delta) for delta in deltas]
     told[-1]["choices"][0] |= choice

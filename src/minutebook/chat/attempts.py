@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minutebook.chat.results import CHAT_INTERFACE, refusal_in, told_in
-from minutebook.model import codec
 from minutebook.model.decisions import CallReference, Observation, ProposedCall
 from minutebook.model.entries import ABANDONED, RESPONSE, RESULT, Draft, Entry
 from minutebook.model.pause import pause
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE
 from minutebook.providers.chat import CHAT_WIRE
+from minutebook.providers.native import read_arguments
 from minutebook.runtime.observations import ABANDONED_BYTES, interrupted, refused, shortened
 
 if TYPE_CHECKING:
@@ -76,8 +76,12 @@ class Attempts:
     It holds what the attempts before it had executed, so that nothing older is asked for.
     """
 
-    def __init__(self, header: Header, seen: Seen = NOTHING_SEEN) -> None:
-        """Begin behind the attempt that is under way, which has recorded nothing yet; `seen` is known already."""
+    def __init__(self, header: Header, seen: Seen = NOTHING_SEEN, too_large: int = 0) -> None:
+        """
+        Begin behind the attempt that is under way, which has recorded nothing yet; `seen` is known already.
+
+        So many attempts had no room in later turns of the message, in which nothing was called.
+        """
         self._turn = header.state.turn
         self._before = seen
         self._newest: Entry | None = None
@@ -85,7 +89,8 @@ class Attempts:
         self._whole = False
         self._responses: list[Entry] = []
         self._results: dict[tuple[int, int], Entry] = {}
-        self._too_large = 0
+        self.too_large = too_large
+        """How many attempts had no room since anything was called."""
         self.next_seq = header.attempt.first - 1 if header.attempt else header.entries
 
     @property
@@ -105,11 +110,13 @@ class Attempts:
             self._whole = entry.kind is ABANDONED and bool(self._responses)  # the mark of the attempt before
             if self._whole:
                 return
-            if (entry.seq, entry.digest) == (self._before.seq, self._before.digest):
-                self._too_large += self._before.too_large
+            # Nowhere else: within an attempt the mark where it ends would be jumped over.
+            known = not self._called_until and entry.digest == self._before.digest
+            if known and entry.seq == self._before.seq:
+                self.too_large += self._before.too_large
                 self.next_seq = self._before.next_seq
             elif entry.kind is ABANDONED:
-                self._too_large += entry.payload == _TOO_LARGE
+                self.too_large += entry.payload == _TOO_LARGE
             elif entry.kind is RESULT or (entry.kind is RESPONSE and entry.calls):
                 self._called_until = self._called_until or entry.seq
                 if entry.kind is RESPONSE:
@@ -123,7 +130,7 @@ class Attempts:
         newest = self._newest
         if newest is None:
             return NOTHING_SEEN
-        return Seen(seq=newest.seq, digest=newest.digest, next_seq=self._called_until, too_large=self._too_large)
+        return Seen(seq=newest.seq, digest=newest.digest, next_seq=self._called_until, too_large=self.too_large)
 
     def executed(self) -> Executed:
         """
@@ -156,14 +163,14 @@ class Attempts:
         return Observation(
             capability=call.capability,
             arguments=call.arguments,
-            value=told if self._too_large == 0 else shortened(told, _MOST_TOLD[self._too_large > 1]),
+            value=told if self.too_large == 0 else shortened(told, _MOST_TOLD[self.too_large > 1]),
             reference=call.reference,
         )
 
 
 def _proposed(response: Entry, position: int) -> ProposedCall:
     _, given = CHAT_WIRE.calls(response.fragment)[position]
-    arguments = codec.decode(given.encode()) if isinstance(given, str) else given
+    arguments = read_arguments(given)
     return ProposedCall(
         capability=response.calls[position].name,
         arguments=arguments if isinstance(arguments, dict) else {},
@@ -171,9 +178,9 @@ def _proposed(response: Entry, position: int) -> ProposedCall:
     )
 
 
-async def read_attempts(reader: RecordReader, header: Header, seen: Seen) -> Attempts:
+async def read_attempts(reader: RecordReader, header: Header, seen: Seen, too_large: int = 0) -> Attempts:
     """Return the attempts before the one under way at its message, once they are read; none at a first attempt."""
-    attempts, rows = Attempts(header, seen), _ROWS
+    attempts, rows = Attempts(header, seen, too_large), _ROWS
     while not attempts.done:
         await reader.read_on(header, attempts, msgspec.structs.replace(STREAM_PAGE, rows=rows))
         await pause()

@@ -17,7 +17,7 @@ from minutebook.chat.attempts import NOTHING_SEEN, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
 from minutebook.chat.repeats import EndedTurn, answer_id, ended_turn, opening_id, recorded, recorded_answer
-from minutebook.chat.requests import fitted_request
+from minutebook.chat.requests import fitted_request, refuse_context
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
 from minutebook.fitting import ROUNDS
@@ -50,7 +50,7 @@ from minutebook.policy.shortening import (
     shortened,
 )
 from minutebook.programs import Runtime, fresh_id
-from minutebook.providers.chat import CHAT_WIRE, fenced_context, read_answer
+from minutebook.providers.chat import CHAT_WIRE, fenced_context
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ class Chat(ChatReading):
         Raises:
             AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation: the history is as it was.
             AgentBudgetExhausted: the tools' loop came to no answer; the history is as it was.
+            DecisionHistoryLimitExceeded: what must be sent has no room in a request; the history is as it was.
             DecisionHistoryBusy: another chat of this conversation is under way.
         """
         draft = CHAT_WIRE.input(message)
@@ -211,7 +212,11 @@ class Chat(ChatReading):
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
         superseded: list[EndedTurn] = []
-        opened = await recorded_answer(self.history, id, draft) or await self._opened(draft, id, superseded)
+        opened: Hold | str | None = await recorded_answer(self.history, id, draft)
+        if opened is None:
+            if context is not None:
+                refuse_context(context, self.settings.request_limits)
+            opened = await self._opened(draft, id, superseded)
         if isinstance(opened, str):
             if streamed:
                 await emit(opened)
@@ -261,7 +266,7 @@ class Chat(ChatReading):
                 if ended is None:
                     raise
                 if ended.answer is not None:
-                    return read_answer(ended.answer.payload)[1]
+                    return ended.answer
                 superseded.append(ended)
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
@@ -359,7 +364,8 @@ class Chat(ChatReading):
         self._seen, executed = attempts.seen, attempts.executed()
         for turn in reversed(superseded):
             if not executed.drafts:
-                executed = (await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN)).executed()
+                attempts = await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN, attempts.too_large)
+                executed = attempts.executed()
         return executed
 
     async def _run(self, provider: ChatProvider, executed: Executed) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from minutebook.model.entries import ABANDONED, RESPONSE, Entry
 from minutebook.model.record import Attempt, replayed
 from minutebook.model.shown import type_alone
-from minutebook.providers.chat import read_answer
+from minutebook.providers.chat import message_in
 from minutebook.record_reader import RecordReader
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class EndedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn in which a message was said before, the answer that stands in it, and how far it reaches."""
 
     turn: int
-    answer: Entry | None
+    answer: str | None
     """`None` where another message superseded it."""
     end: int
 
@@ -65,10 +65,10 @@ async def ended_turn(store: JournalStore, history: History, id: str) -> EndedTur
             break
         end = entry.seq
         if entry.kind is RESPONSE and not entry.calls:
-            answer = entry
+            answer = answer or entry  # one behind it was added to the history
         elif answer and entry.kind is ABANDONED and entry.exchange <= answer.seq <= entry.call:
             answer = None
-    return EndedTurn(turn=turn, answer=answer, end=end)
+    return EndedTurn(turn=turn, answer=message_in("assistant", answer)["content"] if answer else None, end=end)
 
 
 async def recorded(history: History, delta: Delta) -> Receipt | None:
@@ -95,4 +95,5 @@ async def recorded_answer(history: History, id: str, draft: Draft) -> str | None
     if receipt is None:
         return None
     # A summary and the results of calls may go with an answer, which is the last of them.
-    return read_answer((await RecordReader(history.journal, history.key).entry(receipt.last)).payload)[1]
+    answer = await RecordReader(history.journal, history.key).entry(receipt.last)
+    return message_in("assistant", answer)["content"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded
+from minutebook.model import codec
 from minutebook.model.shown import type_alone
 from minutebook.policy.shortening import before_window, first_input, left_out, opening_input
 from minutebook.providers.chat import behind, with_context
@@ -37,6 +38,23 @@ class FittedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no message of the history had to leave for the limits."""
 
     __repr__ = type_alone
+
+
+def refuse_context(told: str, limits: WindowLimits) -> None:
+    """
+    Refuse a context, as it is sent, that no request has room for, whatever leaves it.
+
+    Raises:
+        DecisionHistoryLimitExceeded: it is of more bytes of JSON than a request may have.
+    """
+    size = len(codec.encode(told))
+    if size > limits.max_bytes:
+        raise DecisionHistoryLimitExceeded(
+            f"the context needs {size:,} bytes and the limit of a request is {limits.max_bytes:,}, so nothing was sent "
+            "or recorded; give a shorter context or raise limits=",
+            bytes=size,
+            max_bytes=limits.max_bytes,
+        )
 
 
 async def fitted_request(

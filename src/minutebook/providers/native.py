@@ -82,12 +82,24 @@ def _no_output() -> JSON:
 
 
 def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> ProposedCall:
-    if isinstance(arguments, str):
+    return proposed(request, call.name, read_arguments(arguments))
+
+
+def read_arguments(given: JSON) -> JSON:
+    """
+    Return a call's arguments, which a provider writes as JSON or as a text of it; `{}` where it wrote none.
+
+    Some servers leave them out of a call without arguments, or write null or a blank text there (case O-12).
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: a text that is no JSON.
+    """
+    if isinstance(given, str):
         try:
-            arguments = codec.decode(arguments.encode()) if arguments else {}  # so some servers call without arguments
+            given = codec.decode(given.encode()) if given.strip() else None
         except (InvalidValue, UnicodeEncodeError):
             raise violation(Diagnosis.ARGUMENTS_NOT_JSON) from None
-    return proposed(request, call.name, arguments)
+    return {} if given is None else given
 
 
 def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCall:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from minutebook.errors import InvalidValue
+from minutebook.model import codec
 from minutebook.providers.decision import unavailable
 
 if TYPE_CHECKING:
@@ -49,12 +51,24 @@ class Text:
         """Return whether the pieces so far say `text`; no longer work than `text` is long."""
         return len(text) == self._length and "".join(self.pieces) == text
 
+    def is_whole(self) -> bool:
+        """Return whether the pieces so far are the JSON of an object or a list."""
+        text = "".join(self.pieces)
+        self.pieces = [text]  # joined once: who asks again pays for what came since
+        if not text.rstrip().endswith(("}", "]")):
+            return False
+        try:
+            return isinstance(codec.decode(text.encode()), (dict, list))
+        except (InvalidValue, UnicodeEncodeError):
+            return False
+
 
 class Items:
     """
     A list while its pieces come in: a piece of an item has its number as `index`, any other is one of its own.
 
-    Some servers give each of several calls the number 0, and an `id` that says which is which.
+    Some servers give each of several calls the number 0, and an `id` that says which is which; others give each piece
+    of one call a new `id`. So another call begins where it is named, once the arguments of the one before are whole.
     """
 
     def __init__(self) -> None:
@@ -68,7 +82,7 @@ class Items:
         if place is None or self._begins_another(self.items[place], piece):
             self.put(piece, joined("", None, piece))
         else:
-            self.items[place] = joined("", self.items[place], piece)
+            self.items[place] = joined("", self.items[place], _with_first_id(self.items[place], piece))
 
     def put(self, piece: JSON, item: Growing) -> None:
         """Append an item, to be found again by the `index` that `piece` gives it."""
@@ -79,13 +93,33 @@ class Items:
 
     @staticmethod
     def _begins_another(item: Growing, piece: JSON) -> bool:
-        begun = item.get("id") if isinstance(item, dict) else None
-        id_ = piece.get("id") if isinstance(piece, dict) else None
-        return begun not in EMPTY and isinstance(id_, str) and id_ != "" and grown(begun) != id_
+        if not isinstance(item, dict) or not isinstance(piece, dict):
+            return False
+        begun, id_ = item.get("id"), piece.get("id")
+        if begun in EMPTY or not isinstance(id_, str) or id_ in ("", grown(begun)):
+            return False
+        function = piece.get("function")
+        return isinstance(function, dict) and function.get("name") not in EMPTY and _has_whole_arguments(item)
 
 
 Growing: TypeAlias = "dict[str, Growing] | Items | Text | list[JSON] | str | int | float | bool | None"
 """A value to which further pieces may come."""
+
+
+def _has_whole_arguments(call: dict[str, Growing]) -> bool:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(arguments, str):
+        arguments = Text(arguments)
+    return arguments.is_whole() if isinstance(arguments, Text) else isinstance(arguments, dict)
+
+
+def _with_first_id(item: Growing, piece: JSON) -> JSON:
+    """Return a further piece of an item, without its id where the item has one: an id is no text that grows."""
+    begun = item.get("id") if isinstance(item, dict) else None
+    if not isinstance(piece, dict) or begun in EMPTY or not isinstance(begun, (str, Text)):
+        return piece
+    return {key: value for key, value in piece.items() if key != "id" or not isinstance(value, str)}
 
 
 def joined(key: str, before: Growing, piece: JSON) -> Growing:
