@@ -152,17 +152,22 @@ class Reservation:
 
         A receipt alone does not tell: under an id of the caller's there may be one from long before, and whoever
         recovered the conversation may have recorded another. The token tells whether the one that was to `release` the
-        reservation was written, for both go in one write; the epoch tells whose a receipt is not.
+        reservation was written, for both go in one write; the epoch tells whose a receipt is not. Where the
+        conversation was deleted and begun anew, epochs begin anew too: a header that is read behind the receipt and has
+        another birth tells that.
         """
         if release and await self._look_again():
             return None
         receipt = await self._journal.receipt(self._key, idempotency)
         if receipt is None or receipt.epoch > self.header.epoch:
             return None
+        header = await self._journal.header(self._key)
+        if header is None or header.birth != self.header.birth:
+            return None
         if release:
             self.end()
-        else:
-            await self._look_again()
+        elif header.token == self._token:
+            self.header = header
         return receipt
 
     async def _look_again(self) -> bool:

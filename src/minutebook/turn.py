@@ -13,7 +13,7 @@ import msgspec
 from minutebook.errors import InvalidOption, MinutebookError, PairingViolation, StorageError
 from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.colours import asynchronous_only
-from minutebook.model.entries import RESULT, Call, Draft, payload_digest
+from minutebook.model.entries import INJECTION, RESPONSE, RESULT, Call, Draft, payload_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.shown import type_alone
 from minutebook.reserving import may_be_written
@@ -185,6 +185,7 @@ class Turn:
                 _check_answered(header, "the model answers")
                 self._answer, self._responded = (draft, *said), True
                 self._forget_lost(self._answer)
+                self._repeatable.clear()
                 return []
             committed = await self._record(draft, *said)
         except BaseException as error:
@@ -240,15 +241,18 @@ class Turn:
         """
         Commit an answer that was kept back and what comes after it; nothing to write is nothing written.
 
-        Nor is what an earlier commit wrote whose caller never heard of it, and gives the same again.
+        Nor is what an earlier commit wrote whose caller never heard of it, and gives the same again: then what was said
+        while a request is under way goes on waiting for its answer.
         """
         hold = self._held()
+        left = drafts
         try:
             await self._resolve(hold)
-            drafts = self._unwritten(drafts)
-            await self._commit(hold, drafts, parks)
+            left = self._unwritten(drafts, parks)
+            if left or not drafts:
+                await self._commit(hold, left, parks)
         except BaseException as error:
-            self._keep_lost(error, drafts)
+            self._keep_lost(error, left)
             raise
         return hold.header
 
@@ -276,20 +280,26 @@ class Turn:
         """Let go of what came again."""
         self._lost = tuple([draft for draft in self._lost if draft not in drafts])
 
-    def _unwritten(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    def _unwritten(self, drafts: tuple[Draft, ...], parks: tuple[int, ...]) -> tuple[Draft, ...]:
         """
         Return `drafts`, or nothing where they are recorded and come again.
 
         A call has one result, so the same one is known whenever it comes. Anything else may be meant to be there twice
-        unless it comes right after its commit was in doubt.
+        unless it comes right after its commit was in doubt; a response may have messages in between. Behind one that
+        comes again, what was said since then is kept for the next commit.
         """
-        if drafts in self._repeatable:
-            self._repeatable.remove(drafts)
+        if not (drafts or parks):
+            return ()
+        known = next((each for each in self._repeatable if each[:1] == drafts[:1]), None)
+        if known is not None:
+            self._repeatable.remove(known)
+            self._said = (*_without(drafts[1:], known), *self._said)
             return ()
         places = _result_places(drafts)
         if places and places <= self._results:
             return ()
-        self._repeatable.clear()
+        message = bool(drafts) and drafts[0].kind is INJECTION
+        self._repeatable = [each for each in self._repeatable if message and each[0].kind is RESPONSE]
         return drafts
 
     async def _resolve(self, hold: Hold) -> None:
@@ -305,7 +315,7 @@ class Turn:
                 self._answer = _without(self._answer, doubt.kept)
                 self._said = _without(self._said, doubt.drafts)
                 self._forget_lost(doubt.drafts)
-                self._repeatable.append(doubt.drafts)
+                self._repeatable += [doubt.drafts] if doubt.drafts else []
                 self._results.update(_result_places(doubt.drafts))
 
     def _held(self) -> Hold:

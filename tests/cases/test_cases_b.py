@@ -21,6 +21,7 @@ from minutebook.errors import (
     PairingViolation,
 )
 from minutebook.model.decisions import Observation
+from minutebook.providers.chat import CHAT_WIRE
 from minutebook.testing import Answer, FunctionCall, ProviderFake
 from minutebook.testing.fakes.openai_chat import check_messages
 
@@ -131,30 +132,38 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("given", OTHERS.values(), ids=OTHERS)
-def test_o12_c2_a_call_of_another_makers_server_goes_back_in_the_form_that_openai_takes(given: dict[str, Any]) -> None:
-    """O-12, C2, I-26: the record keeps it as it came; a call in that form already goes back byte for byte (control)."""
-    plain = {"id": "x" * 40, "type": "function", "function": FUNCTION}
-    for call in (given, plain):
-        message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        result = {"role": "tool", "tool_call_id": call.get("id", ""), "content": "found"}
-        # Must fail: as it came it would be refused.
-        assert (check_messages([{"role": "user", "content": "q"}, message, result]) is None) is (call is plain)
-        body = json.dumps({"choices": [{"message": message}]})
-        conversation = sync.Conversation(sync.MemoryStore(), "c", format="openai-chat")
-        with conversation.turn("q") as turn:
-            (made,) = turn.respond(body.encode())
-            turn.result(made, "found")
-            window = turn.window()
-            assert check_messages(window.messages) is None
-            with pytest.raises(DecisionHistoryLimitExceeded) as caught:
-                turn.window(WindowLimits(max_bytes=len(window.json) - 1))
-            assert caught.value.bytes is not None  # a long id counts with the bytes that it came with
-            assert caught.value.bytes == len(window.json) or call.get("id") == "x" * 41
-            assert caught.value.bytes >= len(window.json)
-            turn.respond({"choices": [{"message": {"role": "assistant", "content": "a"}}]})
-        assert [entry.payload for entry in conversation.entries()][1] == body.encode()
-        assert (json.dumps([call]).encode() in window.json) is (call is plain)
-        assert len(conversation.window().json) == len(window.json) + len(b',{"role":"assistant","content":"a"}')
+def test_o12_d26_a_call_of_another_makers_server_goes_back_as_it_came(given: dict[str, Any]) -> None:
+    """D26, C2: byte for byte to the server whose call it is, whatever OpenAI's own would take."""
+    message = {"role": "assistant", "content": None, "tool_calls": [given]}
+    body = json.dumps({"choices": [{"message": message}]})
+    conversation = sync.Conversation(sync.MemoryStore(), "c", format="openai-chat")
+    with conversation.turn("q") as turn:
+        (made,) = turn.respond(body.encode())
+        turn.result(made, "found")
+        window = turn.window()
+        turn.respond({"choices": [{"message": {"role": "assistant", "content": "a"}}]})
+    assert json.dumps(message).encode() in window.json
+    assert window.messages[2] == {"role": "tool", "tool_call_id": given.get("id", ""), "content": "found"}
+    assert check_messages(window.messages) is not None
+    assert len(conversation.window().json) == len(window.json) + len(b',{"role":"assistant","content":"a"}')
+    # Control: the wire of a chat, which may go on at OpenAI's, sends each of them otherwise.
+    sent = CHAT_WIRE.sendable(json.dumps(message).encode())
+    assert sent != json.dumps(message).encode() or not CHAT_WIRE.id_form.fullmatch(made.id)
+
+
+def test_o12_i26_a_window_that_is_refused_tells_what_it_needs_with_the_new_ids() -> None:
+    """D8: an id that Anthropic refuses is sent as a longer one, and the number that is told counts that."""
+    conversation = sync.Conversation(sync.MemoryStore(), "c", format="anthropic")
+    use = {"type": "tool_use", "id": "a:0", "name": "look", "input": {}}
+    with conversation.turn("q") as turn:
+        (made,) = turn.respond({"role": "assistant", "content": [use]})
+        turn.result(made, "found")
+        window = turn.window()
+        assert b"a:0" not in window.json
+        with pytest.raises(DecisionHistoryLimitExceeded) as caught:
+            turn.window(WindowLimits(max_bytes=len(window.json) - 1))
+        assert caught.value.bytes == len(window.json)
+        turn.respond({"role": "assistant", "content": [{"type": "text", "text": "a"}]})
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])

@@ -336,11 +336,7 @@ def _exchange_sent(name, exchange, told):
     if name not in GROUPED:
         sent = [_taken(name, item) for item in spoken]
         told["members left out that say nothing"] += sum(item != left for item, left in zip(spoken, sent, strict=True))
-        whole = [_completed(name, item, told) for item in (*sent, *results)]
-        told["calls and results put in OpenAI's form"] += sum(
-            item != made for item, made in zip((*sent, *results), whole, strict=True)
-        )
-        out = [_encoded(item) for item in whole]
+        out = [_encoded(item) for item in (*sent, *results)]
     else:
         for messages, wrap in zip((spoken, results), _WRAPS[name], strict=True):
             if messages:
@@ -357,25 +353,6 @@ def _taken(name, item):
         calls = [{key: value for key, value in call.items() if key != "index"} for call in kept["tool_calls"]]
         kept["tool_calls"] = calls
     return {key: value for key, value in kept.items() if (key, value) not in (("tool_calls", []), ("content", []))}
-
-
-def _completed(name, item, told):
-    """Return a message of Chat Completions with what each of its calls, or its call as a result, has to have."""
-    if name != "openai-chat":
-        return item
-    if item.get("role") == "tool":
-        return {**item, "tool_call_id": item.get("tool_call_id") or ""}
-    if not item.get("tool_calls"):
-        return item
-    told["call ids told apart"] += sum(not 0 < len(call.get("id") or "") <= 40 for call in item["tool_calls"])
-    calls = [
-        {**call, "id": call.get("id") or "", "type": call.get("type") or "function"} for call in item["tool_calls"]
-    ]
-    for call in calls:
-        if "function" in call and not isinstance(call["function"]["arguments"], str):
-            arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False, separators=(",", ":"))
-            call["function"] = {**call["function"], "arguments": arguments}
-    return {**item, "tool_calls": calls}
 
 
 def _grouped_sent(name, messages, wrap, told):

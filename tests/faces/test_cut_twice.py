@@ -209,24 +209,34 @@ def test_e8_i08_a_repetition_of_which_only_the_release_s_reply_was_lost_is_as_go
 
 
 class Overtaken(FaultyJournal):
-    """A journal whose first commit fails, while the conversation is recovered and another worker does the same."""
+    """
+    A journal whose first commit fails, while the conversation is recovered and another worker does the same.
 
-    def __init__(self, journal: Any, other: Act) -> None:
+    With `anew` it is deleted first.
+    """
+
+    def __init__(self, journal: Any, other: Act, *, anew: bool) -> None:
         super().__init__(journal)
         self._others: list[Act] = [other]
+        self._anew = anew
 
     async def commit(self, key: Any, token: str, epoch: int, delta: Delta, *, release: bool = False) -> Any:
         while self._others:
             await self.journal.recover(key, epoch)
+            if self._anew:
+                await self.journal.delete(key)
             await self._others.pop()(JournalStore(self.journal, namespace="n"))
             raise DecisionHistoryStorageFailed("the connection broke")
         return await super().commit(key, token, epoch, delta, release=release)
 
 
-def test_e8_i08_what_another_worker_recorded_under_the_id_is_not_taken_for_ones_own() -> None:
+@pytest.mark.parametrize("anew", [False, True], ids=["recovered", "deleted and begun anew"])
+def test_e8_i08_what_another_worker_recorded_under_the_id_is_not_taken_for_ones_own(anew: bool) -> None:
     """A worker that was declared stopped is told that storage failed, not that its own response is recorded."""
     journal = MemoryJournal()
-    overtaken = Overtaken(journal, lambda store: engine(store).turn("s", "hello", id="t"))
+    for number in range(3):  # so that the epoch of the record that is begun anew is a lower one
+        drive(engine(JournalStore(journal, namespace="n")).turn("s", "before", id=f"before-{number}"))
+    overtaken = Overtaken(journal, lambda store: engine(store).turn("s", "hello", id="t"), anew=anew)
     made = Engine(history=HistoryConfig(store=JournalStore(overtaken, namespace="n")), respond=lambda turn: "no")
     with pytest.raises(DecisionHistoryStorageFailed) as caught:
         drive(made.turn("s", "hello", id="t"))

@@ -220,6 +220,60 @@ def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_i
     assert contents(chat(whole)).count("said once") == 1
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["control, not again", "again"])
+def test_c1_d26_the_same_result_again_leaves_what_was_said_behind_the_answer(again: bool, tmp_path: Any) -> None:
+    """C1: the model has not seen it; a result that is known already writes nothing, and nothing else with it."""
+    whole = open_journal("RAM", tmp_path)
+
+    async def story() -> None:
+        async with chat(whole).turn("asks") as turn:
+            (call,) = await turn.respond(said("", "call-1"))
+            await turn.result(call, "one")
+            await turn.window()
+            await turn.say("by the way")
+            if again:
+                await turn.result(call, "one")
+            await turn.respond(said("answer"))
+
+    drive(story())
+    assert contents(chat(whole)) == ["asks", "", "one", "answer", "by the way"]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["nothing said before", "said before"])
+@pytest.mark.parametrize("between", ["nothing", "window", "say", "window, say", "say, window"])
+def test_c1_i08_a_response_whose_reply_was_lost_is_taken_again_whatever_came_in_between(
+    between: str, before: bool, tmp_path: Any
+) -> None:
+    """C1, I-8: the response is there once, its calls come back, and each message is there once, behind it."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(whole, Fault(call=1, method="commit", after=True))
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            if before:
+                await turn.say("a")
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.respond(said("", "call-1"))
+            for step in between.split(", "):
+                if step == "window":
+                    with pytest.raises(PairingViolation):
+                        await turn.window()
+                elif step == "say":
+                    await turn.say("b")
+            (call,) = await turn.respond(said("", "call-1"))
+            with pytest.raises(PairingViolation):
+                await turn.respond(said("", "call-1"))  # a third one is another one
+            await turn.result(call, "one")
+            await turn.window()
+            await turn.respond(said("answer"))
+
+    drive(story())
+    messages = ["a"] * before + ["b"] * ("say" in between)
+    assert contents(chat(whole)) == ["asks", "", "one", *messages, "answer"]
+    drive(chat(whole).store.verify(conversation.key))
+
+
 def test_i18_a_look_that_is_cancelled_too_leaves_an_answer_there_once(tmp_path: Any) -> None:
     """The reply to the commit of a kept answer was lost, and whoever looks for it is cancelled in the middle."""
     whole = open_journal("RAM", tmp_path)

@@ -18,6 +18,7 @@ from openai.types.chat import ParsedChatCompletion
 
 from minutebook.errors import DecisionHistoryConflict, InvalidMessage, PairingViolation
 from minutebook.model.entries import Kind
+from minutebook.providers import chat
 from minutebook.providers.wire import _slices, openai_chat, openai_responses, wire_format
 from minutebook.sync import Conversation, MemoryStore
 from minutebook.testing.fakes import Answer, FunctionCall, ProviderFake
@@ -328,10 +329,10 @@ def random_messages(count):
         yield f"{{{','.join(member(draw, each, 0, blank) for each in names)}}}".encode()
 
 
-@pytest.mark.parametrize("name", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "a chat"])
 def test_c2_the_quick_look_at_a_message_agrees_with_the_slow_one(name):
     """Over random messages: what is sent is what looking at each member leaves."""
-    wire, whole, left = wire_format(name), 0, 0
+    wire, whole, left = chat.CHAT_WIRE if name == "a chat" else wire_format(name), 0, 0
     for fragment in random_messages(6_000):
         sent = wire.sendable(fragment)
         assert sent == SLOW[name](fragment), fragment
@@ -348,10 +349,9 @@ def test_c2_a_quick_look_that_does_not_read_escapes_is_found_out(name):
 
 
 SLOW = {
-    "openai-chat": lambda fragment: openai_chat._with_whole_calls(
-        _slices.without(fragment, openai_chat._is_refused, openai_chat._WITHIN)
-    ),
+    "openai-chat": lambda fragment: _slices.without(fragment, openai_chat._is_refused, openai_chat._WITHIN),
     "openai-responses": openai_responses._sendable,
+    "a chat": lambda fragment: chat._with_whole_calls(SLOW["openai-chat"](fragment)),
 }
 """What is sent by looking at every member, in each format whose `sendable` has a way around that."""
 

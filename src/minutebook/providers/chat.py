@@ -1,8 +1,10 @@
 """
 A chat over the Chat Completions API: what its messages may be, how they are kept, and what an answer says.
 
-The format is `openai-chat` with one addition: a system or developer message may stand anywhere. It is kept as said
-beside the conversation, and sent where it was said.
+The format is `openai-chat` with two additions. A system or developer message may stand anywhere: it is kept as said
+beside the conversation, and sent where it was said. And a chat may go on at another maker's server, so its calls are
+sent in the form that OpenAI's takes: with a type and arguments that are a text, and ids that are replaced, as repeated
+ones are, where it would refuse them.
 """
 
 from __future__ import annotations
@@ -54,6 +56,13 @@ _TOKENIZERS: Final = (
 class ChatWire(OpenAIChat):
     """The wire format of a chat."""
 
+    id_form = re.compile(r".{1,40}", re.DOTALL)
+
+    def sendable(self, fragment: bytes) -> bytes:
+        """Return a response's message as a request may hold it: what it may hold of the message is byte for byte."""
+        sent = super().sendable(fragment)
+        return sent if not sent or _calls_are_whole(sent) else _with_whole_calls(sent)
+
     def injection(self, message: object) -> Draft:
         """Return the draft of a further message: also of a system or developer message."""
         payload, value = _bodies.opened(message)
@@ -69,6 +78,67 @@ class ChatWire(OpenAIChat):
 
 
 CHAT_WIRE: Final = ChatWire()
+
+
+class _WholeFunction(msgspec.Struct, gc=False):
+    arguments: str
+
+    __repr__ = type_alone
+
+
+class _WholeCall(msgspec.Struct, gc=False):
+    type: str
+    function: _WholeFunction
+
+    __repr__ = type_alone
+
+
+class _CallingMessage(msgspec.Struct, gc=False):
+    """A message whose calls all have what the API demands of a function's call, or one without calls."""
+
+    tool_calls: list[_WholeCall] = []
+
+    __repr__ = type_alone
+
+
+_calling_message: Final = msgspec.json.Decoder(_CallingMessage).decode
+
+
+def _calls_are_whole(fragment: bytes) -> bool:
+    """Return whether the calls of a message surely have what the API demands, as nearly all do."""
+    try:
+        _calling_message(fragment)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _with_whole_calls(fragment: bytes) -> bytes:
+    """Return a message in which each call has what the API demands of it; one whose calls do is the same bytes."""
+    message = _slices.members(fragment)
+    calls = message.get("tool_calls", b"")
+    if not calls.startswith(b"["):
+        return fragment
+    given = [call.strip() for call in _slices.items(calls)]
+    whole = [_whole_call(call) for call in given]
+    return fragment if whole == given else _slices.joined(message | {"tool_calls": b"[%b]" % b",".join(whole)})
+
+
+def _whole_call(given: bytes) -> bytes:
+    """Return a call with its type, and with its arguments as a text: of a server that writes them as JSON, that."""
+    if not given.startswith(b"{"):
+        return given
+    call = _slices.members(given)
+    whole = dict(call)
+    if not call.get("type", b"").startswith(b'"'):
+        whole["type"] = b'"custom"' if "custom" in call and "function" not in call else b'"function"'
+    if call.get("function", b"").startswith(b"{"):
+        function = _slices.members(call["function"])
+        arguments = function.get("arguments", b"null")
+        if not arguments.startswith(b'"'):
+            text = "{}" if arguments == b"null" else arguments.decode()
+            whole["function"] = _slices.joined(function | {"arguments": codec.encode(text)})
+    return given if whole == call else _slices.joined(whole)
 
 
 def checked_message(message: object, path: str = "$") -> ConversationMessage:

@@ -4,14 +4,11 @@ OpenAI Chat Completions, the format that local servers speak too: one message a 
 Of a response the `choices[0].message` object is sent back, with every field the server put there, but for what no
 request may hold: an SDK's `model_dump()` writes out every member that the type has, and null is one of the values that
 the API refuses there, and its stream helper leaves the place of each call beside it. Some servers write every member
-with nothing in it. And what a call must have is put in where a server left it out: its type, and its arguments as a
-text. Ids that the API refuses are replaced as repeated ones are. The older pair of `function_call` and role `function`,
-which has no ids, is read in transcripts.
+with nothing in it. The older pair of `function_call` and role `function`, which has no ids, is read in transcripts.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -85,7 +82,6 @@ class OpenAIChat(Format):
     """The wire format `openai-chat`."""
 
     name = "openai-chat"
-    id_form = re.compile(r".{1,40}", re.DOTALL)
     result_parts = _PARTS
 
     def user_message(self, text: str) -> JSON:
@@ -161,8 +157,8 @@ class OpenAIChat(Format):
         refuse_other_parts(message.get("content"), _PARTS, "$.content")
 
     def sendable(self, fragment: bytes) -> bytes:
-        """Return a response's message as a request may hold it: what it may hold of the message is byte for byte."""
-        return fragment if _goes_back(fragment) else _with_whole_calls(_slices.without(fragment, _is_refused, _WITHIN))
+        """Return a response's message without the members that a request may not hold, the others byte for byte."""
+        return fragment if _goes_back(fragment) else _slices.without(fragment, _is_refused, _WITHIN)
 
     def rename(self, fragment: bytes, names: Sequence[tuple[str, str]]) -> bytes:
         """Return a message with its call ids replaced."""
@@ -221,43 +217,10 @@ def _is_plain(name: str, value: msgspec.Raw) -> bool:
         return name in _NULLABLE
     if name == "tool_calls":
         try:
-            calls = _plain_calls(value)
+            return bool(_plain_calls(value))
         except msgspec.ValidationError:
             return False
-        return bool(calls) and all(_is_text(call.type) and _is_text(call.function.arguments) for call in calls)
-    return name not in _READ and (name not in _NULLABLE or _is_text(value))
-
-
-def _is_text(value: msgspec.Raw | bytes) -> bool:
-    return bytes(memoryview(value)[:1]) == b'"'
-
-
-def _with_whole_calls(fragment: bytes) -> bytes:
-    """Return a message in which each call has what the API demands of it; one whose calls do is the same bytes."""
-    message = _slices.members(fragment)
-    calls = message.get("tool_calls", b"")
-    if not calls.startswith(b"["):
-        return fragment
-    given = [call.strip() for call in _slices.items(calls)]
-    whole = [_whole_call(call) for call in given]
-    return fragment if whole == given else _slices.joined(message | {"tool_calls": b"[%b]" % b",".join(whole)})
-
-
-def _whole_call(given: bytes) -> bytes:
-    """Return a call with its type, and with its arguments as a text: of a server that writes them as JSON, that."""
-    if not given.startswith(b"{"):
-        return given
-    call = _slices.members(given)
-    whole = dict(call)
-    if not _is_text(call.get("type", b"")):
-        whole["type"] = b'"custom"' if "custom" in call and "function" not in call else b'"function"'
-    if call.get("function", b"").startswith(b"{"):
-        function = _slices.members(call["function"])
-        arguments = function.get("arguments", b"null")
-        if not _is_text(arguments):
-            text = "{}" if arguments == b"null" else arguments.decode()
-            whole["function"] = _slices.joined(function | {"arguments": codec.encode(text)})
-    return given if whole == call else _slices.joined(whole)
+    return name not in _READ and (name not in _NULLABLE or bytes(memoryview(value)[:1]) == b'"')
 
 
 def _is_refused(path: str, value: bytes) -> bool:
