@@ -307,7 +307,7 @@ def test_i18_d22_a_task_that_is_cancelled_twice_leaves_its_file_idle(name: str, 
         places = itertools.product(range(1, 9), (0, 1, 3))
         return sum([await cancelled_twice(tmp_path / f"{first}-{gap}", first, gap) for first, gap in places])
 
-    assert asyncio.run(everywhere()) > 6
+    assert asyncio.run(everywhere()) >= 6
 
 
 # --- what a model answered is kept -----------------------------------------------------------------------------------

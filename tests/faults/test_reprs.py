@@ -93,7 +93,6 @@ SHOWN: dict[str, set[str]] = {
     "cli.doctor.Finding": {"check", "found", "attention"},
     "cli.evidence.Row": {"request"},
     "cli.report.Claim": {"claim"},
-    "cli.view.Retained": {"recorded"},
     "testing.conformance.report.Outcome": {"name", "rule", "reason"},
     "testing.fakes.answers.Failure": {"code", "headers"},
     "testing.fakes.dialect.Dialect": {"name", "root", "sealed"},
