@@ -417,11 +417,11 @@ Dump = dict[str, Any]
 
 
 async def dump(journal: Any) -> Dump:
-    """Return all that the journal holds; whose token it is that holds a conversation differs from run to run."""
+    """Return all that the journal holds; whose token holds a conversation, or began it, differs from run to run."""
     found: Dump = {}
     for listing in await journal.list(NAMESPACE, "", 10_000):
         header = msgspec.to_builtins(listing.header)
-        header["token"] = bool(header["token"])
+        header["token"], header["birth"] = bool(header["token"]), bool(header["birth"])
         entries = await journal.oldest(listing.key, 0, WHOLE)
         receipts = msgspec.to_builtins(await journal.receipts(listing.key, 0, 100_000))
         for receipt in receipts:
