@@ -42,7 +42,7 @@ from minutebook.testing import Fault, FaultyJournal, FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, answer, result, say
 
-SEQUENCES = budget(400, 5_000)
+SEQUENCES = budget(200, 5_000)
 ON_SERVERS = budget(8, 1)
 """Every how many sequences are told to real servers too."""
 LOST_REPLIES = budget(300, 10_000)
