@@ -78,25 +78,24 @@ class _Socket:
         self._plain.settimeout(self._deadline.left() if self._waits else 0)
 
 
-class Tcp(driver.Connection):
-    """A connection to a host and port."""
+class _Timed:
+    """What every connection has: the deadline of the call that it is lent to."""
 
     def __init__(self, **options: Any) -> None:
         """Connect nothing yet."""
         self.deadline = Deadline()
-        super().__init__(**options)  # type: ignore[no-untyped-call] # pyright: ignore[reportUnknownMemberType]
+        super().__init__(**options)
+
+
+class Tcp(_Timed, driver.Connection):
+    """A connection to a host and port."""
 
     def _connect(self) -> Any:
         return _Socket(_reached(self, self.deadline), self.deadline)
 
 
-class Tls(driver.SSLConnection):
+class Tls(_Timed, driver.SSLConnection):
     """The same, encrypted."""
-
-    def __init__(self, **options: Any) -> None:
-        """Connect nothing yet."""
-        self.deadline = Deadline()
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
 
     def _connect(self) -> Any:
         plain = _reached(self, self.deadline)
@@ -109,67 +108,45 @@ class Tls(driver.SSLConnection):
             raise
 
 
-class Local(driver.UnixDomainSocketConnection):
+class Local(_Timed, driver.UnixDomainSocketConnection):
     """A connection to a socket in the file system."""
-
-    def __init__(self, **options: Any) -> None:
-        """Connect nothing yet."""
-        self.deadline = Deadline()
-        super().__init__(**options)  # type: ignore[no-untyped-call] # pyright: ignore[reportUnknownMemberType]
 
     def _connect(self) -> Any:
         self.socket_connect_timeout = self.deadline.left()
         return _Socket(super()._connect(), self.deadline)  # type: ignore[no-untyped-call]
 
 
-class AsyncTcp(aredis.Connection):
-    """A connection to a host and port, for an event loop."""
+class _AsyncReached(_Timed):
+    """What each connection to a host has, for an event loop: a socket that is connected by the deadline."""
 
-    def __init__(self, **options: Any) -> None:
-        """Connect nothing yet."""
-        self.deadline = Deadline()
-        self._plain: socket.socket | None = None
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+    _plain: socket.socket | None = None
 
     async def _connect(self) -> None:
         self._plain = await _reached_async(self, self.deadline)
         try:
-            await super()._connect()  # type: ignore[no-untyped-call]
+            untyped: Any = super()
+            await untyped._connect()
         finally:
             self._plain = None
+
+
+class AsyncTcp(_AsyncReached, aredis.Connection):
+    """A connection to a host and port, for an event loop."""
 
     def _connection_arguments(self) -> dict[str, Any]:
         return {"sock": self._plain}
 
 
-class AsyncTls(aredis.SSLConnection):
+class AsyncTls(_AsyncReached, aredis.SSLConnection):
     """The same, encrypted."""
-
-    def __init__(self, **options: Any) -> None:
-        """Connect nothing yet."""
-        self.deadline = Deadline()
-        self._plain: socket.socket | None = None
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
-
-    async def _connect(self) -> None:
-        self._plain = await _reached_async(self, self.deadline)
-        try:
-            await super()._connect()  # type: ignore[no-untyped-call]
-        finally:
-            self._plain = None
 
     def _connection_arguments(self) -> dict[str, Any]:
         untyped: Any = self.ssl_context
         return {"sock": self._plain, "server_hostname": self.host, "ssl": untyped.get()}
 
 
-class AsyncLocal(aredis.UnixDomainSocketConnection):
+class AsyncLocal(_Timed, aredis.UnixDomainSocketConnection):
     """A connection to a socket in the file system, for an event loop, which sees to its deadline alone."""
-
-    def __init__(self, **options: Any) -> None:
-        """Connect nothing yet."""
-        self.deadline = Deadline()
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
 
 
 _NO_ADDRESS = "the name has no address"
