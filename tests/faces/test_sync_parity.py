@@ -20,6 +20,8 @@ import minutebook.sync
 from minutebook import BlockingMismatch, MinutebookError, WindowLimits, conversation, decisions, engine, programs
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.pause import drive, pause
+from minutebook.model.record import Extension, Header, Receipt, Record
+from minutebook.ports import Listing
 from minutebook.stores import opening
 from minutebook.stores.journal import JournalStore
 from minutebook.sync.driving import iterate
@@ -388,14 +390,19 @@ async def run(faces: Any, scenario: Scenario, open_: Callable[[Any], Any]) -> tu
 
 
 def _detached(value: Any) -> Any:
-    return _detached(value.header) if hasattr(value, "header") and hasattr(value, "added") else _without_token(value)
+    if isinstance(value, Record | Extension | Listing):
+        return msgspec.structs.replace(value, header=_detached(value.header))
+    return tuple(map(_detached, value)) if isinstance(value, tuple) else _without_token(value)
 
 
 def _without_token(value: Any) -> Any:
-    """Tokens are random; a recovery's receipt is named after the one it ended."""
-    if hasattr(value, "idempotency") and value.idempotency.startswith("recover-"):
+    """Tokens are random, a birth is made of the first one; a recovery's receipt is named after the one it ended."""
+    if isinstance(value, Receipt) and value.idempotency.startswith("recover-"):
         return msgspec.structs.replace(value, idempotency="recover")
-    return msgspec.structs.replace(value, token="") if hasattr(value, "token") else value
+    if isinstance(value, Header):
+        assert len(value.birth) == 8
+        return msgspec.structs.replace(value, token="", birth=b"")
+    return value
 
 
 async def left_behind(store: Any, told: Any) -> Any:
