@@ -36,7 +36,7 @@ from minutebook.errors import DecisionHistoryCorrupt, MinutebookError
 from minutebook.model.bounds import StoreBounds, WindowLimits
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Page
-from minutebook.stores import sqlite_connection, sqlite_writer
+from minutebook.stores import sqlite_connection, sqlite_log
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -595,7 +595,7 @@ def parsed(arguments: Iterable[str]) -> tuple[Plan, Path]:
 
 def main(arguments: Iterable[str], ack_file: str) -> None:
     chosen, file = parsed(arguments)
-    sqlite_writer.CHECKPOINT_BYTES = chosen.log_bytes  # type: ignore[misc]
+    sqlite_log.CHECKPOINT_BYTES = chosen.log_bytes  # type: ignore[misc]
     endure(chosen, file, acknowledging(ack_file))
 
 

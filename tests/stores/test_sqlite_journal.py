@@ -29,6 +29,7 @@ from tests.journals import is_writing
 import minutebook.stores.sqlite as sqlite_module
 import minutebook.stores.sqlite_connection as connection_module
 import minutebook.stores.sqlite_host as host_module
+import minutebook.stores.sqlite_log as log_module
 import minutebook.stores.sqlite_pace as pace_module
 import minutebook.stores.sqlite_writer as writer_module
 from minutebook.errors import (
@@ -919,9 +920,9 @@ def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process checkpoints: the deletion waits in its thread, and reads of anything go on."""
-    monkeypatch.setattr(writer_module, "_ERASE_SECONDS", 60.0)
+    monkeypatch.setattr(log_module, "LOCK_SECONDS", 60.0)
     waiting = threading.Event()
-    real = writer_module.checkpoint_lock
+    real = log_module.checkpoint_lock
 
     def told(descriptor: int, seconds: float) -> Any:
         if seconds == 60.0:
@@ -934,7 +935,7 @@ def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
         await append(journal, ConversationKey("tenant", "other"), "b")
         other = os.open(path.with_name("history.db-lock"), os.O_RDWR)
         fcntl.flock(other, fcntl.LOCK_EX)
-        monkeypatch.setattr(writer_module, "checkpoint_lock", told)
+        monkeypatch.setattr(log_module, "checkpoint_lock", told)
         deletion = asyncio.create_task(journal.delete(KEY))
         await asyncio.to_thread(waiting.wait)
         assert not writer_of(journal)._read_lock.locked()
@@ -1325,8 +1326,8 @@ POWER_CUT = (
     + """
 import os
 from functools import partial
-from minutebook.stores import sqlite_writer
-sqlite_writer.CHECKPOINT_BYTES = 100_000
+from minutebook.stores import sqlite_log
+sqlite_log.CHECKPOINT_BYTES = 100_000
 acks = os.open(os.environ["FAULT_ACK_FILE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 journal = SQLiteJournal(sys.argv[1], blocking=True)
 if sys.argv[2] == "unsynced":
@@ -1394,7 +1395,7 @@ def test_the_log_stays_bounded(path: Path) -> None:
     journal = SQLiteJournal(path, blocking=True)
     for number in range(60):
         done(append(journal, KEY, str(number), b"x" * 400_000))
-    assert path.with_name("history.db-wal").stat().st_size < 3 * writer_module.CHECKPOINT_BYTES
+    assert path.with_name("history.db-wal").stat().st_size < 3 * log_module.CHECKPOINT_BYTES
     done(journal.close())
 
 
@@ -1515,7 +1516,7 @@ def test_i06_a_failed_sync_is_the_connections_so_every_store_on_it_refuses(tmp_p
 def test_v05_every_statement_is_a_named_constant() -> None:
     """`execute` is given nothing but `sql.NAME`, and `sql` holds nothing but texts that never change."""
     calls = 0
-    for module in (sqlite_module, writer_module, connection_module, host_module):
+    for module in (sqlite_module, writer_module, log_module, connection_module, host_module):
         tree = ast.parse(Path(str(module.__file__)).read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith("execute"):

@@ -10,9 +10,7 @@ never let a group form.
 Ctrl-C may end a task between any two steps. So a group is looked after by its tasks themselves, in the first step that
 each takes after that iteration: what one of them was stopped in, the next one does.
 
-SQLite below 3.51.3 can corrupt a database when two connections checkpoint at once. So no connection of ours checkpoints
-by itself; the writer does it, holding a lock on the `-lock` sidecar that all processes share. It is held whatever the
-version is, since the other process may run an older one.
+No connection of ours checkpoints by itself: the writer does, between transactions (`Log`).
 
 After a failed sync the writer refuses everything until the database is opened again: see `Latch` (promise I-6).
 """
@@ -50,34 +48,26 @@ from minutebook.stores.sqlite_connection import (
     open_reading,
     open_writing,
     patiently,
-    pauses,
-    proves_nothing,
     read_snapshot,
     refuse_foreign,
     refuse_fork,
     translated,
 )
 from minutebook.stores.sqlite_jobs import Job, fail_jobs, wake
+from minutebook.stores.sqlite_log import LOCK_SECONDS, Log
 from minutebook.stores.sqlite_pace import Pace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
 
     from minutebook.stores.sqlite_jobs import Work
 
 T = TypeVar("T")
 
-CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
-"""The log is copied into the database when about this much was written."""
-
 MAX_GROUP: Final = 1024
 """The most jobs in one transaction."""
 
-_COMMIT_BYTES = 7 * 4096  # the pages that a commit of a few KB writes beside its payloads
 _RECHECK_EVERY = 64
-_ERASE_SECONDS = 2.0
-_MAX_ERASE_WAIT = 64
 
 _SECOND_LOG = (
     "had its log, or the log's index, replaced while this program had it open, and somebody may have written since; "
@@ -115,10 +105,8 @@ class Writer:
         self._cursor = self._connection.cursor()
         self._reading: sqlite3.Connection | None = None
         self._full: bool = True
-        self._log_bytes = 0
+        self._log = Log(private.path, self._lock_file, self._cursor, self._read_lock, self._undo)
         self._transactions = 0
-        self._erase_at = 0
-        self._erase_wait = 1
         self._mail_lock = threading.RLock()
         self._mail = threading.Condition(self._mail_lock)
         """Entered by its lock, whose release no signal can cut in two."""
@@ -303,7 +291,7 @@ class Writer:
             begun = True
             self._run_jobs(jobs)
             self._commit()
-            self._log_bytes += sum([job.size for job in jobs]) + _COMMIT_BYTES
+            self._log.grew(sum([job.size for job in jobs]))
         except BaseException as error:
             self._undo(error)
             if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._latch.failed:
@@ -410,85 +398,19 @@ class Writer:
         erasing = [job for job in jobs if job.erases and job.error is None]
         if not erasing:
             return
-        erased = self._truncate(_ERASE_SECONDS)
-        if not erased:
-            self._erase_wait = 1
-            self._erase_at = self._transactions + 1
+        erased = self._log.erase(self._transactions)
         for job in erasing:
             if job.result is True:  # a cut tells what it recorded
                 job.result = erased
 
-    def _truncate(self, seconds: float) -> bool:
-        """
-        Copy the log into the database and cut it to nothing; False when a reader or another process was in the way.
-
-        Another process's checkpoint is waited for before our own reader is kept out, so that no read waits for it too.
-        """
-        with checkpoint_lock(self._lock_file, seconds) as held:
-            if not held:
-                return False
-            with self._read_lock:
-                for _ in self._attempts(seconds):
-                    if self._copy_log(sql.TRUNCATE) and self._sync_log():
-                        self._erase_at = 0
-                        return True
-        return False
-
-    def _sync_log(self) -> bool:
-        """
-        Make the cut of the log last; False where that failed.
-
-        SQLite does not sync it, since a log that comes back with the power harms no record. But what was erased would
-        be in it. Opening and closing the log here drops no lock: SQLite has none on it.
-        """
-        try:
-            descriptor = os.open(self.private.path + "-wal", os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return False
-        return True
-
-    @staticmethod
-    def _attempts(seconds: float) -> Iterator[None]:
-        yield
-        if seconds:
-            # One short wait for a reader that is just about to end; a long one is not waited for.
-            yield from pauses(min(seconds, 0.05))
-
-    def _copy_log(self, statement: str) -> bool:
-        """Make a checkpoint under the lock that all processes share; False where something of the log is left."""
-        try:
-            if statement is sql.TRUNCATE:
-                busy, frames, _ = self._cursor.execute(sql.TRUNCATE).fetchone()
-            else:
-                busy, frames, _ = self._cursor.execute(sql.CHECKPOINT).fetchone()
-        except sqlite3.Error as error:
-            # The commits themselves are in the log and safe. Only a failed sync makes later ones doubtful.
-            if proves_nothing(error):
-                self._undo(error)
-            return False
-        self._log_bytes = 0
-        return not busy and frames <= 0
-
-    def _has_chores(self) -> bool:
-        """Whether a checkpoint or a new try to erase is due."""
-        return self._log_bytes > CHECKPOINT_BYTES or 0 < self._erase_at <= self._transactions
-
     def _do_chores(self) -> None:
         """Make the checkpoint or the erasure that is due; what cannot be done now is due again later."""
-        if self._latch.failed or self._closed or not self._has_chores():
-            return
-        if 0 < self._erase_at <= self._transactions and not self._queue:
-            if not self._truncate(0):
-                self._erase_wait = min(self._erase_wait * 2, _MAX_ERASE_WAIT)
-                self._erase_at = self._transactions + self._erase_wait
-            return
-        with checkpoint_lock(self._lock_file, 0) as held:
-            if held:
-                self._copy_log(sql.CHECKPOINT)
+        if self._has_chores():
+            self._log.tend(self._transactions, idle=not self._queue)
+
+    def _has_chores(self) -> bool:
+        """Whether anything of the log is due, on a connection that can still be believed."""
+        return not self._closed and not self._latch.failed and self._log.is_due(self._transactions)
 
     # --- reading
 
@@ -537,7 +459,7 @@ class Writer:
             self.abandon()
             return
         # The last connection to a database checkpoints as it closes, so this too happens under the lock.
-        with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, _ERASE_SECONDS):
+        with contextlib.suppress(sqlite3.Error), checkpoint_lock(self._lock_file, LOCK_SECONDS):
             if self._reading is not None:
                 self._reading.close()
             if whole and not self._latch.failed:
@@ -637,4 +559,4 @@ def acquire_writer(path: str | os.PathLike[str], *, allow_network_filesystem: bo
     return _registry.acquire(path, allow_network_filesystem)
 
 
-__all__ = ["CHECKPOINT_BYTES", "Writer", "acquire_writer"]
+__all__ = ["Writer", "acquire_writer"]
