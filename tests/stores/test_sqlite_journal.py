@@ -1389,6 +1389,30 @@ def test_i02_a_power_cut_loses_nothing_that_was_acknowledged(path: Path, mode: s
     assert report.clean if mode == "synced" else report.lost > 0, report
 
 
+def test_i02_a_commit_is_synced_where_it_changes_what_is_retained(path: Path) -> None:
+    """The mark of a failed attempt or of an input that is superseded, drafts, a cut; a plain release rests on them."""
+    journal = SQLiteJournal(path, blocking=True)
+    question = text(Kind.INPUT, b'"q"')
+    opening = Delta(drafts=(question,), idempotency="opening", opens=True)
+    epoch = done(journal.reserve(KEY, "t", format="f", opening=opening)).header.epoch
+
+    def synced_and_retained(name: str, **more: Any) -> tuple[int, int, int]:
+        header = done(journal.commit(KEY, "t", epoch, Delta(idempotency=name, **more))).header
+        (synchronous,) = writer_of(journal)._connection.execute(sql.GET_SYNCHRONOUS).fetchone()
+        return synchronous, header.entries, header.cut.seq
+
+    normal, full = 1, 2
+    assert synced_and_retained("rests") == (normal, 1, 0)
+    assert synced_and_retained("fails", abandons="failed") == (full, 2, 0)
+    assert synced_and_retained("rests again") == (normal, 2, 0)
+    assert synced_and_retained("supersedes", supersedes=True) == (full, 3, 0)
+    assert synced_and_retained("rests meanwhile") == (normal, 3, 0)
+    assert synced_and_retained("adds", drafts=(question,)) == (full, 4, 0)
+    assert synced_and_retained("rests once more") == (normal, 4, 0)
+    assert synced_and_retained("cuts", cut=4) == (full, 4, 4)
+    done(journal.close())
+
+
 def test_the_log_stays_bounded(path: Path) -> None:
     """Checkpoints of our own keep the write-ahead log near its bound, for small and large payloads alike."""
     journal = SQLiteJournal(path, blocking=True)
