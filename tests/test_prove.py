@@ -2,12 +2,14 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.prove import FAMILIES, Collector, promises_of, scales, scaling, table
 
 TESTS = Path(__file__).parent
+FACES = TESTS / "faces"
 PAGE = TESTS.parent / "docs" / "promises.md"
 
 
@@ -22,19 +24,23 @@ def rows() -> set[tuple[str, int]]:
     return found
 
 
-def names(*paths: Path) -> set[str]:
-    """Return the names of the test functions of some files, or else of all, read from the source."""
-    trees = (ast.parse(path.read_text()) for path in paths or sorted(TESTS.rglob("test_*.py")))
-    functions = (node for tree in trees for node in ast.walk(tree))
-    return {
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """Return the names of the test functions of a file, read from the source."""
+    return frozenset(
         node.name
-        for node in functions
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
+    )
+
+
+def names() -> set[str]:
+    """Return the names of all test functions."""
+    return {name for path in TESTS.rglob("test_*.py") for name in names_in(path)}
 
 
 def carried_by(path: Path) -> set[tuple[str, int]]:
-    return {promise for name in names(path) for promise in promises_of(name)}
+    return {promise for name in names_in(path) for promise in promises_of(name)}
 
 
 @pytest.mark.parametrize(
@@ -65,26 +71,52 @@ def test_every_id_in_a_name_has_a_row() -> None:
     assert {family for family, _ in carried} == set(FAMILIES)
 
 
+def test_the_word_of_a_family_is_followed_by_a_number() -> None:
+    """A test whose name says `bad_input` and no more, or says it elsewhere than where ids stand, would be in no row."""
+    spoken = {name for name in names() if "bad_input" in name}
+    assert {name for name in spoken if "bad_input" not in {family for family, _ in promises_of(name)}} == set()
+
+
 def test_every_row_has_a_test() -> None:
     """A promise that no test is named after is none."""
     carried = {promise for name in names() for promise in promises_of(name)}
     assert rows() - carried == set()
 
 
+def named_by_rows() -> dict[tuple[str, int], set[Path]]:
+    """Return the files that each row of a chat and of an engine names."""
+    told = re.findall(r"^\| ([AE])(\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    return {
+        (family.lower(), int(number)): {
+            TESTS.parent / file if "/" in file else FACES / file for file in re.findall(r"`([\w/]+\.py)`", text)
+        }
+        for family, number, text in told
+    }
+
+
 def test_the_files_that_a_row_names_have_a_test_of_it() -> None:
     """Rows of a chat and of an engine say where they are proved, and no file of theirs is named by no row."""
-    faces, named = TESTS / "faces", set[Path]()
-    for family, number, text in re.findall(r"^\| ([AE])(\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
-        files = [TESTS.parent / file if "/" in file else faces / file for file in re.findall(r"`([\w/]+\.py)`", text)]
-        assert files, f"{family}{number} names no file"
-        wrong = [file.name for file in files if (family.lower(), int(number)) not in carried_by(file)]
-        assert wrong == [], f"{family}{number}"
-        named.update(files)
-    told = {faces / file for file in re.findall(r"`(test_\w+\.py)` (?:and|prove)", PAGE.read_text())}
-    theirs = [path for path in faces.glob("test_*.py") if path.name.startswith(("test_agent", "test_engine"))]
+    rows = named_by_rows()
+    for row, files in rows.items():
+        assert files, f"{row} names no file"
+        assert [file.name for file in files if row not in carried_by(file)] == [], row
+    told = {FACES / file for file in re.findall(r"`(test_\w+\.py)` (?:and|prove)", PAGE.read_text())}
+    theirs = [path for path in FACES.glob("test_*.py") if path.name.startswith(("test_agent", "test_engine"))]
     assert {path.name for path in theirs if {"a", "e"} & {family for family, _ in carried_by(path)}} <= {
-        path.name for path in named | told
+        path.name for path in told.union(*rows.values())
     }
+
+
+def test_elsewhere_a_row_of_a_chat_or_an_engine_stands_in_the_files_that_it_names() -> None:
+    """An id of another list that looks like one of theirs is not counted for them."""
+    rows = named_by_rows()
+    elsewhere = [path for path in TESTS.rglob("test_*.py") if path.parent != FACES and path.name != "test_examples.py"]
+    assert [
+        (str(path.relative_to(TESTS)), row)
+        for path in elsewhere
+        for row in carried_by(path) & rows.keys()
+        if path not in rows[row]
+    ] == []
 
 
 def test_the_table_files_a_test_under_each_of_its_promises() -> None:

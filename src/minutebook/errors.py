@@ -311,7 +311,7 @@ class DecisionHistoryStorageUnsafe(StorageError):
 
 class DecisionHistoryStorageFailed(StorageError):
     """
-    The disk or database failed. Whether the last write is durable is unknown until the store is opened again.
+    The disk or database failed. Whether a write that failed so is durable is unknown until the store is opened again.
 
     After a failed sync the kernel may have dropped the dirty pages, so a second attempt that succeeds proves
     nothing: the store refuses everything until it is reopened (promise I-6). On a server only the call that failed is

@@ -11,7 +11,7 @@ from tests.faces.test_agent import agent, asking, echo, messages, sent, summaris
 from tests.faces.test_agent_faults import blocking
 
 import minutebook.history.standing as standing_module
-from minutebook import Agent, MemoryStore
+from minutebook import Agent, Conversation, MemoryStore
 from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryAbsent, PairingViolation
 from minutebook.model.law import extend
 from minutebook.model.pause import drive
@@ -115,6 +115,26 @@ def test_a1_a9_an_aside_sees_the_history_as_it_stands_at_any_await_of_another(na
     with ProviderFake("openai-chat", script) as fake:
         assert asides_beside(fake, name, failed_before=failed_before) >= 6
         assert not fake.refused
+
+
+def test_a1_c03_what_an_aside_has_read_keeps_nothing_of_a_turn_from_a_window_of_its_store() -> None:
+    """A1, C3: at any await of another's chat, as a process shows that never met the aside: with the turn's input."""
+    with ProviderFake("openai-chat", script) as fake:
+        journal = MemoryJournal()
+        store = JournalStore(journal, namespace="n")
+        aside = blocking(fake, store=store, conversation="c", auto_manage_history=False)
+        drive(aside.set_history(messages(2)))
+        under_way = blocking(fake, store=JournalStore(SuspendingJournal(journal), namespace="n"), conversation="c")  # type: ignore[arg-type]
+        newest: list[str] = []
+        for _ in steps_of(chat(under_way)):
+            assert drive(aside.chat("aside")) == "answer to aside"
+            shown, fresh = (
+                drive(Conversation(each, "c", format="openai-chat").window())
+                for each in (store, JournalStore(journal, namespace="n"))
+            )
+            assert shown.json == fresh.json
+            newest.append(fresh.messages[-1]["content"])
+        assert "words under way" in newest
 
 
 def test_a1_control_an_aside_that_sees_what_is_under_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ from minutebook.errors import (
     ProviderContextWindowExceeded,
 )
 from minutebook.model.decisions import CapabilitySpec, DecisionRequest, Observation
-from minutebook.model.events import HistoryAbandoned, HistoryTrimmed, ProviderContextCount
+from minutebook.model.entries import Kind
+from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed, ProviderContextCount
 from minutebook.model.receipts import Sent, decode_sent
 from minutebook.providers.counting import COUNTINGS
 from minutebook.testing import drive
@@ -226,6 +227,8 @@ def test_d12_the_window_shrinks_by_whole_exchanges_as_if_dropped_one_by_one(
     exchanges = sum(len(made) for _, made in whole)
     cuts = list(dropped_one_by_one(whole))
     assert len(cuts) == exchanges
+    record = provider.store.read(provider.key(told.request()))
+    places = [0, *[entry.seq for entry in record.entries if entry.kind is Kind.RESPONSE][-exchanges:]]
     for at, expected in enumerate(cuts):
         before = len(server.requests)
         events.clear()
@@ -238,7 +241,7 @@ def test_d12_the_window_shrinks_by_whole_exchanges_as_if_dropped_one_by_one(
         assert messages_in(generated.json) == expected
         assert len(counted) <= 2 * ceil(log2(exchanges)) + 2
         assert any({name: generated.json[name] for name in each.json} == each.json for each in counted)
-        check_events(events, at, counted, generated)
+        check_events(events, places[at], counted, generated)
 
 
 @every
@@ -248,12 +251,13 @@ def test_d12_d17_a_step_that_makes_summaries_searches_at_most_four_times(
 ) -> None:
     """D12, D17: each room for a summary has its search, each summary one count more, and what is sent was counted."""
     asked: list[int] = []
+    events: list[Any] = []
 
     def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
         asked.append(len(turns))
         return f"HEAVY {len(turns)}"
 
-    options = HistoryOptions(summarize=summarize, max_summary_bytes=200)
+    options = HistoryOptions(summarize=summarize, max_summary_bytes=200, on_event=events.append)
     told = grown(server, provider_of(server, api, interface, history=options), api, interface, seed=4)
     server.count = lambda body: 0
     server.generate = lambda _: (500, {}, b"")
@@ -268,6 +272,7 @@ def test_d12_d17_a_step_that_makes_summaries_searches_at_most_four_times(
         server.count = lambda body, fits=fits: fits(body) + weight * ("HEAVY" in json.dumps(body))
         before = len(server.requests)
         asked.clear()
+        events.clear()
         try:
             told.provider.decide(told.request())
         except AgentDecisionProviderUnavailable:
@@ -275,6 +280,9 @@ def test_d12_d17_a_step_that_makes_summaries_searches_at_most_four_times(
             assert server.generated[-1] == generated
             sent = {name: generated.json[name] for name in server.counted[-1].json}
             assert sent == server.counted[-1].json
+            summed = [event for event in events if isinstance(event, HistorySummary)]
+            covered = [(event.exchanges, event.newly_covered) for event in summed]
+            assert covered == ([(sum(asked), sum(asked))] if asked else [])
         except ProviderContextWindowExceeded:
             pass
         counted = sum(each in server.counted for each in server.requests[before:])
@@ -316,12 +324,12 @@ def counts(events: list[Any]) -> list[ProviderContextCount]:
     return [event for event in events if isinstance(event, ProviderContextCount)]
 
 
-def check_events(events: list[Any], at: int, counted: list[Any], generated: Any) -> None:
+def check_events(events: list[Any], left: int, counted: list[Any], generated: Any) -> None:
     assert len(counts(events)) == len(counted)
     trimmed = [event for event in events if isinstance(event, HistoryTrimmed)]
-    assert len(trimmed) == (at > 0), "one event tells of all that left, and nothing of requests that were only counted"
+    assert len(trimmed) == (left > 0), "one event tells of all that left, none of requests that were only counted"
     if trimmed:
-        assert trimmed[0].message_count == len(messages_in(generated.json))
+        assert (trimmed[0].message_count, trimmed[0].last_removed) == (len(messages_in(generated.json)), left)
     abandoned = [event for event in events if isinstance(event, HistoryAbandoned)]
     assert [event.message_count for event in abandoned] == [len(messages_in(generated.json))]
     assert SECRET not in repr(events)

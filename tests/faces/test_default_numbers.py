@@ -24,9 +24,9 @@ MIB = 1024 * 1024
 class Ram:
     """The RAM history that a decision provider opens by itself, on a clock of the test's."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.clock = FrozenClock(0)
-        self.store = HistoryOptions().open_store()
+        self.store = HistoryOptions(**options).open_store()
         journal = self.store.journal
         assert isinstance(journal, MemoryJournal)
         journal._clock = self.clock
@@ -61,6 +61,25 @@ def test_d06_d07_the_ram_history_holds_32_mib_in_all_and_8_mib_in_each() -> None
     assert drive(ram.store.totals()).bytes == 32 * MIB
     with pytest.raises(DecisionHistoryStoreFull):
         ram.append("one more", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "retained"),
+    [
+        ({"max_store_bytes": MIB}, MIB),
+        ({"max_bytes": 9 * MIB}, 9 * MIB),
+        ({"max_store_bytes": 64 * MIB}, 8 * MIB),
+    ],
+)
+def test_d07_a_conversation_retains_8_mib_its_window_or_its_store_s_bound(
+    options: dict[str, Any], retained: int
+) -> None:
+    """D7: no more than a smaller store has, no less than a larger window holds; to the byte."""
+    ram = Ram(**options)
+    assert HistoryOptions(**options).retained_bytes == retained
+    ram.append("c", retained)
+    with pytest.raises((DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)):
+        ram.append("c", 3)
 
 
 def test_d06_the_ram_history_keeps_a_conversation_for_an_hour_of_inactivity() -> None:

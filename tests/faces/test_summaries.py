@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import msgspec
 import pytest
@@ -697,13 +697,17 @@ def test_b3_a_decision_provider_cuts_seldom_with_a_low_water_mark():
 
 
 def test_d17_d18_a_decision_provider_summarises_what_leaves():
-    """One invocation of many steps: the task stays, the summary is before it, and each exchange is covered once."""
-    host = Host()
+    """One invocation of many steps: the task stays, the summary is before it, each exchange is covered once."""
+    host = Host(lambda _, turns: f"{len(turns)} exchanges, \u00e9")
     events = []
     requests, provider = decided(
         60, max_messages=21, low_water=0.5, summarize=host, max_summary_bytes=ROOM, on_event=events.append
     )
-    assert len(host.calls) == sum(isinstance(event, HistorySummary) for event in events)
+    told = [event for event in events if isinstance(event, HistorySummary)]
+    covered = [len(turns) for _, turns in host.calls]
+    assert [event.newly_covered for event in told] == covered
+    assert [event.exchanges for event in told] == list(accumulate(covered))
+    assert [event.summary_bytes for event in told] == [len(f"{count} exchanges, \u00e9".encode()) for count in covered]
     assert 2 <= len(host.calls) <= 10
     given = [turn for _, turns in host.calls for turn in turns]
     paths = [number for turn in given for number in range(1, 61) if f'file {number}\\"' in texts_of(turn)]

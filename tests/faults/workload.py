@@ -299,14 +299,14 @@ def _broken_step(cursor: sqlite3.Cursor) -> None:
 @contextlib.contextmanager
 def newer_schema(*, broken: bool = False) -> Iterator[None]:
     """Be a later release, whose schema has version 2; or one whose migration fails half way."""
-    version, steps, pragma = sql.SCHEMA_VERSION, sqlite_connection.MIGRATIONS, sql.SET_USER_VERSION_1
+    version, steps, pragma = sql.SCHEMA_VERSION, sqlite_connection.MIGRATIONS, sql.SET_USER_VERSION
     sql.SCHEMA_VERSION = 2  # type: ignore[misc]
     sqlite_connection.MIGRATIONS = (*steps, _broken_step if broken else _next_schema)  # type: ignore[misc]
-    sql.SET_USER_VERSION_1 = "PRAGMA user_version = 2"  # type: ignore[misc]
+    sql.SET_USER_VERSION = "PRAGMA user_version = 2"  # type: ignore[misc]
     try:
         yield
     finally:
-        sql.SCHEMA_VERSION, sqlite_connection.MIGRATIONS, sql.SET_USER_VERSION_1 = version, steps, pragma  # type: ignore[misc]
+        sql.SCHEMA_VERSION, sqlite_connection.MIGRATIONS, sql.SET_USER_VERSION = version, steps, pragma  # type: ignore[misc]
 
 
 def schema_of(database: Path) -> tuple[int, bool, int]:

@@ -254,13 +254,17 @@ def test_d11_how_much_an_answer_is_asked_to_say_is_counted(server: CountingServe
 @pytest.mark.parametrize("api", ["openai", "chat", "anthropic"])
 @pytest.mark.parametrize("colour", ["blocking", "async"])
 def test_d14_the_official_clients_work_over_it(server: CountingServer, api: str, colour: str) -> None:
-    """D14: the response reaches the SDK as its own type; each call is one count and one generation, of one body."""
-    told = call_of(server, api, colour)()
+    """
+    D14: the response reaches the SDK as its own type; each call is one count and one generation, of one body. A key of
+    the host's that makes a request happen once goes with the generation alone: its answer is not that of the count.
+    """
+    told = call_of(server, api, colour, default_headers={"Idempotency-Key": "once", "X-Host": "h"})()
     assert told.id in ("resp", "c", "msg")
     (counted,), (generated,) = server.counted, server.generated
     assert {name: generated.json[name] for name in counted.json} == counted.json
     assert "accept-encoding" in {name.lower() for name in counted.headers}
-    assert "Idempotency-Key" not in counted.headers
+    assert (generated.headers["Idempotency-Key"], generated.headers["X-Host"]) == ("once", "h")
+    assert {name.lower() for name in counted.headers} & {"idempotency-key", "x-host"} == {"x-host"}
 
 
 @pytest.mark.parametrize("api", ["openai", "chat"])

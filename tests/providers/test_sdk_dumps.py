@@ -257,7 +257,7 @@ def test_o13_a_call_without_a_name_and_an_audio_without_an_id_are_nothing(member
 
 
 @pytest.mark.parametrize("content", [7, True, {"text": "hi"}])
-def test_bad_input_content_that_is_neither_text_nor_parts_is_refused(content):
+def test_bad_input_25_content_that_is_neither_text_nor_parts_is_refused(content):
     """No request could hold it, so none of the conversation's would be taken again."""
     with pytest.raises(InvalidMessage, match="neither a text nor a list of parts") as refusal:
         wire_format("openai-chat").response({"role": "assistant", "content": content})
@@ -464,7 +464,7 @@ def test_bad_input_47_unknown_members_of_the_same_api_pass():
 
 
 @pytest.mark.parametrize("given", [QUESTION, "Where is it?", 7], ids=["message", "text", "number"])
-def test_bad_input_a_single_message_where_a_list_is_needed_is_told_so(given):
+def test_bad_input_25_a_single_message_where_a_list_is_needed_is_told_so(given):
     """One dict is no list of its keys."""
     for name in (*APIS, "gemini"):
         with pytest.raises(InvalidMessage, match="a list of messages is needed"):
@@ -539,7 +539,7 @@ def test_i37_what_is_no_response_is_called_by_its_name_and_never_quoted(name, gi
         ({"choices": [{"message": {"role": "assistant", "tool_calls": [7]}}]}, "a JSON object is needed here"),
     ],
 )
-def test_bad_input_a_response_of_the_right_form_keeps_its_own_refusal(given, told):
+def test_c02_a_response_of_the_right_form_keeps_its_own_refusal(given, told):
     """The general word is for what is none at all."""
     with pytest.raises(InvalidMessage, match=told):
         wire_format("openai-chat").response(given)

@@ -1052,7 +1052,7 @@ def test_bad_input_47_unknown_blocks_pass_as_they_are(wire):
 
 
 @each_wire
-def test_bad_input_texts_that_utf8_cannot_hold_are_refused(wire):
+def test_bad_input_34_texts_that_utf8_cannot_hold_are_refused(wire):
     """A lone surrogate is refused before anything is recorded."""
     with pytest.raises(InvalidValue):
         wire.input("\ud800")

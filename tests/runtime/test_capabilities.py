@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import enum
 import functools
 import json
 from collections.abc import Callable
@@ -417,6 +418,53 @@ def test_a_rule_means_what_it_says(rule: dict[str, Any], right: list[Any], wrong
 def test_a_number_beyond_the_floats_breaks_no_rule(rule: dict[str, Any]) -> None:
     """A model may write any integer: holding it to a rule gives a fault or none, and never an exception."""
     fault_in(10**400, checked_schema(rule))
+
+
+class Large(enum.Enum):
+    """A number that no schema of msgspec's holds."""
+
+    HUGE = 2**70
+
+
+@dataclass
+class Unfinished:
+    """A field of a type that is defined nowhere."""
+
+    field: Missing  # type: ignore[name-defined]  # noqa: F821
+
+
+class Raising(type):
+    """A metaclass whose classes have no attribute and say nothing of it."""
+
+    def __getattr__(cls, name: str) -> object:
+        raise OSError
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Literal[1, 2**70],
+        list[Large],
+        dict[str, Unfinished],
+        Raising("Odd", (), {}),
+        complex,
+        list[int] | tuple[int, ...],
+    ],
+    ids=str,
+)
+def test_d28_a_type_without_a_schema_is_refused_by_its_parameter(kind: Any) -> None:
+    """D28: whatever it is that msgspec cannot do with it, where a capability or a program is declared."""
+
+    def take(line: Line, odd: object) -> None:
+        """Take a line."""
+
+    take.__annotations__["odd"] = kind
+    with pytest.raises(InvalidOption, match="parameter 'odd' has an annotation that cannot be used") as refused:
+        capability(take)
+    assert refused.value.option == "odd"
+    with pytest.raises(InvalidOption, match=r"no JSON can be converted to it: \S") as refused:
+        Program(name="p", instructions="i", output=kind)
+    assert refused.value.option == "output"
 
 
 def test_recursive_types_have_a_schema_that_says_what_it_is() -> None:

@@ -157,6 +157,21 @@ def test_d25_observations_of_a_host_go_as_data_where_its_history_is_gone(
     assert server.refused == []
 
 
+@every
+def test_d25_where_nothing_was_answered_a_history_that_is_gone_took_nothing_along(
+    server: Server, api: str, interface: str
+) -> None:
+    """D25: a run whose first request failed goes on behind a restart with all the messages there ever were."""
+    server.replies = [(503, {}, b""), finishes(api, interface)]
+    store, events = MemoryStore("t"), list[Any]()
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(process(server, api, interface, None, store, events).run("Look.", **IDS))
+    assert drive(process(server, api, interface, None, store, events).resume("r", "i")).kind == "finished"
+    (resumed,) = [event for event in events if event.kind == "decision_history_resumed"]
+    assert (resumed.resumed_without_messages, resumed.message_count) == (False, 1)
+    assert server.shown(0) == server.shown(1)
+
+
 def test_d25_another_model_or_interface_resumes_without_messages(server: Server) -> None:
     """D25, O-36: what is another conversation's is not taken for this one's, and the event says what happened."""
     server.replies = [proposing("chat", "native", "a.txt"), finishes("chat", "structured")]

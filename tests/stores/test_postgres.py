@@ -298,10 +298,10 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("what", STRANGE)
-def test_a05_bad_input_105_what_a_stranger_could_have_us_run_is_refused(
+def test_bad_input_102_and_105_what_a_stranger_could_have_us_run_is_refused(
     what: str, name: str, role: str, stranger: str
 ) -> None:
-    """Functions run as their caller: where a stranger owns one, or could make one, none is called (105)."""
+    """Functions run as their caller: where a stranger owns one, or could make one, none is called (102, 105)."""
     server, schema = postgres.shared(), postgres_lab.schema_of(name)
     drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
     server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")

@@ -1036,7 +1036,7 @@ def test_b2_socket_in_the_file_system() -> None:
     ],
 )
 def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:
-    """Nothing that is no option is passed over: it is refused by its name before anything is connected (A8, 118)."""
+    """Nothing that is no option is passed over: it is refused by its name before anything is connected (V-8, 118)."""
     pytest.importorskip("redis")
     for face in (minutebook, sync):
         with pytest.raises(InvalidOption) as refused:
@@ -1046,8 +1046,8 @@ def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str,
 
 
 @pytest.mark.parametrize("host", ["a.", "my_redis", "[::1]", "[fe80::1%25lo]", "b\u00fccher.example", "a" * 63])
-def test_a8_every_host_that_can_be_one_is_taken(host: str) -> None:
-    """A name of any alphabet, an address, one part or a dot at the end: what can be looked up is not refused (A8)."""
+def test_b2_every_host_that_can_be_one_is_taken(host: str) -> None:
+    """A name of any alphabet, an address, one part or a dot at the end: what can be looked up is not refused (B2)."""
     pytest.importorskip("redis")
     for url in (f"redis://{host}:1", f"redis+cluster://{host}:1,{host}:2"):
         sync.RedisStore(url, namespace="lab")
@@ -1065,8 +1065,8 @@ def test_a8_every_host_that_can_be_one_is_taken(host: str) -> None:
         ("rediss://me:p%23w%2F@a/7?timeout=30&ssl_ca_certs=/etc/a%20b.pem", 7, 30.0),
     ],
 )
-def test_a8_url_says_the_database_and_the_time(url: str, database: int, timeout: float) -> None:
-    """A URL's number is what is taken, and with `open_store` its timeout, whatever else stands there (A8)."""
+def test_b2_url_says_the_database_and_the_time(url: str, database: int, timeout: float) -> None:
+    """A URL's number is what is taken, and with `open_store` its timeout, whatever else stands there (B2)."""
     read = sync.open_store(url, namespace="lab")._core.journal._remote._wire._address
     assert (read.database, read.timeout) == (database, timeout)
     if "ssl" in url:
@@ -1074,15 +1074,15 @@ def test_a8_url_says_the_database_and_the_time(url: str, database: int, timeout:
 
 
 @pytest.mark.parametrize("seconds", ["0", "soon", "", "nan", "3&timeout=4"])
-def test_a8_time_that_a_url_cannot_mean_is_refused(seconds: str) -> None:
-    """A timeout in a URL that is none is refused where the URL is given (A8)."""
+def test_v08_time_that_a_url_cannot_mean_is_refused(seconds: str) -> None:
+    """A timeout in a URL that is none is refused where the URL is given (V-8)."""
     with pytest.raises(InvalidOption) as refused:
         sync.open_store(f"redis://a?timeout={seconds}", namespace="lab")
     assert refused.value.option == "timeout"
 
 
-def test_a8_database_that_a_server_does_not_have_is_named(server: Server) -> None:
-    """`/99` on a server of 16 databases is refused at the first call, with its number and the setting (A8)."""
+def test_b2_database_that_a_server_does_not_have_is_named(server: Server) -> None:
+    """`/99` on a server of 16 databases is refused at the first call, with its number and the setting (B2)."""
     refused = unfit(f"{server.url}/99")
     assert refused.problem == "database"
     assert "no database 99" in str(refused)

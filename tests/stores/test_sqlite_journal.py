@@ -1390,6 +1390,30 @@ def test_i02_a_power_cut_loses_nothing_that_was_acknowledged(path: Path, mode: s
     assert report.clean if mode == "synced" else report.lost > 0, report
 
 
+def test_i02_a_commit_is_synced_where_it_changes_what_is_retained(path: Path) -> None:
+    """The mark of a failed attempt or of an input that is superseded, drafts, a cut; a plain release rests on them."""
+    journal = SQLiteJournal(path, blocking=True)
+    question = text(Kind.INPUT, b'"q"')
+    opening = Delta(drafts=(question,), idempotency="opening", opens=True)
+    epoch = done(journal.reserve(KEY, "t", format="f", opening=opening)).header.epoch
+
+    def synced_and_retained(name: str, **more: Any) -> tuple[int, int, int]:
+        header = done(journal.commit(KEY, "t", epoch, Delta(idempotency=name, **more))).header
+        (synchronous,) = writer_of(journal)._connection.execute(sql.GET_SYNCHRONOUS).fetchone()
+        return synchronous, header.entries, header.cut.seq
+
+    normal, full = 1, 2
+    assert synced_and_retained("rests") == (normal, 1, 0)
+    assert synced_and_retained("fails", abandons="failed") == (full, 2, 0)
+    assert synced_and_retained("rests again") == (normal, 2, 0)
+    assert synced_and_retained("supersedes", supersedes=True) == (full, 3, 0)
+    assert synced_and_retained("rests meanwhile") == (normal, 3, 0)
+    assert synced_and_retained("adds", drafts=(question,)) == (full, 4, 0)
+    assert synced_and_retained("rests once more") == (normal, 4, 0)
+    assert synced_and_retained("cuts", cut=4) == (full, 4, 4)
+    done(journal.close())
+
+
 def test_the_log_stays_bounded(path: Path) -> None:
     """Checkpoints of our own keep the write-ahead log near its bound, for small and large payloads alike."""
     journal = SQLiteJournal(path, blocking=True)
@@ -1469,6 +1493,97 @@ def test_bad_input_88_a_hosts_newer_tables_are_refused(tmp_path: Path) -> None:
     connection.close()
 
 
+def in_a_file(path: Path) -> SQLiteJournal:
+    return SQLiteJournal(path, blocking=True)
+
+
+def of_a_host(path: Path) -> SQLiteJournal:
+    return SQLiteJournal.on_connection(sqlite3.connect(path))
+
+
+places = pytest.mark.parametrize("place", [in_a_file, of_a_host])
+
+
+@places
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("ALTER TABLE minutebook_conversation RENAME COLUMN birth TO other", 1),
+        ("DROP TABLE minutebook_namespace", 1),
+        ("ALTER TABLE minutebook_conversation RENAME COLUMN birth TO b; UPDATE minutebook_schema SET version = 2", 2),
+        ("DROP TABLE minutebook_schema; DROP TABLE minutebook_namespace", 0),
+        ("UPDATE minutebook_schema SET version = 'one'; DROP TABLE minutebook_namespace", 0),
+    ],
+)
+def test_i40_tables_of_another_schema_than_they_say_are_refused_with_both_numbers(
+    path: Path, place: Callable[[Path], SQLiteJournal], change: str, named: int
+) -> None:
+    """A column or a table is missing, or a newer release has moved them under an open store: nothing is written."""
+    journal = place(path)
+    done(append(journal, KEY, "a"))
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.executescript(change)
+    for call, nothing in (
+        (journal.header(KEY), "read"),
+        (journal.list("tenant", "", 9), "read"),
+        (append(journal, KEY, "b"), "written"),
+    ):
+        with pytest.raises(DecisionHistorySchemaUnsupported) as caught:
+            done(call)
+        assert (caught.value.found, caught.value.supported) == (named, sql.SCHEMA_VERSION)
+        told = "use the newer release" if named > sql.SCHEMA_VERSION else f"nothing was {nothing}"
+        assert told in str(caught.value)
+        assert f"schema version {named}" in str(caught.value)
+    done(journal.close())
+    assert raw(path, "SELECT count(*) FROM minutebook_log") == [(1,)]
+
+
+def test_i40_tasks_are_told_of_another_schema_each_by_an_error_of_its_own(path: Path) -> None:
+    """A group of writes that meet a log with other columns."""
+
+    async def story() -> None:
+        journal = SQLiteJournal(path)
+        raw(path, "ALTER TABLE minutebook_log RENAME COLUMN entries TO other")
+        keys = [ConversationKey("tenant", name) for name in ("b", "c")]
+        told = await asyncio.gather(*[append(journal, key, "b") for key in keys], return_exceptions=True)
+        assert [type(error) for error in told] == [DecisionHistorySchemaUnsupported] * 2
+        assert told[0] is not told[1]
+        await journal.close()
+
+    asyncio.run(story())
+
+
+@places
+def test_d23_a_read_that_fails_speaks_of_no_write(path: Path, place: Callable[[Path], SQLiteJournal]) -> None:
+    """Nobody looks for what a read has written; a write that fails in the same way leaves that open."""
+    journal = place(path)
+    done(append(journal, KEY, "a"))
+    done(journal.header(KEY))
+    database: Any = journal._database
+    reading = database._connection if place is of_a_host else database._reading
+    reading.set_progress_handler(lambda: 1, 1)
+    with pytest.raises(DecisionHistoryStorageFailed, match=r"\(SQLITE_INTERRUPT\); nothing was read$"):
+        done(journal.header(KEY))
+    reading.set_progress_handler(None, 0)
+    database._connection.set_progress_handler(lambda: 1, 1)
+    with pytest.raises(DecisionHistoryStorageFailed, match="whether this write reached the disk"):
+        done(append(journal, KEY, "b"))
+    database._connection.set_progress_handler(None, 0)
+    assert done(append(journal, KEY, "b")).header.entries == 8
+    done(journal.close())
+
+
+def test_d23_a_read_that_a_lock_keeps_out_speaks_of_no_write(path: Path) -> None:
+    """A host's connection in a rollback journal, beside another program's exclusive lock."""
+    journal = SQLiteJournal.on_connection(sqlite3.connect(path, timeout=0))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DecisionHistoryStorageLocked, match="nothing was read"):
+            done(journal.header(KEY))
+        with pytest.raises(DecisionHistoryStorageLocked, match="nothing was written"):
+            done(append(journal, KEY, "a"))
+
+
 def test_a_hosts_closed_connection_is_a_typed_error(tmp_path: Path) -> None:
     """No driver's exception comes out."""
     connection = sqlite3.connect(tmp_path / "host.db")
@@ -1535,6 +1650,12 @@ def test_v05_every_statement_is_a_named_constant() -> None:
         isinstance(node, ast.JoinedStr | ast.BinOp) for node in ast.walk(ast.parse(Path(str(sql.__file__)).read_text()))
     )
     assert str(sql.APPLICATION_ID) in sql.SET_APPLICATION_ID
+
+
+def test_i40_a_migrated_file_tells_the_newest_version() -> None:
+    """What an older release looks at in a file's header is what the last of the migrations leads to."""
+    assert f"PRAGMA user_version = {sql.SCHEMA_VERSION}" == sql.SET_USER_VERSION
+    assert len(connection_module.MIGRATIONS) == sql.SCHEMA_VERSION
 
 
 def test_the_blocking_colour_needs_no_event_loop() -> None:

@@ -109,7 +109,7 @@ class Program(Generic[T]):
         for each in self.capabilities.values():
             self._check_declared(each)
         ready_made = type(output) is dict
-        self.output: Final = checked_schema(cast("object", output)) if ready_made else schema_of(output)
+        self.output: Final = checked_schema(cast("object", output)) if ready_made else schema_of(output, "output")
         """JSON schema of what the program finishes with."""
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any if ready_made else output)
 

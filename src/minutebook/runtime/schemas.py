@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from minutebook.model.schemas import Schema
 
 
-def schema_of(kind: Any) -> Schema:
+def schema_of(kind: Any, option: str = "type") -> Schema:
     """
     Return the schema of a Python type, with its outermost object written in place and every object in it closed.
 
     Raises:
-        InvalidOption: there is none, because msgspec cannot convert JSON to the type.
+        InvalidOption: there is none, because msgspec cannot convert JSON to the type; it names `option`.
     """
     try:
         (top,), defs = msgspec.json.schema_components([kind], ref_template=REF + "{name}")
@@ -34,9 +34,9 @@ def schema_of(kind: Any) -> Schema:
         _drop_unshown(schema)
         # Defaults and literals come as Python values; a round trip makes them what a request will hold.
         schema = cast("dict[str, Any]", decode(msgspec.json.encode(schema)))
-    except (TypeError, ValueError, RecursionError) as error:
-        told = f"no JSON can be converted to it: {str(error).splitlines()[-1]}"
-        raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option="type") from None
+    except Exception as error:  # a name that is defined nowhere, a literal beyond 64 bits, whatever a metaclass raises
+        told = f"no JSON can be converted to it: {(str(error) or type(error).__name__).splitlines()[-1]}"
+        raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option=option) from None
     _close(schema["$defs"])
     return checked_schema(_written_in_place(schema))
 

@@ -45,8 +45,19 @@ DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What the driver raises: the second where a damaged name stands in SQLite's own message, or in a row."""
 
 
-def translated(error: sqlite3.Error | UnicodeDecodeError) -> MinutebookError:
-    """Return our error for one of the driver's; the driver's texts name statements and columns, never content."""
+_NO_SUCH: Final = ("no such table", "no such column", "has no column named")
+"""What SQLite says to a statement that was written for other tables than it finds."""
+
+
+def translated(
+    error: sqlite3.Error | UnicodeDecodeError, connection: sqlite3.Connection | None = None, *, reading: bool = False
+) -> MinutebookError:
+    """
+    Return our error for one of the driver's; the driver's texts name statements and columns, never content.
+
+    With the `connection` that failed, tables that our statements do not fit are told as another schema.
+    """
+    nothing = "nothing was read" if reading else "nothing was written"
     if isinstance(error, UnicodeDecodeError):
         return DecisionHistoryCorrupt("the database is damaged: a name in it is no UTF-8; restore a backup")
     name = getattr(error, "sqlite_errorname", "")
@@ -55,22 +66,37 @@ def translated(error: sqlite3.Error | UnicodeDecodeError) -> MinutebookError:
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DecisionHistoryStorageLocked(
-            f"another program kept the database locked for {BUSY_SECONDS:.0f} seconds; nothing was written",
+            f"another program kept the database locked for {BUSY_SECONDS:.0f} seconds; {nothing}",
             seconds=BUSY_SECONDS,
         )
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
         return DecisionHistoryCorrupt(f"the database is damaged or no database ({name}); restore a backup", sqlite=name)
     if primary == sqlite3.SQLITE_FULL:
         return DecisionHistoryStorageFailed(
-            "the disk is full; nothing of this write was kept, free space and try again",
+            f"the disk is full; {nothing}, free space and try again",
             problem="disk_full",
             sqlite=name,
         )
+    if connection is not None and any(told in str(error) for told in _NO_SUCH):
+        with contextlib.suppress(*DRIVER_ERRORS):
+            return _other_schema(_schema_version(connection.cursor()), nothing)
+    unknown = "whether this write reached the disk is known only once the store is opened again"
     return DecisionHistoryStorageFailed(
-        f"the database failed ({name or type(error).__name__}); whether this write reached the disk is known only once "
-        "the store is opened again",
+        f"the database failed ({name or type(error).__name__}); {nothing if reading else unknown}",
         problem="database",
         sqlite=name,
+    )
+
+
+def _other_schema(version: int, nothing: str) -> DecisionHistorySchemaUnsupported:
+    """Return the refusal of tables that our statements do not fit; `version` is what they are said to have."""
+    if version > sql.SCHEMA_VERSION:
+        return _newer(version)
+    return DecisionHistorySchemaUnsupported(
+        f"the database's tables are not those of schema version {version}, which it says that it has; {nothing}. This "
+        f"minutebook knows up to version {sql.SCHEMA_VERSION}: use the one that wrote them, or restore a backup",
+        found=version,
+        supported=sql.SCHEMA_VERSION,
     )
 
 
@@ -171,14 +197,18 @@ def closed() -> StoreClosed:
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
+def _newer(version: int) -> DecisionHistorySchemaUnsupported:
+    return DecisionHistorySchemaUnsupported(
+        f"the database has schema version {version}, this minutebook knows up to {sql.SCHEMA_VERSION}; "
+        "use the newer release that wrote it",
+        found=version,
+        supported=sql.SCHEMA_VERSION,
+    )
+
+
 def _refuse_unknown_version(version: int) -> None:
     if version > sql.SCHEMA_VERSION:
-        raise DecisionHistorySchemaUnsupported(
-            f"the database has schema version {version}, this minutebook knows up to {sql.SCHEMA_VERSION}; "
-            "use the newer release that wrote it",
-            found=version,
-            supported=sql.SCHEMA_VERSION,
-        )
+        raise _newer(version)
 
 
 def refuse_foreign(path: str) -> None:
@@ -250,6 +280,14 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Cursor], None], ...]] = (_create_table
 """What leads from each schema version to the next; the first one makes the tables."""
 
 
+def _schema_version(cursor: sqlite3.Cursor) -> int:
+    """Return the version that our tables are said to have, 0 where there are none."""
+    cursor.row_factory = None
+    if not cursor.execute(sql.HAS_SCHEMA).fetchone()[0]:
+        return 0
+    return int(cursor.execute(sql.GET_VERSION).fetchone()[0])
+
+
 def migrate(cursor: sqlite3.Cursor) -> None:
     """
     Bring our tables to the newest version, inside the caller's transaction.
@@ -257,9 +295,7 @@ def migrate(cursor: sqlite3.Cursor) -> None:
     Raises:
         DecisionHistorySchemaUnsupported: they are of a newer version than this code knows.
     """
-    version = 0
-    if cursor.execute(sql.HAS_SCHEMA).fetchone()[0]:
-        version = int(cursor.execute(sql.GET_VERSION).fetchone()[0])
+    version = _schema_version(cursor)
     _refuse_unknown_version(version)
     for step in MIGRATIONS[version:]:
         step(cursor)
@@ -285,7 +321,7 @@ def _create_database(connection: sqlite3.Connection) -> None:
         if _judge_header(connection) != sql.SCHEMA_VERSION:
             migrate(cursor)
             cursor.execute(sql.SET_APPLICATION_ID)
-            cursor.execute(sql.SET_USER_VERSION_1)
+            cursor.execute(sql.SET_USER_VERSION)
         cursor.execute(sql.COMMIT)
     except BaseException:
         if connection.in_transaction:

@@ -100,7 +100,7 @@ class HostConnection:
                 self._refuse_unusable()
                 result = self._transact(work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from cause_of(error)
+                raise translated(error, self._connection) from cause_of(error)
         if isinstance(result, Kept):
             raise result.error
         return cast("T", self._erases if erases and result is True else result)
@@ -143,7 +143,7 @@ class HostConnection:
                 self._refuse_unusable()
                 return read_snapshot(self._connection, work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from cause_of(error)
+                raise translated(error, self._connection, reading=True) from cause_of(error)
 
     def release(self) -> None:
         """Use the connection no more; closing it is the host's."""

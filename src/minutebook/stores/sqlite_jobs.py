@@ -114,11 +114,11 @@ def _with_cause(error: MinutebookError, cause: BaseException | None) -> Minutebo
     return error
 
 
-def fail_jobs(jobs: list[Job], error: BaseException) -> None:
-    """Note a failed transaction as the outcome of each of its jobs."""
+def fail_jobs(jobs: list[Job], error: BaseException, connection: sqlite3.Connection) -> None:
+    """Note a failed transaction of a connection as the outcome of each of its jobs."""
     for job in jobs:
         if isinstance(error, DRIVER_ERRORS):
-            job.error = _with_cause(translated(error), cause_of(error))
+            job.error = _with_cause(translated(error, connection), cause_of(error))
         else:
             # Each task raises an exception of its own; a shared one would collect all their tracebacks.
             job.error = error if len(jobs) == 1 else copy.copy(error)

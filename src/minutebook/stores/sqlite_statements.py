@@ -121,8 +121,8 @@ ADD_VERSION: Final = "INSERT INTO minutebook_schema (version) VALUES (?)"
 HAS_SCHEMA: Final = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'minutebook_schema'"
 """Whether our tables are there."""
 
-GET_VERSION: Final = "SELECT version FROM minutebook_schema"
-"""The version of our tables."""
+GET_VERSION: Final = "SELECT coalesce(max(CAST(version AS INTEGER)), 0) FROM minutebook_schema"
+"""The version of our tables; 0 where a stranger left no number."""
 
 COUNT_OBJECTS: Final = "SELECT count(*) FROM sqlite_master"
 """How many tables and indexes of anybody there are: none in a new database."""
@@ -139,8 +139,8 @@ READ_DAMAGED: Final = "PRAGMA writable_schema = ON"
 GET_USER_VERSION: Final = "PRAGMA user_version"
 """The schema version in the file's header."""
 
-SET_USER_VERSION_1: Final = "PRAGMA user_version = 1"
-"""Note schema version 1 in the file's header."""
+SET_USER_VERSION: Final = "PRAGMA user_version = 1"
+"""Note `SCHEMA_VERSION` in the file's header; a pragma takes no bound value, so the number stands here."""
 
 # --- connections and transactions ------------------------------------------------------------------------------------
 

@@ -297,7 +297,7 @@ class Writer:
             if begun and len(jobs) > 1 and isinstance(error, DRIVER_ERRORS) and not self._latch.failed:
                 self._transact_each(jobs)
                 return True
-            fail_jobs(jobs, error)
+            fail_jobs(jobs, error, self._connection)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -425,7 +425,7 @@ class Writer:
                     self._reading = open_reading(self.private.path)
                 return read_snapshot(self._reading, work)
             except DRIVER_ERRORS as error:
-                raise translated(error) from cause_of(error)
+                raise translated(error, self._reading, reading=True) from cause_of(error)
 
     # --- closing
 
