@@ -58,6 +58,7 @@ from minutebook.model.record import Delta
 from minutebook.ports import Page
 from minutebook.stores import sqlite_statements as sql
 from minutebook.stores.sqlite import PURGED_PER_WRITE, SQLiteJournal
+from minutebook.stores.sqlite_jobs import Job
 from minutebook.stores.sqlite_writer import Writer
 
 T = TypeVar("T")
@@ -585,6 +586,25 @@ def test_commits_of_many_tasks_share_transactions(path: Path, monkeypatch: pytes
         await journal.close()
 
     asyncio.run(work())
+
+
+def test_d06_who_is_told_of_a_commit_finds_nobody_writing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a read right behind it would leave what it finds expired."""
+    journal, writing = SQLiteJournal(path), []
+    wake = writer_module.wake
+
+    def told(jobs: list[Job]) -> None:
+        writing.append(writer_of(journal)._lock.locked())
+        wake(jobs)
+
+    async def story() -> None:
+        monkeypatch.setattr(writer_module, "wake", told)
+        await asyncio.gather(*(append(journal, ConversationKey("tenant", name), "a") for name in "abc"))
+        assert writing
+        assert not any(writing)
+        await journal.close()
+
+    asyncio.run(story())
 
 
 def test_a_refused_job_takes_nothing_of_its_group_with_it(path: Path) -> None:

@@ -255,15 +255,18 @@ class Writer:
             return jobs
 
     def _serve_group(self, jobs: list[Job]) -> None:
-        """Commit jobs in one transaction, tell their tasks, and do the chores."""
-        with section as inside, inside, self._lock:
-            jobs = [job for job in jobs if job.claim()]
-            try:
-                if jobs:
-                    self._transact(jobs, patient=True)
-            finally:
-                wake(jobs)
-            self._do_chores()
+        """Commit jobs in one transaction, tell their tasks, who find nobody writing then, and do the chores."""
+        claimed: list[Job] = []
+        try:
+            with section as inside, inside, self._lock:
+                claimed = [job for job in jobs if job.claim()]
+                if claimed:
+                    self._transact(claimed, patient=True)
+        finally:
+            wake(claimed)
+        if self._has_chores():
+            with section as inside, inside, self._lock:
+                self._do_chores()
 
     def _refuse_queued(self) -> None:
         """Tell the tasks of jobs that were not begun that the writer is closed."""
