@@ -324,10 +324,11 @@ class Steps:
             instructions=self.interface.instructions(request),
             messages=messages,
             tools=self.interface.tools(request),
+            idle=not request.capabilities,
             schema=self.interface.schema(request),
             max_output_tokens=self.max_output_tokens,
         )
-        fields = merged(self.api, self.api.fields(ask), self.extra)
+        fields = merged(self.api, ask, self.extra)
         return ask, fields if self.stream is None else fields | self.stream.fields
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:
