@@ -169,7 +169,8 @@ class OpenAIDecisionProvider(ApiProvider):
         context: the model's window, by the caller's word. Each request is counted and takes
             `ceil(tokens × 1.2) + 512 + max_output_tokens` of it; the oldest complete exchanges leave until it fits.
             Needs `max_output_tokens`.
-        extra_body: further top-level fields of each request, such as `temperature` or `reasoning`.
+        extra_body: further top-level fields of each request, such as `temperature` or `reasoning`. `tool_choice` and
+            what else speaks of tools stays out of those in which none may be called.
         generate: makes each decision in the place of a request, for the structured interface: given the messages and
             the schema that binds the answer, it returns the object that a model would write. What it returns is
             recorded as an assistant's message with that JSON and nothing else; what it raises is

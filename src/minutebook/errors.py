@@ -302,7 +302,7 @@ class StorageError(MinutebookError):
 class DecisionHistoryStorageUnsafe(StorageError):
     """
     A file or directory that others could read, replace or write (SPEC D20), or a server that only reads, evicts, or may
-    lose what it acknowledged (SPEC B2). `problem` is an enumerated reason.
+    lose what it acknowledged (SPEC B2); nothing was written. `problem` is an enumerated reason.
     """
 
     problem: str | None = None

@@ -19,8 +19,10 @@ from minutebook.errors import (
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
     DecisionHistoryRetentionExceeded,
+    DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
+    DecisionHistoryStorageUnsafe,
     DecisionHistoryStoreFull,
     InvalidMessage,
     InvalidOption,
@@ -42,6 +44,10 @@ FULL = (DecisionHistoryRetentionExceeded, DecisionHistoryStoreFull)
 
 _REFUSED = (*FULL, InvalidMessage, InvalidOption, PairingViolation)
 """How what was given is refused, for want of room or by the record's law: nothing of it was written."""
+
+
+_UNWRITTEN = (DecisionHistoryStorageLocked, DecisionHistoryStorageUnsafe, DecisionHistorySchemaUnsupported)
+"""How storage says that nothing of it was written, since it could not be got at, or is not fit to hold it."""
 
 
 class Reservation:
@@ -260,9 +266,11 @@ def may_be_written(error: BaseException) -> bool:
     """
     Return whether a commit that failed so may have been written all the same: it was cut, or storage failed.
 
-    Where a lock was waited for, or no connection could be made, nothing was sent, and to ask would wait as long again.
+    Where a lock was waited for, or no connection could be made, nothing was sent, and to ask would wait as long again;
+    where the place is unfit it was found so before anything was written, and to ask would be refused like that.
     """
     if isinstance(error, DecisionHistoryStorageFailed):
         return error.sent is not False
-    unsent = isinstance(error, DecisionHistoryStorageLocked)
-    return not unsent and (isinstance(error, StorageError) or not isinstance(error, MinutebookError))
+    return not isinstance(error, _UNWRITTEN) and (
+        isinstance(error, StorageError) or not isinstance(error, MinutebookError)
+    )

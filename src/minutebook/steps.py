@@ -276,8 +276,10 @@ class Steps:
         # Where the messages are gone, what was really done goes as data, as it does without a history.
         task = task_with_observations(request) if anew else request.task
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
-        # task instead of one that was never answered has another id, and supersedes it.
-        return await history.open((self.interface.wire.input(task),), idempotency=_task_id(turn, task))
+        # task instead of one that was never answered has another id, and supersedes it; one that is told again then is
+        # recorded anew.
+        task_id = _task_id(turn, task)
+        return await history.open_anew((self.interface.wire.input(task),), idempotency=task_id, superseded=[])
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(task_with_observations(request))
@@ -322,10 +324,11 @@ class Steps:
             instructions=self.interface.instructions(request),
             messages=messages,
             tools=self.interface.tools(request),
+            idle=not request.capabilities,
             schema=self.interface.schema(request),
             max_output_tokens=self.max_output_tokens,
         )
-        fields = merged(self.api, self.api.fields(ask), self.extra)
+        fields = merged(self.api, ask, self.extra)
         return ask, fields if self.stream is None else fields | self.stream.fields
 
     async def _response(self, ask: Ask, fields: Mapping[str, bytes]) -> bytes:

@@ -18,23 +18,28 @@ import msgspec
 import pytest
 from tests.budgets import budget
 from tests.faces.strict import (
+    IDS,
     KINDS,
     STEPS,
+    THINKING,
     Host,
     Life,
+    Result,
     Story,
+    client_of,
     counted,
     decisions,
     finishing,
     first_words,
     generated,
     messages_of,
+    provider_of,
 )
 
-from minutebook import ContextWindow, sync
+from minutebook import Budgets, ContextWindow, Program, capability, sync
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import projection
-from minutebook.testing import ProviderFake
+from minutebook.testing import Answer, FunctionCall, ProviderFake
 from minutebook.testing.fakes import Failure
 
 every = pytest.mark.parametrize(
@@ -47,6 +52,80 @@ Figure = Callable[[str], None]
 def path(tmp_path: Any) -> Any:
     tmp_path.chmod(0o700)
     return tmp_path / "book.sqlite"
+
+
+# --- nothing is left to call ------------------------------------------------------------------------------------------
+
+
+@capability(max_calls=1)
+def once(path: str) -> str:
+    """Read one file."""
+    return f"content of {path}"
+
+
+@capability(max_calls=1, needs_approval=True)
+def signed(path: str) -> str:
+    """Read one file, once somebody agrees."""
+    return f"content of {path}"
+
+
+@capability
+def often(path: str) -> str:
+    """Read files."""
+    return f"content of {path}"
+
+
+ENDS: dict[str, tuple[Any, Budgets]] = {
+    "a capability's calls": (once, Budgets()),
+    "all calls": (often, Budgets(max_calls=1)),
+    "a call that was approved": (signed, Budgets()),
+}
+
+
+OF_TOOLS: dict[str, dict[str, Any]] = {
+    "openai-responses": {"tool_choice": "auto"},
+    "openai-chat": {"parallel_tool_calls": False},
+    "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "AUTO"}}},
+}
+"""What a caller may say of tools, which a server refuses where there are none."""
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.parametrize(("called", "budgets"), ENDS.values(), ids=list(ENDS))
+def test_d03_d28_a_model_answers_once_nothing_is_left_to_call(name: str, called: Any, budgets: Budgets) -> None:
+    """D3, D11, D26, D28: thinking on, counted; and a next program that declares nothing goes on behind the calls."""
+    answers = [
+        Answer(thinking="So: ü", calls=(FunctionCall(called.name, {"path": "a"}),)),
+        *(Answer(thinking="So: ö", text='{"answer":"done"}') for _ in range(3)),
+    ]
+    program = Program(name="agent", instructions="Go.", capabilities=[called], budgets=budgets, output=Result)
+    bare = Program(name="agent", instructions="Go.", output=Result)
+    choosing = OF_TOOLS[name]
+    with ProviderFake(name, answers) as fake:
+        client = client_of(fake, name)
+        options: dict[str, Any] = {"extra_body": {**THINKING[name]["extra_body"], **choosing}}
+        if name == "anthropic":
+            options["reasoning"] = "strip"
+        provider = provider_of(client, name, "native", **options)
+        outcome = sync.Runtime(program, provider).run("one", **IDS)
+        if outcome.pending:
+            approvals = [each.approve(by="ann") for each in outcome.pending]
+            outcome = sync.Runtime(program, provider).resume("r", "i", approvals=approvals)
+        assert outcome.output == Result("done")
+        for task in ("two", "three"):
+            assert sync.Runtime(bare, provider).run(task, **IDS).output == Result("done")
+        client["client"].close()
+        assert not fake.refused
+        first, *others = [request.json for request in generated(fake)]
+        assert len(counted(fake)) == len(others) + 1
+        assert first.items() >= choosing.items()
+        if name != "anthropic":
+            assert not any(body.keys() & {"tools", *choosing} for body in others)
+            return
+        assert all(body["tool_choice"] == {"type": "none"} for body in others)
+        assert [body["tools"] == first["tools"] for body in others] == [True, False, False]
+        assert others[1]["tools"] == others[2]["tools"]
 
 
 # --- whole programs ---------------------------------------------------------------------------------------------------

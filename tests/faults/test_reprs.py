@@ -77,7 +77,19 @@ SHOWN: dict[str, set[str]] = {
         *("name", "provider", "counted", "uncounted", "switched_off", "required", "output_limits", "answer", "wrapper")
     },
     "providers.decision.Api": {
-        *("name", "path", "count_path", "model_prefix", "own", "shared", "withheld", "stream", "code", "error")
+        *(
+            "name",
+            "path",
+            "count_path",
+            "model_prefix",
+            "own",
+            "shared",
+            "of_tools",
+            "withheld",
+            "stream",
+            "code",
+            "error",
+        )
     },
     "providers.endpoints.Route": {"path", "count", "queries"},
     "providers.endpoints.Match": {"count_path", "model"},

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from tests.providers.dialects import BETA, CLAUDE, finishes, provider_of, serving, signature, stale
 from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Answering, Reply, Server, acting, asking, ok, seen
 
-from minutebook import sync
+from minutebook import MemoryStore, sync
 from minutebook.decisions import AnthropicDecisionProvider, ApiProvider, HistoryOptions
 from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.codec import JSON
@@ -344,6 +344,24 @@ def test_d26_thinking_is_stale_when_tools_or_instructions_change(server: Server)
     assert drive(native.decide(asking(seen(call)))).finish
     assert thoughts(server.body()) == [2]
     assert server.refused == []
+
+
+def test_d03_d28_calls_go_back_beside_a_stand_in_where_nothing_was_offered(server: Server) -> None:
+    """D3, D11, D28: this API takes no call back without tools, and is told of none that there is no authority for."""
+    bare: dict[str, Any] = {"capabilities": (), "withheld": ("look",)}
+    server.replies = [CLAUDE.calls("a"), CLAUDE.count(5), finishes(CLAUDE, "native"), finishes(CLAUDE, "native")]
+    store = HistoryOptions(store=MemoryStore())
+    (call,) = drive(provider_of(CLAUDE, server, history=store).decide(REQUEST)).calls
+    assert drive(provider_of(CLAUDE, server, history=store, count=True).decide(asking(seen(call), **bare))).finish
+    for body in (server.body(1), server.body(2)):
+        (tool,) = body["tools"]
+        assert (tool["name"], body["tool_choice"]) == ("none", {"type": "none"})
+    alone = asking(invocation_id="2", task="tool_use", **bare)
+    assert drive(provider_of(CLAUDE, server, history=store).decide(alone)).finish
+    assert not server.body().keys() & {"tools", "tool_choice"}
+    assert server.refused == []
+    with pytest.raises(InvalidOption):
+        drive(provider_of(CLAUDE, server).decide(asking(exhausted=REQUEST.capabilities)))
 
 
 def test_d12_d26_what_leaves_for_the_models_window_makes_later_thinking_stale_too(server: Server) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
+from tests.providers.loopback import Reply
 from tests.runtime.programs import DONE, IDS, act, call, calls, finish, kept, program, runtime
 
 from minutebook import sync
 from minutebook.decisions import HistoryOptions
 from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
     ApprovalRefused,
     CheckpointRefused,
     DecisionHistoryBusy,
@@ -82,6 +84,34 @@ def test_d28_after_an_abandoned_task_the_next_one_begins() -> None:
     outcome = drive(made.run("next", **IDS))
     assert (outcome.kind, outcome.output, outcome.decisions, DONE) == ("finished", "done", 2, [1, 2, 3])
     assert [request.task for request in provider.requests] == ["next", "next"]
+
+
+@pytest.mark.parametrize("checkpoints", [True, False], ids=["", "no checkpoints"])
+@every
+def test_d13_d28_a_task_that_another_one_superseded_can_be_told_again(
+    server: Server, api: str, interface: str, checkpoints: bool
+) -> None:
+    """D13, D28, I-44: an outage takes one task after the other; whichever is told at its end is answered."""
+    down: Reply = (503, {}, b"")
+    server.replies = [*[down] * 5, *[finishes(api, interface)] * 3]
+    store = MemoryStore()
+    runs = Runtime(
+        LOOKING,
+        provider_of(server, api, interface, history=HistoryOptions(store=store)),
+        checkpoints=store if checkpoints else False,
+    )
+
+    def told(number: int, task: str) -> Any:
+        return drive(runs.run(task, **IDS, **({"task_id": f"{number}"} if checkpoints else {})))
+
+    for number, task in enumerate("ababa"):
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            told(number, task)
+        if checkpoints:
+            drive(runs.abandon("r", "i"))
+    assert [told(number, task).kind for number, task in enumerate("baa", 5)] == ["finished"] * 3
+    assert [message["content"] for message in server.shown(-1) if message["role"] == "user"] == ["b", "a", "a"]
+    assert not server.refused
 
 
 def test_i43_abandoning_renews_no_budget_of_the_task() -> None:

@@ -131,6 +131,7 @@ def unfit(url: str, **options: Any) -> DecisionHistoryStorageUnsafe:
         pytest.raises(DecisionHistoryStorageUnsafe) as second,
     ):
         sync.Conversation(store, "chat", format="openai-chat").append([{"role": "user", "content": "hi"}])
+    assert not hasattr(second.value, "__notes__")  # nothing was written, so nothing can be held
     assert (str(first.value), first.value.facts) == (str(second.value), second.value.facts)
     return first.value
 

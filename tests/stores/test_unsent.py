@@ -1,6 +1,6 @@
 """
-What of a call that failed is known: that nothing was sent, so nothing is looked for and nothing is said to be held; or
-that nobody can tell (I-8, I-18, I-21).
+What of a call that failed is known: that nothing was written, so nothing is looked for and nothing is said to be held;
+or that nobody can tell (I-8, I-18, I-21).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from tests.stores.labs import SERVERS, chat, open_journal, said
 
 from minutebook.errors import (
     DecisionHistoryRetentionExceeded,
+    DecisionHistorySchemaUnsupported,
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
+    DecisionHistoryStorageUnsafe,
     MinutebookError,
 )
 from minutebook.model.keys import ConversationKey
@@ -30,6 +32,8 @@ UNHEARD = lambda: DecisionHistoryStorageFailed("the connection broke; who knows"
 UNSENT: dict[str, Callable[[], MinutebookError]] = {
     "a lock was waited for": lambda: DecisionHistoryStorageLocked("another program; nothing was written"),
     "no connection": lambda: DecisionHistoryStorageFailed("no connection; nothing was sent", sent=False),
+    "an unfit server": lambda: DecisionHistoryStorageUnsafe("the server evicts", problem="evicting"),
+    "another's tables": lambda: DecisionHistorySchemaUnsupported("the schema is not ours; nothing was changed"),
 }
 
 
@@ -60,7 +64,7 @@ def looks_after(error: Callable[[], BaseException], method: str) -> list[str]:
 @pytest.mark.parametrize("method", ["reserve", "commit"])
 @pytest.mark.parametrize("error", UNSENT.values(), ids=list(UNSENT))
 def test_i18_what_was_not_sent_is_not_looked_for(error: Callable[[], BaseException], method: str) -> None:
-    """I-18: to ask would wait for as long again, for what cannot be there."""
+    """I-18: to ask would wait for as long again, or be refused again, for what cannot be there."""
     assert not may_be_written(error())
     assert looks_after(error, method) == []
 

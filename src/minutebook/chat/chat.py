@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from minutebook.chat.attempts import NOTHING_SEEN, Executed, read_attempts
 from minutebook.chat.provider import ChatProvider, tell_executed, unfinished
 from minutebook.chat.reading import ChatReading
-from minutebook.chat.repeats import EndedTurn, answer_id, ended_turn, opening_id, recorded, recorded_answer
+from minutebook.chat.repeats import answer_id, ended_turn, recorded, recorded_answer
 from minutebook.chat.requests import fitted_request, refuse_context
 from minutebook.chat.view import NO_SUMMARY, Renewed, View, renewed_view
 from minutebook.errors import DecisionHistoryConflict, MinutebookError
 from minutebook.fitting import ROUNDS
+from minutebook.history import opening_id
 from minutebook.model import codec
 from minutebook.model.chat_events import (
     ChatEvent,
@@ -211,7 +212,7 @@ class Chat(ChatReading):
         context = None if context is None else fenced_context(context, drawn_fence(self.store.fresh_id()))
         if not self.settings.auto_manage_history:
             return await self._say_aside(draft, context, streamed=streamed), []
-        superseded: list[EndedTurn] = []
+        superseded: list[str] = []
         opened: Hold | str | None = await recorded_answer(self.history, id, draft)
         if opened is None:
             if context is not None:
@@ -251,23 +252,20 @@ class Chat(ChatReading):
         told += [MessageAdded(role=role, agent=self.settings.name) for role in ("user", "assistant")]
         return answer, [*told, *trimmed]
 
-    async def _opened(self, draft: Draft, id: str, superseded: list[EndedTurn]) -> Hold | str:  # noqa: A002
+    async def _opened(self, draft: Draft, id: str, superseded: list[str]) -> Hold | str:  # noqa: A002
         """
         Return a turn for the message, or what it was answered by now.
 
-        One that others superseded begins anew; `superseded` is given those turns, oldest first.
+        One that others superseded begins anew; `superseded` is given the ids of those turns, oldest first.
         """
-        while True:
+        try:
+            return await self.history.open_anew((draft,), idempotency=id, superseded=superseded)
+        except DecisionHistoryConflict as error:
             opening = opening_id(id, len(superseded))
-            try:
-                return await self.history.open((draft,), idempotency=opening)
-            except DecisionHistoryConflict as error:
-                ended = await ended_turn(self.store, self.history, opening) if error.problem else None
-                if ended is None:
-                    raise
-                if ended.answer is not None:
-                    return ended.answer
-                superseded.append(ended)
+            ended = await ended_turn(self.store, self.history, opening) if error.problem else None
+            if ended is None or ended.answer is None:
+                raise
+            return ended.answer
 
     async def _say_aside(self, draft: Draft, context: str | None, *, streamed: bool) -> str:
         """Return an answer to the history as it stands and a message that does not enter it; nothing is written."""
@@ -350,7 +348,7 @@ class Chat(ChatReading):
             self._renewal = (view, keep, renewed)
         return renewed
 
-    async def _executed_before(self, hold: Hold, superseded: list[EndedTurn]) -> Executed:
+    async def _executed_before(self, hold: Hold, superseded: list[str]) -> Executed:
         """
         Return what attempts at the message have executed, with which this one begins.
 
@@ -362,8 +360,9 @@ class Chat(ChatReading):
         reader = RecordReader(self.store.journal, self.key)
         attempts = await read_attempts(reader, hold.header, self._seen)
         self._seen, executed = attempts.seen, attempts.executed()
-        for turn in reversed(superseded):
-            if not executed.drafts:
+        for opening in reversed(superseded):
+            turn = None if executed.drafts else await ended_turn(self.store, self.history, opening)
+            if turn is not None:
                 attempts = await read_attempts(reader, turn.within(hold.header), NOTHING_SEEN, attempts.too_large)
                 executed = attempts.executed()
         return executed

@@ -31,11 +31,6 @@ def answer_id(id: str) -> str:  # noqa: A002 - the field's standard word
     return hashlib.sha256(b"answer\0" + id.encode()).hexdigest() if id else ""
 
 
-def opening_id(id: str, times: int) -> str:  # noqa: A002
-    """Return under which id the message of `id` is recorded once others superseded it so many times; none for none."""
-    return hashlib.sha256(b"again %d\0" % times + id.encode()).hexdigest() if id and times else id
-
-
 class EndedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn in which a message was said before, the answer that stands in it, and how far it reaches."""
 

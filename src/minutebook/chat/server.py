@@ -7,14 +7,14 @@ Nothing is known here of histories, turns or windows; what is asked comes as a r
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from minutebook.errors import ProviderError
 from minutebook.model import codec
 from minutebook.model.emitting import emit
 from minutebook.policy.estimates import Bills
 from minutebook.providers.chat import exact_counter, read_answer, weighed, without_foreign
-from minutebook.providers.decision import Ask, Fields, joined
+from minutebook.providers.decision import Ask, joined
 from minutebook.providers.openai_chat import CHAT
 from minutebook.providers.step import merged, opened
 from minutebook.providers.streams import Deltas, assembled
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from minutebook.chat.options import Settings
     from minutebook.model.decisions import DecisionRequest
     from minutebook.providers.sdk_http import SdkPost
-
-_OF_TOOLS: Final = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
-"""Further fields that a server refuses in a request without tools."""
 
 
 class Server:
@@ -56,7 +53,7 @@ class Server:
 
         What comes in another way, as from a server that does not stream, is emitted once all of it is there.
         """
-        fields = self._fields(ask)
+        fields = merged(CHAT, ask, self._extra)
         if not streamed:
             return await self._post(CHAT.path, joined(fields))
         deltas, emitted = Deltas(), 0
@@ -73,11 +70,6 @@ class Server:
                 await emit(rest)
         return body
 
-    def _fields(self, ask: Ask) -> Fields:
-        """Return the fields of a request: the agent's further ones too, those of tools only where it has some."""
-        extra = {name: value for name, value in self._extra.items() if ask.tools or name not in _OF_TOOLS}
-        return merged(CHAT, CHAT.fields(ask), extra)
-
     async def written(self, instructions: str, told: object) -> str:
         """
         Return what the model for summaries writes of `told`, which goes as a user's data.
@@ -92,7 +84,7 @@ class Server:
             schema={},
             max_output_tokens=None,
         )
-        payload = await self._post(CHAT.path, joined(self._fields(ask)))
+        payload = await self._post(CHAT.path, joined(merged(CHAT, ask, self._extra)))
         opened(CHAT, payload)  # a refusal is an answer to a person, and so is a text that was cut; neither summarises
         return read_answer(payload)[1].strip()
 

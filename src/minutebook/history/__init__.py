@@ -11,8 +11,8 @@ entries, so a step costs its new bytes and its window, whatever the length of th
 starts no task and takes no lock; it runs the same under any event loop and under none.
 """
 
-from minutebook.history.conversation import History
+from minutebook.history.conversation import History, opening_id
 from minutebook.history.hold import Hold
 from minutebook.history.standing import Standing
 
-__all__ = ["History", "Hold", "Standing"]
+__all__ = ["History", "Hold", "Standing", "opening_id"]

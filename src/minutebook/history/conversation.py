@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import DecisionHistoryConflict, PairingViolation
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from minutebook.policy.binding import Reasoning
     from minutebook.policy.compaction import Summarising
     from minutebook.ports import Journal, Observer, Wire
+
+
+def opening_id(id: str, times: int) -> str:  # noqa: A002 - the field's standard word
+    """Return under which id the input of `id` is recorded once others superseded it so many times; none for none."""
+    return hashlib.sha256(b"again %d\0" % times + id.encode()).hexdigest() if id and times else id
 
 
 class History:
@@ -76,6 +82,25 @@ class History:
         if opened and hold.header.attempt is None:
             await hold.begin_again(opened.receipt)
         return hold
+
+    async def open_anew(self, drafts: Sequence[Draft], *, idempotency: str, superseded: list[str]) -> Hold:
+        """
+        Open a turn as `open` does, under a further id where others took the place of those before.
+
+        `superseded` is given the ids of those turns, oldest first; see `opening_id`.
+
+        Raises:
+            DecisionHistoryBusy: another worker holds it.
+            DecisionHistoryConflict: the turn of the id had another input, or is answered, as `problem` says.
+        """
+        while True:
+            opening = opening_id(idempotency, len(superseded))
+            try:
+                return await self.open(drafts, idempotency=opening)
+            except DecisionHistoryConflict as error:
+                if error.problem != "superseded":
+                    raise
+            superseded.append(opening)
 
     async def go_on(self, *, idempotency: str = "") -> Hold:
         """

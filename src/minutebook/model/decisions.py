@@ -101,7 +101,13 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     Names of the program's other capabilities, which may not be called now: out of budget, or without authority.
 
-    A model is not told of them. One that it proposes all the same is passed on as a call, for the runtime to refuse.
+    None of them is offered. One that a model proposes all the same is passed on as a call, for the runtime to refuse.
+    """
+    exhausted: tuple[CapabilitySpec, ...] = ()
+    """
+    Those of `withheld` that were offered before, and for which the budget is used up, in the program's order.
+
+    Where nothing may be called any more, an API that takes no calls back without tools beside them is shown these.
     """
     observations: tuple[Observation, ...] = ()
     """All of this invocation so far, oldest first."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from minutebook.model import codec
 from minutebook.model.codec import JSON
+from minutebook.model.decisions import CapabilitySpec
 from minutebook.providers.counting import ANTHROPIC as ANTHROPIC_COUNTING
 from minutebook.providers.decision import Api, Ask, Diagnosis, Fields, id_of, is_object, text_at, violation
 from minutebook.providers.sdk_http import Sdk
@@ -19,7 +20,6 @@ from minutebook.providers.streams import Stream, joined_blocks
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from minutebook.model.decisions import CapabilitySpec
     from minutebook.model.entries import Call
 
 DROP_BLOCK_BETA: Final = "thinking-binding-controls-2026-08-01"
@@ -93,11 +93,30 @@ def request_fields(ask: Ask) -> Fields:
     if system:
         fields["system"] = codec.encode("\n\n".join(system))
     fields["messages"] = ask.messages
-    if ask.tools:
-        fields["tools"] = codec.encode([_tool(spec) for spec in ask.tools])
+    fields |= _tool_fields(ask)
     if schema is not None:
         fields["output_config"] = codec.encode({"format": {"type": "json_schema", "schema": schema}})
     return fields
+
+
+_STAND_IN: Final = CapabilitySpec(name="none", description="Not to be called.", parameters={"type": "object"})
+"""Stands beside calls in the messages where nothing is declared; the API compares no call with the tools."""
+
+
+def _tool_fields(ask: Ask) -> Fields:
+    """Return the tools. Where none may be called the request says so, for calls are taken back beside tools alone."""
+    tools = ask.tools or ((_STAND_IN,) if _holds_calls(ask.messages) else ())
+    if not tools:
+        return {}
+    fields = {"tools": codec.encode([_tool(spec) for spec in tools])}
+    return fields if ask.tools and not ask.idle else fields | {"tool_choice": b'{"type":"none"}'}
+
+
+def _holds_calls(messages: bytes) -> bool:
+    """Return whether there is a call, or a result of one, among the messages; linear in them."""
+    contents = [message.get("content") for message in cast("list[dict[str, JSON]]", codec.decode(messages))]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return any(text_at(block, "type") in ("tool_use", "tool_result") for block in blocks)
 
 
 def _tool(spec: CapabilitySpec) -> dict[str, JSON]:
@@ -229,6 +248,8 @@ ANTHROPIC: Final = Api(
     billed=billed,
     own=frozenset({"model", "messages", "system", "tools", "max_tokens", "stream", *ANTHROPIC_COUNTING.switched_off}),
     shared={"output_config": frozenset({"format"})},
+    of_tools=frozenset({"tool_choice"}),
+    shows_idle=True,
     withheld="thinking_dropped",
     needs_output_bound=True,
     needs_reasoning=needs_reasoning,

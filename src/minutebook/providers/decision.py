@@ -104,6 +104,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     messages: bytes
     """The window: a JSON array of wire messages, which enters the body as these very bytes."""
     tools: tuple[CapabilitySpec, ...]
+    idle: bool = False
+    """Whether the tools are only shown, and none may be called."""
     schema: dict[str, JSON]
     """What a text that the model answers with must match, its root an object; empty for plain text."""
     max_output_tokens: int | None
@@ -145,6 +147,10 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of ours to which the caller may add members, and for each the members that are ours alone."""
     withheld: str = ""
     """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
+    of_tools: frozenset[str]
+    """The fields that a caller may add where tools may be called, and nowhere else."""
+    shows_idle: bool = False
+    """Whether calls in the messages need tools beside them, also where none may be called."""
     needs_output_bound: bool = False
     """Whether a request without a bound on what is generated is none."""
     needs_reasoning: Callable[[Mapping[str, bytes]], bool] = lambda _: False
@@ -169,7 +175,7 @@ class Interface(Protocol):
         ...
 
     def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
-        """Return the capabilities that are offered as tools."""
+        """Return the capabilities that go as tools: those that are offered, or where there are none, may be shown."""
         ...
 
     def schema(self, request: DecisionRequest) -> dict[str, JSON]:

@@ -168,6 +168,7 @@ GEMINI: Final = Api(
     billed=billed,
     own=_spelled("model", "contents", "systemInstruction", "tools", *GEMINI_COUNTING.switched_off)
     | {"generation_config"},
+    of_tools=_spelled("toolConfig"),
     shared={
         "generationConfig": _spelled(
             *("responseMimeType", "responseSchema", "responseJsonSchema", "maxOutputTokens", "candidateCount")

@@ -35,8 +35,13 @@ class Native:
         return request.instructions
 
     def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
-        """Return the request's capabilities, in the program's order."""
-        return request.capabilities
+        """
+        Return the request's capabilities, in the program's order.
+
+        Where none may be called, and the API needs tools beside calls, those that were offered: so nothing changes
+        before the messages, where reasoning is bound to it and the prompt is cached.
+        """
+        return request.capabilities or (request.exhausted if self._api.shows_idle else ())
 
     def schema(self, request: DecisionRequest) -> dict[str, JSON]:
         """Return the output's schema, as `{"output": …}` when its root is no object."""

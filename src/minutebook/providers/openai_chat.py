@@ -118,4 +118,5 @@ CHAT: Final = Api(
         {"model", "messages", "tools", "functions", "response_format", "max_completion_tokens", "max_tokens"}
         | {"n", "stream", "stream_options", "modalities", *OPENAI_CHAT.switched_off}
     ),
+    of_tools=frozenset({"tool_choice", "parallel_tool_calls", "function_call"}),
 )

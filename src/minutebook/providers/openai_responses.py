@@ -128,6 +128,7 @@ RESPONSES: Final = Api(
     called=called,
     stream=Stream(fields={"stream": b"true"}, assembled=last_response),
     billed=billed,
+    of_tools=frozenset({"tool_choice", "parallel_tool_calls"}),
     withheld="reasoning",
     own=frozenset({"model", "instructions", "input", "text", "tools", "max_output_tokens", "include", "stream"})
     | frozenset({"stream_options", *OPENAI_RESPONSES.switched_off}),

@@ -13,6 +13,7 @@ from minutebook.model.entries import Draft, payload_digest
 from minutebook.model.schemas import checked_schema
 from minutebook.providers.decision import (
     Api,
+    Ask,
     Diagnosis,
     Fields,
     Interface,
@@ -40,14 +41,21 @@ def checked_request(request: DecisionRequest) -> DecisionRequest:
     Its schemas are copies: nobody can change one while the answer is on its way.
 
     Raises:
-        InvalidOption: two capabilities of one name, parameters that are no object schema, or a schema with a keyword
-            that is not enforced here.
+        InvalidOption: two capabilities of one name, an exhausted one that is not withheld, parameters that are no
+            object schema, or a schema with a keyword that is not enforced here.
     """
     names = [*(spec.name for spec in request.capabilities), *request.withheld]
     if len(set(names)) < len(names):
         raise InvalidOption("two capabilities have the same name", option="capabilities")
-    capabilities = tuple(_checked_spec(spec) for spec in request.capabilities)
-    return msgspec.structs.replace(request, capabilities=capabilities, output=checked_schema(request.output))
+    exhausted = [spec.name for spec in request.exhausted]
+    if len(set(exhausted)) < len(exhausted) or not set(exhausted) <= set(request.withheld):
+        raise InvalidOption("what is exhausted is withheld too, each under its own name", option="exhausted")
+    return msgspec.structs.replace(
+        request,
+        capabilities=tuple(map(_checked_spec, request.capabilities)),
+        exhausted=tuple(map(_checked_spec, request.exhausted)),
+        output=checked_schema(request.output),
+    )
 
 
 def _checked_spec(spec: CapabilitySpec) -> CapabilitySpec:
@@ -153,8 +161,15 @@ def task_with_observations(request: DecisionRequest) -> str:
     return f"{request.task}\n\nDone so far, oldest first: {codec.encode(done).decode()}"
 
 
-def merged(api: Api, fields: Fields, extra: Mapping[str, bytes]) -> Fields:
-    """Return our fields with the caller's; in one that is shared, the members of both."""
+def merged(api: Api, ask: Ask, extra: Mapping[str, bytes]) -> Fields:
+    """
+    Return the fields of a request with the caller's; in one that is shared, the members of both.
+
+    What speaks of tools goes along where one may be called: a server refuses a choice among none.
+    """
+    fields = api.fields(ask)
+    if ask.idle or not ask.tools:
+        extra = {name: value for name, value in extra.items() if name not in api.of_tools}
     both = {**fields, **extra}
     for name in api.shared.keys() & fields.keys() & extra.keys():
         ours, theirs = codec.decode(fields[name]), codec.decode(extra[name])

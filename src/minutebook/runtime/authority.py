@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from minutebook.errors import InvalidOption
 
@@ -28,6 +28,9 @@ Denial: TypeAlias = Literal[
     "depth_exhausted",
 ]
 """Why a capability may not be called now."""
+
+SPENT: Final[frozenset[Denial]] = frozenset({"calls_exhausted", "capability_exhausted", "wall_exhausted"})
+"""Those by which a capability stops being offered to an invocation; by the others it never was."""
 
 _GRANT = re.compile(r"[A-Za-z0-9_.:/-]{1,128}", re.ASCII)
 

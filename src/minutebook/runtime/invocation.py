@@ -11,7 +11,7 @@ What becomes of the calls of a decision stands in `calls`, and what is noted in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from minutebook.errors import CheckpointRefused, InvalidValue
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime.approvals import Approval, PendingApproval
+from minutebook.runtime.authority import SPENT, Denial
 from minutebook.runtime.budgets import Budget, Ledger
 from minutebook.runtime.calls import Calls, Identity, Stop
 from minutebook.runtime.capabilities import Capability
@@ -44,7 +45,7 @@ from minutebook.runtime.records import (
 from minutebook.runtime.references import Kept, projected, widened
 
 if TYPE_CHECKING:
-    from minutebook.model.decisions import ProposedCall
+    from minutebook.model.decisions import CapabilitySpec, ProposedCall
 
 T = TypeVar("T")
 
@@ -334,18 +335,23 @@ class Invocation(Generic[T]):
     def _request(self) -> DecisionRequest:
         declared = self.program.capabilities
         # Asked once for each: a clock that moves on between two questions could leave a capability out of both lists.
-        withheld = tuple(name for name in declared if self.calls.denial(name) is not None)
+        denied = {name: self.calls.denial(name) for name in declared}
         opaque = self.host.projection == "opaque_refs"
-        specs = [each.spec for name, each in declared.items() if name not in withheld]
+
+        def specs(denials: Collection[Denial | None]) -> tuple[CapabilitySpec, ...]:
+            told = [each.spec for name, each in declared.items() if denied[name] in denials]
+            return tuple(map(widened, told) if opaque else told)
+
         return DecisionRequest(
             run_id=self.identity.run_id,
             invocation_id=self.identity.invocation_id,
             agent_ref=self.program.name,
             instructions=self.program.instructions,
             task=self.progress.task,
-            capabilities=tuple(map(widened, specs) if opaque else specs),
+            capabilities=specs((None,)),
             output=self.program.output,
-            withheld=withheld,
+            withheld=tuple(name for name, denial in denied.items() if denial is not None),
+            exhausted=specs(SPENT),
             observations=self.progress.told,
             resumed=self.resumed,
             abandoned=self.progress.abandoned,

@@ -4,6 +4,7 @@ Anthropic Messages.
     blocks are of the SDK's types, every object closed, and of a kind that their role may write
     the first message is the user's (the direct API has let others pass, Bedrock has not); a system message stands
     behind a user's
+    a request with a `tool_use`, a `tool_result` or a `tool_choice` has tools, whichever they are
     every `tool_use` is answered in the very next message, whose results come first and are one for each call
     content is not empty, nor is a text; of a message's texts one has more than white space in it
     ids of calls are of `^[a-zA-Z0-9_-]+$` and stand once in a request
@@ -166,6 +167,8 @@ def _tools(body: dict[str, Any]) -> Problem | None:
     kinds = {block["type"] for message in body["messages"] for block in blocks(message)}
     if not tools and kinds & {"tool_use", "tool_result"}:
         return invalid("Requests which include `tool_use` or `tool_result` blocks must define tools.")
+    if choice and not tools:
+        return invalid("tool_choice: may only be specified while providing tools")
     return None
 
 

@@ -7,6 +7,7 @@ OpenAI Chat Completions, and the count endpoint that llama.cpp's server has for 
     an assistant message has content, a refusal or calls
     call ids have 40 characters at most, and stand once in a request (stricter than the service, which repeats some)
     a schema that is called strict is closed and has no optional field
+    what speaks of tools stands beside tools
 
 The service has no count endpoint for this API; what is counted here is what `usage.prompt_tokens` bills.
 """
@@ -194,6 +195,9 @@ def _tools(body: dict[str, Any]) -> Problem | None:
     twice = repeated(members(tool.get("function")).get("name", "") for tool in array(body.get("tools")))
     if twice:
         return invalid(f"Duplicate function name: '{twice}'.", "tools")
+    for name in () if array(body.get("tools")) else ("tool_choice", "parallel_tool_calls"):
+        if body.get(name) is not None:
+            return invalid(f"'{name}' is only allowed when 'tools' are specified.", name)
     schema = members(members(body.get("response_format")).get("json_schema"))
     place = "response_format"
     return _openai.not_strict(schema.get("schema"), place, "invalid_json_schema") if schema.get("strict") else None
