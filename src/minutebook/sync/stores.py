@@ -195,7 +195,7 @@ class HostStore(JournalStore):
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
-        journal = host_journal(store, max_retained_bytes, clock)
+        journal = host_journal(store, max_retained_bytes, clock, blocking=True)
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
 
 
