@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,8 +49,7 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
 
     def __init__(self, core: asynchronous.JournalStore) -> None:
         """Wrap a store whose journal never suspends."""
-        self._core = copy.copy(core)
-        self._core._colour = self._colour  # pyright: ignore[reportPrivateUsage]
+        self._core = asynchronous.driven(core)
 
     @property
     def namespace(self) -> str:
