@@ -139,7 +139,9 @@ class Agent(AsyncClosing):
         self._post = SdkPost(OPENAI, client, base_url, api_key, blocking=self._blocking)
         capabilities = given_tools(tools, blocking=self._blocking)
         program = Program(name="agent", instructions=settings.prompt, capabilities=capabilities, budgets=budgets)
-        self._chat = Chat(given_store(store), given_id(conversation, store), settings, program, self._post)
+        self._chat = Chat(
+            given_store(store, blocking=self._blocking), given_id(conversation, store), settings, program, self._post
+        )
         self._handlers = Handlers(blocking=self._blocking, cancelled=task_cancelled)
 
     async def chat(self, text: str, context: str | None = None, *, name: str | None = None, id: str = "") -> str:  # noqa: A002

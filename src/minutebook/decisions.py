@@ -106,6 +106,7 @@ class ApiProvider(AsyncClosing):
             generator=generator,
             stream=stream,
             reasoning=self._reasoning,
+            blocking=self._blocking,
         )
 
     def _posting(self, client: object, base_url: str | None, api_key: str | None) -> Post:

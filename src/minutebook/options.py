@@ -18,7 +18,7 @@ from minutebook.model.keys import check_id
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.policy.compaction import summarising
 from minutebook.ports import Observer, Summarize
-from minutebook.stores.journal import JournalStore
+from minutebook.stores.journal import JournalStore, driven
 
 DEFAULT_NAMESPACE = "decisions"
 """The namespace of a provider's own RAM store, which nothing else can reach."""
@@ -101,9 +101,9 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             ttl_ms=ttl_ms(TTL if self.ttl is None else self.ttl),
         )
 
-    def open_store(self) -> JournalStore:
+    def open_store(self, *, blocking: bool = False) -> JournalStore:
         """
-        Return the store with its namespace; a fresh RAM store when none was given.
+        Return the store with its namespace; a fresh RAM store when none was given, `blocking` if it is used so.
 
         Raises:
             InvalidOption: no store of this package, no namespace, or two that differ.
@@ -112,7 +112,8 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         given = self.core_store()
         if given is None:
-            return JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
+            store = JournalStore(MemoryJournal(self._bounds()), namespace=DEFAULT_NAMESPACE)
+            return driven(store) if blocking else store
         if not isinstance(given, JournalStore):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(
                 f"store is a store of minutebook, not a {type(given).__module__}.{type(given).__name__}",

@@ -113,6 +113,9 @@ class Journal(Protocol):
     absent, and every method that is given its key removes it, reads too, as far as the store can be written just then:
     a read never fails for that, and a read of what has not expired writes nothing. `list` and `totals` remove nothing;
     until an access or another write removes it, `totals` counts it in `expired` alone.
+
+    Where a loop runs, calls for a coroutine that was closed are made in tasks of their own, since a call may set its
+    deadline on the task that makes it. A journal that sets none may say `tasks_alone = False`: then they begin at once.
     """
 
     async def reserve(

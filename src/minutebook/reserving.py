@@ -117,15 +117,16 @@ class Reservation:
             return False
         with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
             await self._journal.recover(self._key, header.epoch)
+        self._tokens.paid(header.token)
         return True
 
     async def _look(self, error: BaseException) -> None:
         """See whether a call that was cut, or whose reply was lost, reserved it all the same; a refusal took none."""
         try:
             if isinstance(error, GeneratorExit):
-                self._aside(self.free(), error)
+                self._aside(self._settle(self.free), error)
             elif may_be_written(error):
-                await _once_more(self._find_out)
+                await self._settle(self._find_out)
         except MinutebookError as second:
             error.add_note(
                 f"whether this reserved the conversation could not be found out ({second.code}); if it stays busy, "
@@ -228,8 +229,8 @@ class Reservation:
             return False
         try:
             if isinstance(error, GeneratorExit):
-                return self._aside(_once_more(step), error)
-            await _once_more(step)
+                return self._aside(self._settle(step), error)
+            await self._settle(step)
         except DecisionHistoryFenced:
             return False  # whoever recovered the conversation has marked the attempt
         except MinutebookError as second:
@@ -239,6 +240,16 @@ class Reservation:
         finally:
             self.end()
         return True
+
+    async def _settle(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Clean up by `step`. What that fails to give back is tried again when the store is closed."""
+        try:
+            await _once_more(step)
+        except (DecisionHistoryFenced, *_REFUSED):
+            raise
+        except BaseException:
+            self._tokens.owe(self._token, self)
+            raise
 
     def end(self) -> None:
         """Declare the holder gone, whether or not its release reached the store."""

@@ -107,6 +107,7 @@ class Steps:
         generator: Generator | None = None,
         stream: bool = False,
         reasoning: Reasoning = "keep",
+        blocking: bool = False,
     ) -> None:
         self.api = api
         self.model = codec.text(model, "model").removeprefix(api.model_prefix)
@@ -125,7 +126,7 @@ class Steps:
         self.stream = api.stream if stream else None
         self.extra = _extra_fields(api, {} if extra_body is None else extra_body, count=self.count)
         self.options = given_options(history)
-        self.store = self.options.open_store() if self.options else None
+        self.store = self.options.open_store(blocking=blocking) if self.options else None
         self._post = post
         self._generator = generator
         self._reasoning: Reasoning = reasoning

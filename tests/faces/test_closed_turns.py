@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from minutebook import Conversation, ConversationKey, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook.stores import journal as journals
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import SuspendingJournal
+from minutebook.stores.sqlite import SQLiteJournal
+from minutebook.testing import Fault, FaultyJournal, SuspendingJournal, drive
 
 ANSWER = {"role": "assistant", "content": "answer"}
 
@@ -258,6 +260,38 @@ def test_i18_a_blocking_generator_left_at_the_end_of_the_program_gives_back_its_
     ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("", "")
     asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_a_store_that_is_closed_gives_back_what_could_not_be_given_back_before(path: Path) -> None:
+    """The turn failed while the storage did; the store is closed when that answers again."""
+    journal = FaultyJournal(SQLiteJournal(path, blocking=True), [Fault(call=1, method="commit")])
+    store = sync.JournalStore(JournalStore(journal, namespace="n"))
+    with store:
+        with (
+            pytest.raises(ZeroDivisionError),
+            sync.Conversation(store, "c", format="openai-chat").turn("one"),
+        ):
+            raise ZeroDivisionError
+        assert store.totals().reserved == 1
+    assert not journal.left
+    asyncio.run(other_worker_goes_on(path))
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(0.0, 1), (60.0, 5)])
+def test_i18_a_store_that_is_closed_waits_no_call_s_time_for_each_turn(
+    seconds: float, tried: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its time the first failure ends that: of a server that is silent each takes as long as a call may."""
+    monkeypatch.setattr(journals, "FREEING_SECONDS", seconds)
+    journal = FaultyJournal(
+        SQLiteJournal(path, blocking=True), [Fault(call=number, method="recover") for number in range(1, 6)]
+    )
+    store = JournalStore(journal, namespace="n")
+    turns = [Conversation(store, f"c{number}", format="openai-chat").turn("one") for number in range(5)]
+    for turn in turns:
+        drive(turn.__aenter__())
+    drive(store.close())
+    assert journal.calls.count("recover") == tried
 
 
 def test_i18_loops_in_several_threads_close_their_turns(tmp_path: Path) -> None:

@@ -595,7 +595,7 @@ def history_over(entries, wire, *, rows=1000, low_water=1.0, limits=None):
     return History(
         ListJournal(entries, rows),
         Tails(),
-        Tokens("t", Aftermath(tasks_alone=False).from_here),
+        Tokens("t", Aftermath(blocking=True).from_here),
         lambda: "id",
         KEY,
         wire=wire,

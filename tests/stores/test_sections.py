@@ -17,17 +17,21 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 from tests.budgets import budget
+from tests.stores.hosts import ThreadedHost
 from tests.stores.labs import SERVERS, open_journal
 
 import minutebook
 from minutebook import Conversation, MinutebookError, SQLiteStore, StoreClosed, StoreReentered, sync
+from minutebook.chat.options import given_store
 from minutebook.model.bounds import StoreBounds
+from minutebook.options import HistoryOptions
 from minutebook.stores import aside, sqlite_host, sqlite_pace, sqlite_writer
 from minutebook.stores.aside import Aftermath
 from minutebook.stores.journal import JournalStore
@@ -107,6 +111,9 @@ def open_blocking(kind: str, folder: Path) -> tuple[sync.JournalStore, sync.Jour
     """Return a store, and another one that sees what the first one recorded but knows nothing of its turns."""
     if kind == "sqlite":
         return tuple(sync.SQLiteStore(folder / "n.sqlite", namespace="n") for _ in range(2))  # type: ignore[return-value]
+    if kind == "hosted":
+        documents = ThreadedHost()
+        return tuple(sync.HostStore(documents, namespace="n") for _ in range(2))  # type: ignore[return-value]
     stores = open_async(kind, folder, blocking=True)
     return tuple(map(sync.JournalStore, stores))  # type: ignore[return-value]
 
@@ -184,9 +191,9 @@ def test_i18_a_blocking_turn_is_given_back_wherever_it_is_collected(kind: str, n
     assert struck > within > 0
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", ["hosted", *SERVERS])
 def test_i18_a_turn_over_a_server_is_given_back_wherever_it_is_collected(kind: str, tmp_path: Path) -> None:
-    """The whole of a blocking call is a section there: its connection may be the only one."""
+    """The whole of a blocking call is a section there: its connection may be the only one, or a host have a lock."""
     struck, within = every_line(functools.partial(blocking_strike, kind, "append"), tmp_path, (23, 3))
     assert struck > within > 0
 
@@ -408,6 +415,103 @@ def test_i18_many_turns_collected_at_once_are_given_back_one_after_the_other(tmp
             striking.header(striking.key("any"))
         assert store.totals().reserved == 0
         assert store.totals().conversations == number
+
+
+# --- blocking stores where an event loop runs ------------------------------------------------------------------------
+
+
+def notebook_stores(kind: str, folder: Path) -> tuple[sync.JournalStore, sync.JournalStore]:
+    """Return two blocking stores on one place, each over a journal of its own, as two workers have them."""
+    folder.chmod(0o700)
+    if kind == "host":
+        connection = sqlite3.connect(folder / "host.sqlite")  # of this thread alone
+        return tuple(sync.SQLiteStore(database=connection, namespace="n") for _ in range(2))  # type: ignore[return-value]
+    return open_blocking(kind, folder)
+
+
+def in_a_thread(act: Callable[[], object]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("where", ["here", "in a thread"])
+@pytest.mark.parametrize("how", ["closed", "collected"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "host", "hosted", *SERVERS])
+def test_i18_a_notebook_gives_its_turns_back(kind: str, how: str, where: str, tmp_path: Path) -> None:
+    """Its cells run inside a loop, which a blocking store knows nothing of: nothing is left for it, nor waited for."""
+
+    async def cell() -> None:
+        store, other = notebook_stores(kind, tmp_path)
+        with other:
+            with store:
+                pieces: Any = Stream(sync.Conversation(store, "dropped", format="openai-chat")).pieces
+                act = pieces.close
+                if how == "collected":
+                    act, pieces = collect, None
+                act() if where == "here" else in_a_thread(act)
+                # A host's connection is one thread's own: there closing the store gives the turn back.
+                assert other.totals().reserved == (kind == "host" and where == "in a thread")
+            if kind != "memory":  # where both are one journal
+                with sync.Conversation(other, "dropped", format="openai-chat").turn("next") as turn:
+                    turn.respond(ANSWERED[1])
+
+    asyncio.run(cell())
+
+
+OWN: dict[str, Callable[[], JournalStore]] = {
+    "agent": lambda: given_store(None, blocking=True),
+    "provider": lambda: HistoryOptions().open_store(blocking=True),
+}
+
+
+@pytest.mark.parametrize("whose", OWN)
+def test_i18_a_notebook_gives_back_turns_in_a_store_that_nobody_gave(whose: str) -> None:
+    """What a blocking agent or provider keeps in RAM of its own knows no loop either, in whichever thread."""
+
+    def run(conversation: Conversation) -> Iterator[str]:
+        turn = conversation.turn("asks")
+        drive(turn.__aenter__())
+        try:
+            yield "piece"
+        except GeneratorExit as error:
+            drive(turn.__aexit__(GeneratorExit, error, None))
+            raise
+
+    async def cell() -> None:
+        store = OWN[whose]()
+        pieces: Any = run(Conversation(store, "dropped", format="openai-chat"))
+        next(pieces)
+        in_a_thread(pieces.close)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(drive, store.totals()).result().reserved == 0
+
+    asyncio.run(cell())
+
+
+def test_i18_what_was_handed_to_a_loop_is_done_by_whoever_waits_for_it_there() -> None:
+    """Also where that drives an asynchronous store to its end, in which the loop never gets a turn."""
+
+    async def cell() -> None:
+        store = JournalStore(MemoryJournal(), namespace="n")
+
+        async def answers() -> Any:
+            async with Conversation(store, "dropped", format="openai-chat").turn("asks"):
+                yield "piece"
+
+        pieces = answers()
+        await anext(pieces)
+        in_a_thread(lambda: ended(pieces))
+        drive(store.read(store.key("dropped")))
+        assert (await store.totals()).reserved == 0
+
+    asyncio.run(cell())
+
+
+def ended(pieces: Any) -> None:
+    """Close an async generator where no loop runs."""
+    with contextlib.suppress(StopIteration):
+        pieces.aclose().send(None)
 
 
 # --- a call from a signal handler or a finalizer ---------------------------------------------------------------------

@@ -188,14 +188,14 @@ def given_tools(tools: Sequence[Callable[..., Any]], *, blocking: bool = False) 
     return found
 
 
-def given_store(store: object) -> JournalStore:
-    """Return the store that a chat is kept in; a fresh one in RAM where none was given."""
-    from minutebook.stores.journal import checked_store
+def given_store(store: object, *, blocking: bool) -> JournalStore:
+    """Return the store that a chat is kept in; a fresh one in RAM where none was given, `blocking` if it is used so."""
+    from minutebook.stores.journal import checked_store, driven
     from minutebook.stores.opening import MemoryStore
 
-    if store is None:
-        return MemoryStore("agents")
-    return checked_store(store)
+    if store is not None:
+        return checked_store(store)
+    return driven(MemoryStore("agents")) if blocking else MemoryStore("agents")
 
 
 def given_messages(messages: object) -> list[ConversationMessage]:

@@ -8,6 +8,7 @@ are still those it was read at, and a token only tells this process's own orphan
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import weakref
 from collections import OrderedDict
@@ -144,6 +145,13 @@ class Tokens:
         self._prefix = prefix
         self._count = itertools.count(1)
         self._live: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()
+        self._owed: dict[str, object] = {}
+
+    def with_aside(self, aside: Callable[[], Aside]) -> Tokens:
+        """Return the same tokens for holders whose `Aside` another function gives."""
+        tokens = copy.copy(self)
+        tokens.aside = aside
+        return tokens
 
     def issue(self, holder: object) -> str:
         """Return a fresh token that lives as long as `holder`, or until it is ended."""
@@ -152,12 +160,20 @@ class Tokens:
         return token
 
     def holders(self) -> list[object]:
-        """Return who holds, or is about to hold, a conversation under one of these tokens."""
-        return list(self._live.values())
+        """Return who holds, is about to hold, or failed to give back a conversation under one of these tokens."""
+        return [*list(self._live.values()), *list(self._owed.values())]
 
     def end(self, token: str) -> None:
         """Declare the holder gone, whether or not its release reached the store."""
         self._live.pop(token, None)
+
+    def owe(self, token: str, holder: object) -> None:
+        """Keep a holder that could not give back what it held, for whoever tries it again."""
+        self._owed[token] = holder
+
+    def paid(self, token: str) -> None:
+        """Say that nothing is held under the token any more."""
+        self._owed.pop(token, None)
 
     def is_orphan(self, token: str) -> bool:
         """Return whether the token is this object's own and has no living holder."""

@@ -1,8 +1,10 @@
 """
 What is done for a coroutine that was closed: it cannot wait any more, and what it held has to be given back.
 
-This is where reservations meet the event loop. It is found by looking for a running one, so that blocking callers load
-no asyncio before something of theirs was closed, and nothing is loaded while the interpreter ends.
+A blocking store knows no event loop, whichever may run where it is used, as one does in every cell of a notebook: what
+is left is done by the thread that closes the coroutine, or at the end of the section that the thread is in. An
+asynchronous store's is done by the loop that the coroutine began in. That one is found by looking for a running one, so
+that nothing is loaded while the interpreter ends.
 """
 
 from __future__ import annotations
@@ -15,30 +17,41 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import MinutebookError
-from minutebook.model.pause import drive, pause
+from minutebook.model.pause import drive
 from minutebook.stores.sections import inside, later
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Coroutine, Generator
+    from typing import TypeAlias
 
     from minutebook.model.tails import Aside
 
+    _Handed: TypeAlias = tuple[asyncio.AbstractEventLoop, Coroutine[Any, Any, object], asyncio.Future[Any] | None]
+    """A loop, the work, and what the closed coroutine waited for."""
+
 
 class Aftermath:
-    """What the closed coroutines of one store left to do."""
+    """
+    What the closed coroutines of one store left to do.
 
-    def __init__(self, *, tasks_alone: bool) -> None:
-        """Begin with nothing to do; `tasks_alone` says that the store may only be called in tasks of their own."""
+    Args:
+        blocking: whether the store is called without an event loop, and never suspends.
+        tasks_alone: whether the calls that a loop makes of it have to be made in tasks of their own.
+    """
+
+    def __init__(self, *, blocking: bool = False, tasks_alone: bool = True) -> None:
+        """Begin with nothing to do."""
+        self._loop = _no_loop if blocking else _running_loop
         self._tasks_alone = tasks_alone
         self._tasks: set[asyncio.Task[None]] = set()
         """An event loop keeps a weak reference to its tasks alone."""
-        self._handed: set[tuple[asyncio.AbstractEventLoop, Coroutine[Any, Any, object]]] = set()
+        self._handed: set[_Handed] = set()
         """What was handed to a loop that has not begun it yet."""
 
     def from_here(self) -> Aside:
         """Return what does the work of a coroutine that runs here, wherever it is closed one day."""
-        return functools.partial(self._do, _running_loop())
+        return functools.partial(self._do, self._loop())
 
     def _do(
         self, home: asyncio.AbstractEventLoop | None, work: Coroutine[Any, Any, object], closed: GeneratorExit
@@ -54,41 +67,48 @@ class Aftermath:
         its `home`, if that runs; and inside a store's section it is left to the section's end.
         """
         left = vars(closed).get(_LEFT)
-        if home is not None and home is not _running_loop():
+        if home is not None and home is not self._loop():
             if home.is_running() and self._hand_over(home, work, left):
                 return False
             left = None  # it went with the loop
         if inside():
-            later(functools.partial(self._go_on, work, left))
+            self._go_on(work, left)
             return False
         return self._begin(work, left)
 
     def _hand_over(
         self, home: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None
     ) -> bool:
-        """Have a loop of another thread do it, and whoever waits for all of it wait; False where it was closed."""
-        handed = (home, work)
+        """Have a loop of another thread do it, and whoever waits for all of it; False where the loop was closed."""
+        handed = (home, work, left)
         self._handed.add(handed)
-
-        def begun() -> None:
-            try:
-                self._go_on(work, left)
-            finally:
-                self._handed.discard(handed)
-
         try:
-            home.call_soon_threadsafe(begun)
+            home.call_soon_threadsafe(self._take_up, handed)
         except RuntimeError:
             self._handed.discard(handed)
             return False
         return True
 
+    def _take_up(self, handed: _Handed) -> None:
+        """Begin what was handed to this thread's loop, unless it is begun already."""
+        if handed in self._handed:
+            self._handed.remove(handed)
+            _, work, left = handed
+            self._go_on(work, left)
+
     def postpone(self, work: Coroutine[Any, Any, object]) -> None:
         """Do what was asked for inside a store's section at its end. Nobody hears a refusal."""
-        later(functools.partial(self._go_on, work))
+        self._go_on(work)
 
     def _go_on(self, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None = None) -> None:
-        """Begin what could not be begun at once. Whoever is here by chance must not be hurt by what it raises."""
+        """
+        Begin what could not be begun at once, behind this thread's section if it is in one.
+
+        Whoever is here by chance must not be hurt by what it raises.
+        """
+        if inside():
+            later(functools.partial(self._go_on, work, left))
+            return
         try:
             self._begin(work, left)
         except MinutebookError:
@@ -97,7 +117,7 @@ class Aftermath:
             threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
 
     def _begin(self, work: Coroutine[Any, Any, object], left: asyncio.Future[Any] | None) -> bool:
-        loop = _running_loop()
+        loop = self._loop()
         if loop is None:
             drive(work)
             return True
@@ -119,16 +139,15 @@ class Aftermath:
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Wait until all of it is done that the running loop does."""
-        loop = _running_loop()
-        while True:
-            own = [task for task in list(self._tasks) if task.get_loop() is loop]
-            if own:
-                await modules["asyncio"].wait(own)
-            elif any(home is loop for home, _ in list(self._handed)):
-                await pause()  # it is among what the loop does next
-            else:
-                return
+        """Wait until all of it is done that the running loop does; what was handed to that is begun here and now."""
+        loop = self._loop()
+        if loop is None:
+            return
+        for handed in list(self._handed):
+            if handed[0] is loop:
+                self._take_up(handed)
+        while own := [task for task in list(self._tasks) if task.get_loop() is loop]:
+            await modules["asyncio"].wait(own)
 
 
 _LEFT = "left"
@@ -144,6 +163,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
     # Of the two ways to ask, this one raises nothing where no loop runs, which would cost blocking callers more.
     asyncio = modules.get("asyncio")
     return asyncio._get_running_loop() if asyncio is not None else None
+
+
+def _no_loop() -> None:
+    """Find none, whichever runs."""
 
 
 async def _behind(left: asyncio.Future[Any] | None, work: Coroutine[Any, Any, object]) -> None:

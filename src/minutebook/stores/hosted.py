@@ -41,10 +41,11 @@ from minutebook.model.shown import type_alone
 from minutebook.ports import Committed, Listing, Page, Reserved, Store, Totals
 from minutebook.stores.clock import system_clock
 from minutebook.stores.packed import Count, Head
+from minutebook.stores.sections import section
 from minutebook.stores.streams import named_in_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from minutebook.model.record import Extension
 
@@ -163,6 +164,8 @@ class HostedJournal:
         store: the host's store; with a `keys` method (`ListingStore`) the journal can list.
         max_retained_bytes: refuse to retain more than this in one conversation.
         clock: the time that is recorded; it decides nothing.
+        blocking: whether the host's `transact` never suspends. Then it is a section, so that it is not called inside
+            itself by what the garbage collector closes: the host may have a lock there.
     """
 
     durable = False
@@ -174,8 +177,10 @@ class HostedJournal:
         *,
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
+        blocking: bool = False,
     ) -> None:
         self._store = store
+        self._blocking = blocking
         self._max_retained_bytes = (
             None if max_retained_bytes is None else check_count(max_retained_bytes, "max_retained_bytes")
         )
@@ -264,7 +269,7 @@ class HostedJournal:
                 check_idle(_decode_document(stored).header, wall)
             return None, False
 
-        return await self._store.transact(key, operation)
+        return await self._exchange(key, operation)
 
     async def close(self) -> None:
         """Refuse further calls; the store is the host's to close. A second call does nothing."""
@@ -355,7 +360,16 @@ class HostedJournal:
             saved, result = change(_decoded(stored))
             return _encode(saved) if saved else None, result
 
-        return await self._store.transact(key, operation)
+        return await self._exchange(key, operation)
+
+    async def _exchange(
+        self, key: ConversationKey, operation: Callable[[bytes | None], Awaitable[tuple[bytes | None, T]]]
+    ) -> T:
+        """Have the host exchange the document by what `operation` makes of it."""
+        if not self._blocking:
+            return await self._store.transact(key, operation)
+        with section as inside, inside:
+            return await self._store.transact(key, operation)
 
     async def _read(self, key: ConversationKey) -> _Document | None:
         """Return the document; what is saved is what was stored, byte for byte."""
@@ -364,7 +378,7 @@ class HostedJournal:
         async def operation(stored: bytes | None) -> tuple[bytes | None, _Document | None]:
             return stored, _decoded(stored)
 
-        return await self._store.transact(key, operation)
+        return await self._exchange(key, operation)
 
     def _extend(self, document: _Document, held: Header, delta: Delta | None, wall: int) -> Extension | None:
         if delta is None:

@@ -7,8 +7,9 @@ A store adds to a journal what is the same for all of them: the namespace from t
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from minutebook.errors import (
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+FREEING_SECONDS = 5.0
+"""After this a store that is closed gives nothing back any more once that fails."""
+
 
 class JournalStore(AsyncClosing):
     """
@@ -59,7 +63,7 @@ class JournalStore(AsyncClosing):
         clock: gives Unix milliseconds: the journal's.
     """
 
-    _colour: Colour | None = None  # whether its journal needs an event loop or blocks; what nobody says suits both
+    _colour: Colour | None = None  # whether its journal needs an event loop or blocks; see `driven`
 
     def __init__(
         self, journal: Journal, *, namespace: str | None = None, clock: Callable[[], int] = system_clock
@@ -437,6 +441,7 @@ class JournalStore(AsyncClosing):
 
         A turn that is still open can record nothing any more. Its conversation is given back first, so that the next
         worker need not recover it; what the turn recorded is out of every window, like that of any turn that failed.
+        Where the storage does not answer, that is tried for five seconds, and for as long as one more call waits.
 
         A signal handler may close a store in the middle of another call of its thread: that happens right after the
         transaction that it struck in. Any other call is refused there, with `StoreReentered`.
@@ -446,11 +451,19 @@ class JournalStore(AsyncClosing):
             return
         await self._aftermath.finished()
         if os.getpid() == self._process:  # a child closes nothing of its parent's
-            for holder in self.tokens.holders():
-                if isinstance(holder, Reservation):
-                    with contextlib.suppress(MinutebookError):
-                        await holder.free()
+            await self._free_all()
         await self.journal.close()
+
+    async def _free_all(self) -> None:
+        """Give back what is held, and after a while no more once that fails: silence would take too long."""
+        until = monotonic() + FREEING_SECONDS
+        for holder in self.tokens.holders():
+            if isinstance(holder, Reservation):
+                try:
+                    await holder.free()
+                except MinutebookError:
+                    if monotonic() >= until:
+                        return
 
     def _own(self, key: ConversationKey) -> ConversationKey:
         if type(key) is not ConversationKey:
@@ -478,6 +491,14 @@ def checked_store(store: object, option: str = "store") -> JournalStore:
             option=option,
         )
     return store
+
+
+def driven(store: JournalStore) -> JournalStore:
+    """Return `store` as blocking callers have it: whatever loop runs where they are, it is none of theirs."""
+    aftermath = Aftermath(blocking=True)
+    view = copy.copy(store)
+    vars(view).update(_colour="blocking", _aftermath=aftermath, tokens=store.tokens.with_aside(aftermath.from_here))
+    return view
 
 
 def _added(saved: Record | None, *, absent: bool) -> tuple[Draft, ...]:

@@ -202,7 +202,8 @@ class HostStore(JournalStore):
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
-        super().__init__(host_journal(store, max_retained_bytes, clock), namespace=namespace, clock=clock)
+        journal = host_journal(store, max_retained_bytes, clock, blocking=False)
+        super().__init__(journal, namespace=namespace, clock=clock)
 
 
 class PostgresStore(JournalStore):
@@ -340,8 +341,10 @@ def redis_journal(url: str, options: RedisOptions, bounds: StoreBounds, *, block
     )
 
 
-def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int]) -> HostedJournal:
-    """Return a journal over a host's store; it suspends where the host's `transact` does."""
+def host_journal(
+    store: ports.Store, max_retained_bytes: int | None, clock: Callable[[], int], *, blocking: bool
+) -> HostedJournal:
+    """Return a journal over a host's store; it suspends where the host's `transact` does, with `blocking` nowhere."""
     from minutebook.stores.hosted import HostedJournal
 
     # Ours have a `transact` too, on records instead of bytes: a store over one, of either colour, would fail later.
@@ -350,7 +353,7 @@ def host_journal(store: ports.Store, max_retained_bytes: int | None, clock: Call
             f"a host's store has an async `transact(key, operation)` on bytes; {type(store).__name__} is none",
             option="store",
         )
-    return HostedJournal(store, max_retained_bytes=max_retained_bytes, clock=clock)
+    return HostedJournal(store, max_retained_bytes=max_retained_bytes, clock=clock, blocking=blocking)
 
 
 def postgres_journal(

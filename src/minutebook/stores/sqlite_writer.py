@@ -202,7 +202,7 @@ class Writer:
             promise(jobs, loop)
             self._post(jobs)
         if self._gathered.get(loop) is group:
-            self._gathered.pop(loop)
+            self._gathered.pop(loop, None)  # what a collected turn left may have been here meanwhile
         for other in list(self._gathered):
             if other.is_closed():
                 self._gathered.pop(other, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,8 +49,7 @@ class JournalStore(Closing, Over[asynchronous.JournalStore]):
 
     def __init__(self, core: asynchronous.JournalStore) -> None:
         """Wrap a store whose journal never suspends."""
-        self._core = copy.copy(core)
-        self._core._colour = self._colour  # pyright: ignore[reportPrivateUsage]
+        self._core = asynchronous.driven(core)
 
     @property
     def namespace(self) -> str:
@@ -195,7 +193,7 @@ class HostStore(JournalStore):
         max_retained_bytes: int | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
-        journal = host_journal(store, max_retained_bytes, clock)
+        journal = host_journal(store, max_retained_bytes, clock, blocking=True)
         super().__init__(asynchronous.JournalStore(journal, namespace=namespace, clock=clock))
 
 
