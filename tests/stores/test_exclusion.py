@@ -181,7 +181,7 @@ def failing(wire: Proxy) -> Iterator[Counter[str]]:
     chance, done, over = random.Random(10), Counter[str](), threading.Event()
 
     def fail() -> None:
-        while not over.wait(chance.uniform(0.02, 0.12)):
+        while not over.wait(chance.uniform(0.04, 0.2)):
             how = chance.choice(("reset", "cut", "reset", "cut", "silent"))
             done[how] += 1
             if how == "reset":

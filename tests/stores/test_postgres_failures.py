@@ -613,7 +613,7 @@ def test_i10_one_live_decision_over_processes_behind_a_network_that_fails(
     name: str, figure: Callable[[str], None]
 ) -> None:
     """16 workers in 4 processes, replies late, cut, swallowed or reset: no two holds overlap (I-10)."""
-    attempts = budget(10, 2_000)
+    attempts = budget(8, 2_000)
     schema = postgres_lab.schema_of(name)
     journal = postgres_lab.journal(name, blocking=True)
     drive(append(journal, KEY, "one", say("q")))
@@ -721,7 +721,7 @@ def test_b2_bad_input_95_calls_that_are_broken_off_again_and_again_end_at_their_
 
 
 async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]:
-    """Have tenants write and read, a fifth of it cancelled; return how much was done, cut, and foreign."""
+    """Have tenants write and read, and cancel a fifth unless it ended first; return how much was done, cut, foreign."""
     tenants = 200
     journal = postgres_lab.journal(name, url=postgres.shared().url(port=wire.port), max_connections=40)
     chance = random.Random(2)
@@ -762,7 +762,7 @@ async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]
 
 @pytest.mark.timeout(7_200 if PROVE else 300)
 def test_i19_no_reply_reaches_another_caller(name: str, figure: Callable[[str], None]) -> None:
-    """200 tenants over 40 connections, replies up to 50 ms late, a fifth cancelled: 0 foreign bytes (I-19)."""
+    """200 tenants over 40 connections, late replies, one call in fifty or more cut short: 0 foreign bytes (I-19)."""
     with proxy(postgres.shared().port) as wire:
         drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
         wire.delay = (0, budget(0.01, 0.05))
