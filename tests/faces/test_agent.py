@@ -813,7 +813,7 @@ def test_a4_a_budget_that_is_used_up_leaves_no_half_turn() -> None:
         {"needs_approval": True},
     ],
 )
-def test_a4_a_tool_that_a_chat_cannot_govern_is_refused(fake: ProviderFake, option: dict[str, Any]) -> None:
+def test_a4_o36_a_tool_that_a_chat_cannot_govern_is_refused(fake: ProviderFake, option: dict[str, Any]) -> None:
     """A4: a chat has no authority to check and no human to ask; the runtime has."""
     with pytest.raises(InvalidOption) as caught:
         agent(fake, tools=[minutebook.capability(**option)(look)])
@@ -823,7 +823,7 @@ def test_a4_a_tool_that_a_chat_cannot_govern_is_refused(fake: ProviderFake, opti
 # --- A5: how a history is shortened ----------------------------------------------------------------------------------
 
 
-def test_a5_of_twelve_messages_under_ten_the_two_oldest_go(fake: ProviderFake) -> None:
+def test_a5_o40_of_twelve_messages_under_ten_the_two_oldest_go(fake: ProviderFake) -> None:
     """A5: the seed's example, added one by one and set at once; an event tells removed and current counts."""
 
     async def story() -> None:
@@ -1002,7 +1002,7 @@ def scribe() -> Iterator[ProviderFake]:
 LONG = {"enable_summarization": True, "summarization_threshold": 60}
 
 
-def test_a6_above_the_threshold_older_messages_become_a_summary(scribe: ProviderFake) -> None:
+def test_a6_o14_above_the_threshold_older_messages_become_a_summary(scribe: ProviderFake) -> None:
     """A6: the newest ten stay whole, the system message is not summarised, and the request shows the form."""
 
     async def story() -> None:
@@ -1658,7 +1658,7 @@ UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
     [Failure(status=500), Answer(calls=(FunctionCall("pay", {"amount": "much"}),)), Reply(body=b"{}")],
     ids=["500", "arguments_mismatch", "no answer"],
 )
-def test_a9_o33_i44_a_retry_goes_on_behind_what_the_tools_did(broken: Line, streamed: bool) -> None:
+def test_a9_o33_o36_i44_a_retry_goes_on_behind_what_the_tools_did(broken: Line, streamed: bool) -> None:
     """A9, I-44: the same words again are answered with the calls that ran before them; no effect takes place twice."""
     script = [paying(5), paying(7), broken, broken, Answer(text="both are paid"), Answer(text="yes")]
     with ProviderFake("openai-chat", script) as fake:

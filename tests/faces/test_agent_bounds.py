@@ -91,7 +91,7 @@ def transcript(numbers: range) -> list[dict[str, Any]]:
 # --- what a request holds --------------------------------------------------------------------------------------------
 
 
-def test_a5_d7_hundreds_of_chats_with_tools_stay_within_the_limits(tmp_path: Path) -> None:
+def test_a5_d7_o15_hundreds_of_chats_with_tools_stay_within_the_limits(tmp_path: Path) -> None:
     """A5, D7: the largest of 600 requests is within the limits, over a restart; the history is what A5 says."""
     tmp_path.chmod(0o700)
     with ProviderFake("openai-chat", looking) as fake:

@@ -9,14 +9,19 @@ from typing import Any
 import openai
 import pytest
 from tests.budgets import budget
-from tests.faces.test_agent import agent, said, system, told, user
+from tests.faces.test_agent import UNUSABLE, agent, said, system, told, user
 from tests.http_clients import http_client
 
 from minutebook import Agent, MemoryStore, sync
 from minutebook.chat.chat import Chat
-from minutebook.errors import AgentDecisionProviderUnavailable, DecisionHistoryConflict, DecisionHistoryFenced
+from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
+    AgentDecisionProviderUnavailable,
+    DecisionHistoryConflict,
+    DecisionHistoryFenced,
+)
 from minutebook.testing import Answer, FunctionCall, ProviderFake
-from minutebook.testing.fakes import Failure, Line, Received
+from minutebook.testing.fakes import Failure, Line, Received, Reply
 
 ROUNDS = 2
 """How often a message has something paid before it is answered."""
@@ -28,6 +33,7 @@ class Shop:
     def __init__(self) -> None:
         self.fails_after = ROUNDS + 1
         """How many rounds are paid before the server fails; one more than there are for never."""
+        self.failure: Line = Failure(status=503)
         self.paid: list[str] = []
 
     def __call__(self, request: Received) -> Line:
@@ -35,7 +41,7 @@ class Shop:
         place = max(n for n, message in enumerate(asked) if message["role"] == "user")
         text, rounds = asked[place]["content"], len(results_behind(asked, place))
         if rounds >= self.fails_after:
-            return Failure(status=503)
+            return self.failure
         if rounds == ROUNDS or not text.startswith("pay"):
             return Answer(text=f"answer to {text}")
         return Answer(calls=(FunctionCall("pay", {"what": f"{text}, {rounds}"}),))
@@ -172,6 +178,23 @@ def test_a9_i44_what_was_added_behind_a_message_is_not_its_answer(
         told(story())
 
 
+def test_a9_i44_an_answer_that_was_none_is_not_what_its_id_was_answered() -> None:
+    """A9, I-44: what came stands under a mark; behind other words the message is asked anew, and answered once."""
+    with ProviderFake("openai-chat", [Reply(body=UNUSABLE), Answer(text="hi"), Answer(text="fine")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, store=MemoryStore())
+            with pytest.raises(AgentDecisionProviderSchemaViolation):
+                await each.chat("go", id="m1")
+            await each.chat("hello")
+            for _ in range(2):
+                assert await each.chat("go", id="m1") == "fine"
+            assert len(fake.requests) == 3
+            assert await each.get_history() == [user("hello"), said("hi"), user("go"), said("fine")]
+
+        told(story())
+
+
 def test_a9_i44_a_call_whose_outcome_is_unknown_is_told_so_behind_other_words_too() -> None:
     """A9, I-44, O-33: the process ended in the tool, others went on; it is not run again under its id."""
     shop = Shop()
@@ -214,13 +237,14 @@ def tell_story(seed: int, fake: ProviderFake, shop: Shop) -> int:
     for number in range(60):
         step = chance.choices(["pay", "hello", "add", "clear", "reopen"], [12, 3, 2, 1, 3])[0]
         shop.fails_after = chance.choice([0, 1, 2, ROUNDS + 1, ROUNDS + 1])
+        shop.failure = chance.choice([Failure(status=503), Reply(body=UNUSABLE)])
         name, before = f"m{chance.randrange(4)}", len(fake.requests)
         if step == "pay":
             try:
                 assert each.chat(f"pay {name}", id=name) == f"answer to pay {name}"
                 assert name not in answered or len(fake.requests) == before
                 answered.add(name)
-            except AgentDecisionProviderUnavailable:
+            except (AgentDecisionProviderUnavailable, AgentDecisionProviderSchemaViolation):
                 assert name not in answered, f"story {seed}, step {number}"
         elif step == "hello":
             shop.fails_after = ROUNDS + 1
@@ -243,7 +267,7 @@ def tell_stories(count: int, fake: ProviderFake, shop: Shop) -> int:
 
 
 def test_a9_i44_random_stories_pay_nothing_twice(figure: Callable[[str], None]) -> None:
-    """A9, I-8, I-44: failures at any request, other words, new starts and restarts between the tries of four ids."""
+    """A9, I-8, I-44: failures and answers that are none at any request, and all else, between the tries of four ids."""
     shop, stories = Shop(), budget(20, 300)
     with ProviderFake("openai-chat", shop) as fake:
         answered = tell_stories(stories, fake, shop)

@@ -719,7 +719,7 @@ def test_e6_a_lower_bound_drops_what_was_retained_under_a_higher_one(store: Jour
     assert context(wide)[::2] == ["u 9", "u 10"]
 
 
-def test_e5_e6_retention_is_the_longest_suffix_within_the_bounds(store: JournalStore) -> None:
+def test_e5_e6_o40_retention_is_the_longest_suffix_within_the_bounds(store: JournalStore) -> None:
     """Against a plain list, over random stories, bounds and workers that come and go."""
     for seed in range(80):
         chance = Random(seed)

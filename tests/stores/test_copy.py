@@ -375,24 +375,27 @@ def test_b10_i08_what_was_imported_is_no_copy_and_is_told(folder: Path) -> None:
 
 
 def test_b10_a_copy_of_the_same_length_is_held_to_its_version_and_window(folder: Path) -> None:
-    """B10: a commit that adds no entry makes another state; two imports of one file are the same."""
+    """B10: a commit that adds no entry makes another state, one in each too; two imports of one file are the same."""
     here, there = MemoryStore("n"), MemoryStore("n")
     told = conversation(here)
     tell_a_story(told)
     here.copy(told.key, there)
 
-    async def move_the_window() -> None:
-        moved = Delta(idempotency="moved", window_from=1, window_limits=(9, 9))
-        await here._core.journal.reserve(  # type: ignore[attr-defined]
-            told.key, "t", format="openai-chat", opening=moved, release=True
-        )
+    async def move_the_window(store: Any, limit: int) -> None:
+        moved = Delta(idempotency="moved", window_from=1, window_limits=(limit, limit))
+        await store._core.journal.reserve(told.key, "t", format="openai-chat", opening=moved, release=True)
 
-    drive(move_the_window())
+    drive(move_the_window(here, 9))
     assert here.header(told.key).entries == there.header(told.key).entries
     for source, target, problem in ((here, there, "behind"), (there, here, "ahead")):
         with pytest.raises(DecisionHistoryConflict) as refused:
             source.copy(told.key, target)
         assert refused.value.problem == problem
+    drive(move_the_window(there, 8))
+    assert list(there.receipts(told.key))[-1].content == list(here.receipts(told.key))[-1].content
+    with pytest.raises(DecisionHistoryConflict, match="with another window") as refused:
+        here.copy(told.key, there)
+    assert refused.value.problem == "receipts"
     told.export(folder / "one.jsonl")
     imported = [MemoryStore("n", clock=FrozenClock(now)) for now in (1, 2)]
     for store in imported:

@@ -7,14 +7,18 @@ import contextlib
 import itertools
 import random
 import sqlite3
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from servers.proxy import Proxy
 from tests.budgets import budget
 from tests.stores.labs import KINDS, PROVE, chat, in_threads, open_journal, said
 
@@ -23,12 +27,14 @@ from minutebook.errors import (
     DecisionHistoryBusy,
     DecisionHistoryFenced,
     DecisionHistoryNotReserved,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
     InvalidOption,
 )
 from minutebook.model.entries import Kind
 from minutebook.model.keys import ConversationKey
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import FaultyJournal, FrozenClock, checkpoint, drive
+from minutebook.testing import Fault, FaultyJournal, FrozenClock, checkpoint, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, adding, answer, dump, say
 
@@ -39,7 +45,12 @@ ROUNDS = budget(20, 2_000)
 # --- mutual exclusion under threads ----------------------------------------------------------------------------------
 
 
-class Held(msgspec.Struct, frozen=True):
+NEVER = sys.maxsize
+UNTOLD = (DecisionHistoryStorageFailed, DecisionHistoryStorageLocked)
+"""What a worker behind a network meets, which is told nothing of its hold then."""
+
+
+class Held(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """One hold as its worker saw it, in nanoseconds: when it asked and had, when it gave and was rid."""
 
     conversation: str
@@ -52,12 +63,26 @@ class Held(msgspec.Struct, frozen=True):
     last: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """One Busy as its worker saw it."""
 
     conversation: str
     asked: int
     told: int
+
+
+class Lost(msgspec.Struct, tag=True, array_like=True):
+    """An attempt of which its worker was not told what came of it: certain from `taken` to `giving`, if ever."""
+
+    conversation: str
+    token: str
+    asked: int
+    taken: int
+    giving: int
+    given: int = NEVER
+
+
+Event = Held | Refused | Lost
 
 
 def violations(history: list[Held | Refused]) -> list[str]:
@@ -89,29 +114,116 @@ def violations(history: list[Held | Refused]) -> list[str]:
     return found
 
 
-def work(journal: Any, seed: int, names: list[str], attempts: int) -> list[Held | Refused]:
-    """Take, write and give back as often as it works, and keep a diary."""
-    chance, diary, now = random.Random(seed), list[Held | Refused](), time.perf_counter_ns
+def work(
+    journal: Any, seed: int, names: list[str], attempts: int, untold: tuple[type[Exception], ...] = ()
+) -> list[Event]:
+    """Take, write and give back as often as it works, and keep a diary; an error of `untold` leaves it open."""
+    chance, diary, now = random.Random(seed), list[Event](), time.perf_counter_ns
+    lost: dict[str, list[Lost]] = {name: [] for name in names}
     for number in range(attempts):
         name = chance.choice(names)
         key, token = ConversationKey("lab", name), f"{seed}-{number}"
-        asked = now()
+        asked = giving = now()
+        taken = NEVER
         try:
             reserved = drive(journal.reserve(key, token, format=FORMAT, opening=adding(f"{token}-a", say(token))))
+            taken = now()
+            time.sleep(chance.random() / 5_000)
+            epoch, giving = reserved.header.epoch, now()
+            committed = drive(journal.commit(key, token, epoch, adding(f"{token}-b", answer(token)), release=True))
         except DecisionHistoryBusy:
             diary.append(Refused(name, asked, now()))
             time.sleep(chance.random() / 5_000)
-            continue
-        taken = now()
-        time.sleep(chance.random() / 5_000)
-        epoch, giving = reserved.header.epoch, now()
-        committed = drive(journal.commit(key, token, epoch, adding(f"{token}-b", answer(token)), release=True))
-        first, last = reserved.written[0].seq, committed.written[-1].seq
-        diary.append(Held(name, asked, taken, giving, now(), epoch, first, last))
+        except untold:
+            lost[name].append(Lost(name, token, asked, taken, giving))
+            diary.append(lost[name][-1])
+        else:
+            first, last = reserved.written[0].seq, committed.written[-1].seq
+            diary.append(Held(name, asked, taken, giving, now(), epoch, first, last))
+        lost[name] = [each for each in lost[name] if not given_back(journal, key, each)]
     return diary
 
 
-def told_by_threads(journal: Any, names: list[str], attempts: int = 100) -> list[Held | Refused]:
+def given_back(journal: Any, key: ConversationKey, lost: Lost) -> bool:
+    """End a hold that its worker was told nothing of, and note when; a request under way may still bring it later."""
+    there = lost.taken < NEVER
+    while True:
+        with contextlib.suppress(*UNTOLD, DecisionHistoryFenced):
+            header = drive(journal.header(key))
+            if header is None or header.token != lost.token:
+                lost.given = time.perf_counter_ns() if there else NEVER
+                return there
+            there = True
+            closing = adding(f"{lost.token}-b", answer(lost.token))
+            drive(journal.commit(key, lost.token, header.epoch, closing, release=True))
+
+
+def resolved(history: list[Event], journal: Any) -> list[Held | Refused]:
+    """Return a history in which the record tells whether the attempts that nobody was told of have held."""
+    known: list[Held | Refused] = []
+    for event in history:
+        if not isinstance(event, Lost):
+            known.append(event)
+            continue
+        opening, closing = (
+            drive(journal.receipt(ConversationKey("lab", event.conversation), f"{event.token}-{step}")) for step in "ab"
+        )
+        if opening is not None:
+            last = (closing or opening).last
+            times = (event.asked, event.taken, event.giving, event.given)
+            known.append(Held(event.conversation, *times, opening.epoch, opening.first, last))
+    return known
+
+
+@contextlib.contextmanager
+def failing(wire: Proxy) -> Iterator[Counter[str]]:
+    """Have a network reset its connections, end in the middle of a reply and fall silent, in turns; count how often."""
+    chance, done, over = random.Random(10), Counter[str](), threading.Event()
+
+    def fail() -> None:
+        while not over.wait(chance.uniform(0.04, 0.2)):
+            how = chance.choice(("reset", "cut", "reset", "cut", "silent"))
+            done[how] += 1
+            if how == "reset":
+                wire.reset_all()
+            elif how == "cut":
+                wire.left = chance.randrange(300)
+            else:
+                wire.silent = True
+                over.wait(0.01)
+                wire.silent = False
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def contest(journal: Any, first: int, attempts: int) -> str:
+    """Let four threads race on two conversations over a network that fails; return their diaries for the parent."""
+    diaries = in_threads([lambda n=n: work(journal, first + n, ["a", "b:c"], attempts, UNTOLD) for n in range(4)])
+    failed = [diary for diary in diaries if isinstance(diary, BaseException)]
+    assert not failed, failed
+    return msgspec.json.encode([event for diary in diaries for event in diary]).decode()
+
+
+def check_contest(told: list[str], attempts: int, journal: Any) -> str:
+    """Hold the diaries of 16 workers in 4 processes, and what the record tells of the rest, to exclusion; sum up."""
+    history = [event for diary in told for event in msgspec.json.decode(diary, type=list[Event])]
+    assert len(history) == 16 * attempts
+    known = resolved(history, journal)
+    assert violations(known) == []
+    holds = sum(isinstance(event, Held) for event in known)
+    lost = sum(isinstance(event, Lost) for event in history)
+    assert 4 < holds < len(known)
+    assert lost > 0
+    return f"{len(history):,} attempts of 16 workers in 4 processes, {holds:,} holds, {lost:,} untold, 0 violations"
+
+
+def told_by_threads(journal: Any, names: list[str], attempts: int = 100) -> list[Event]:
     diaries = in_threads([lambda seed=seed: work(journal, seed, names, attempts) for seed in range(16)])
     failed = [diary for diary in diaries if isinstance(diary, BaseException)]
     assert not failed, failed
@@ -163,6 +275,21 @@ def test_i10_checker_finds_a_store_without_exclusion() -> None:
         if found:
             return
     pytest.fail("the checker found nothing in a journal without exclusion")
+
+
+def test_i10_control_holds_that_nobody_was_told_of_are_known_from_the_record() -> None:
+    """Control: replies are lost of both methods; left out, those attempts would be gaps that the checker finds."""
+    lose = [
+        Fault(method=method, call=number, after=True)
+        for first, method in ((5, "reserve"), (8, "commit"), (2, "header"))
+        for number in range(first, 60, 7)
+    ]
+    journal = FaultyJournal(MemoryJournal(), lose)
+    history = work(journal, 1, ["a", "b"], 60, UNTOLD)
+    lost = [event for event in history if isinstance(event, Lost)]
+    assert len({event.taken < NEVER for event in lost}) == 2, "both methods have lost replies"
+    assert violations(resolved(history, journal.journal)) == []
+    assert any("do not follow" in found for found in violations([each for each in history if each not in lost]))
 
 
 @pytest.mark.parametrize(

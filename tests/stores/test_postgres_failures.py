@@ -27,7 +27,7 @@ from tests.budgets import PROVE, budget
 from tests.stores import postgres_lab
 from tests.stores.kills import survive_kills, write_until_killed
 from tests.stores.labs import chat, in_threads, said
-from tests.stores.test_exclusion import Held, Refused, violations, work
+from tests.stores.test_exclusion import check_contest, contest, failing
 
 from minutebook.errors import (
     DecisionHistoryBusy,
@@ -452,12 +452,12 @@ def test_b2_control_places_that_are_free_too_early_fill_a_server(
 # --- workers die -----------------------------------------------------------------------------------------------------
 
 
-def opened(schema: str, url: str) -> Any:
+def opened(schema: str, url: str, **options: Any) -> Any:
     """Return a journal of this process's own."""
     from minutebook.stores.postgres import PostgresRemote
     from minutebook.stores.remote_journal import RemoteJournal
 
-    return RemoteJournal(PostgresRemote(url, schema=schema, blocking=True))
+    return RemoteJournal(PostgresRemote(url, schema=schema, blocking=True, **options))
 
 
 def writing(schema: str, url: str, first: str) -> None:
@@ -605,30 +605,25 @@ def test_i13_a_holder_stopped_at_any_moment_writes_nothing_after_recovery(
 
 def working(schema: str, url: str, first: str, attempts: str) -> None:
     """Four threads take, write and give back; then their diaries go to the parent."""
-    journal = opened(schema, url)
-    seeds = range(int(first), int(first) + 4)
-    diaries = in_threads([lambda seed=seed: work(journal, seed, ["a", "b:c"], int(attempts)) for seed in seeds])
-    print(msgspec.json.encode([[type(each).__name__, each] for diary in diaries for each in diary]).decode())
+    print(contest(opened(schema, url, timeout=0.5), int(first), int(attempts)))
 
 
 @pytest.mark.timeout(3_600 if PROVE else 300)
-def test_i10_one_live_decision_over_processes_behind_a_slow_network(name: str, figure: Callable[[str], None]) -> None:
-    """16 workers in 4 processes, replies late: no two holds overlap, every Busy has a holder (I-10)."""
-    attempts = budget(40, 2_000)
+def test_i10_one_live_decision_over_processes_behind_a_network_that_fails(
+    name: str, figure: Callable[[str], None]
+) -> None:
+    """16 workers in 4 processes, replies late, cut, swallowed or reset: no two holds overlap (I-10)."""
+    attempts = budget(8, 2_000)
     schema = postgres_lab.schema_of(name)
-    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
-    with proxy(postgres.shared().port) as wire:
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    with proxy(postgres.shared().port) as wire, failing(wire) as done:
         wire.delay = (0, 0.002)
         url = postgres.shared().url(port=wire.port)
         workers = [child(working, schema, url, f"{4 * number}", f"{attempts}") for number in range(4)]
         told = [worker.communicate()[0] for worker in workers]
-    kinds = {"Held": Held, "Refused": Refused}
-    history = [msgspec.convert(fields, kinds[kind]) for each in told for kind, fields in msgspec.json.decode(each)]
-    assert len(history) == 16 * attempts
-    assert violations(history) == []
-    holds = sum(isinstance(event, Held) for event in history)
-    assert 16 < holds < len(history)
-    figure(f"{len(history):,} attempts of 16 workers in 4 processes through a proxy, {holds:,} holds, 0 violations")
+    until(lambda: _is_idle(name), "what was sent is done")
+    figure(f"{check_contest(told, attempts, journal)}; {', '.join(f'{n} {how}' for how, n in done.items())}")
 
 
 # --- capacity, time --------------------------------------------------------------------------------------------------
@@ -726,7 +721,7 @@ def test_b2_bad_input_95_calls_that_are_broken_off_again_and_again_end_at_their_
 
 
 async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]:
-    """Have tenants write and read, a fifth of it cancelled; return how much was done, cut, and foreign."""
+    """Have tenants write and read, and cancel a fifth unless it ended first; return how much was done, cut, foreign."""
     tenants = 200
     journal = postgres_lab.journal(name, url=postgres.shared().url(port=wire.port), max_connections=40)
     chance = random.Random(2)
@@ -767,7 +762,7 @@ async def mixed(name: str, wire: Proxy, operations: int) -> tuple[int, int, int]
 
 @pytest.mark.timeout(7_200 if PROVE else 300)
 def test_i19_no_reply_reaches_another_caller(name: str, figure: Callable[[str], None]) -> None:
-    """200 tenants over 40 connections, replies up to 50 ms late, a fifth cancelled: 0 foreign bytes (I-19)."""
+    """200 tenants over 40 connections, late replies, one call in fifty or more cut short: 0 foreign bytes (I-19)."""
     with proxy(postgres.shared().port) as wire:
         drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
         wire.delay = (0, budget(0.01, 0.05))

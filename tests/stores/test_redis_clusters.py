@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import socket
 import socketserver
 import threading
 import time
@@ -83,6 +84,22 @@ def test_bad_input_101_a_node_without_slots_hides_no_other(blocking: bool, six: 
             store = journal(behind(node, six), BOUNDED, blocking=blocking)
             await append(store, ConversationKey("lab", f"hidden-{blocking}"), "one", say("x"))
             assert store.durable is True
+            await store.close()
+
+        run(story(), blocking=blocking)
+
+
+@COLOURS
+def test_b2_bad_input_95_a_node_that_says_nothing_leaves_the_others_their_share_of_the_time(
+    blocking: bool, six: Cluster
+) -> None:
+    """A node that takes connections and never answers, first in the URL, ends no call of a cluster that serves (95)."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def story() -> None:
+            url = f"redis+cluster://127.0.0.1:{silent.getsockname()[1]},{six.url.partition('//')[2]}"
+            store = journal(url, BOUNDED, blocking=blocking, timeout=3)
+            await append(store, ConversationKey("lab", f"silent-{blocking}"), "one", say("x"))
             await store.close()
 
         run(story(), blocking=blocking)
