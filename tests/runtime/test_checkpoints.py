@@ -420,9 +420,8 @@ def test_i44_control_a_runtime_that_does_not_note_its_intents_is_found(monkeypat
     """The sweep finds effects that are repeated when the intent is not durable before them."""
     note = checkpoints.Log.note
 
-    def forgetful(log: Any, record: Any) -> None:
-        if not isinstance(record, records.Intended):
-            note(log, record)
+    def forgetful(log: Any, *noted: Any) -> None:
+        note(log, *[record for record in noted if not isinstance(record, records.Intended)])
 
     monkeypatch.setattr(checkpoints.Log, "note", forgetful)
     assert stop_everywhere(Cut.INTERRUPTED, same_process=False) != []

@@ -114,7 +114,8 @@ class Items:
         begun, id_ = item.get("id"), piece.get("id")
         if begun in EMPTY or not isinstance(id_, str) or id_ in ("", grown(begun)):
             return False
-        before, name = _name(item), _name(piece)
+        further = cast("dict[str, Growing]", piece)
+        before, name = _name(item), _name(further)
         if before in EMPTY or name in EMPTY:
             return False
         if beside or name != before:
@@ -122,7 +123,7 @@ class Items:
         arguments = _arguments(item)
         if arguments == "none":
             raise unknown()
-        if arguments == "whole" and _arguments(piece) == "none":
+        if arguments == "whole" and _arguments(further) == "none":
             self._unsure.append(len(self.items))
         return arguments == "whole"
 
