@@ -6,7 +6,7 @@ The calls that a response makes are handed out as values, and come back with the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from minutebook.model.shown import type_alone
 from minutebook.reserving import may_be_written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from minutebook.model.record import Header, Receipt
     from minutebook.ports import Wire
     from minutebook.windows import Window
+
+T = TypeVar("T")
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,26 +179,33 @@ class Turn:
         hold = self._held()
         draft = self._wire.response(body)
         hold.generated = True
+        calls = self._wire.calls(draft.payload[draft.start : draft.stop]) if draft.calls else ()
         said, self._said = self._said, ()
         try:
-            if not draft.calls:
-                header = await self._record()
-                while self._answer:  # another response came in meanwhile
-                    header = await self._record()
-                _check_answered(header, "the model answers")
-                self._answer, self._responded = (draft, *said), True
-                self._forget_lost(self._answer)
-                self._repeatable.clear()
-                return []
-            committed = await self._record(draft, *said)
+            if calls:
+                return await self._recorded(lambda header: self._handed_out(calls, header), draft, *said)
+            await self._keep_back(draft, said)
         except BaseException as error:
             self._said = (*said, *self._said)
             self._keep_lost(error, (draft,))
             raise
+        return []
+
+    def _handed_out(self, calls: tuple[tuple[Call, JSON], ...], header: Header) -> list[ToolCall]:
+        """Return the calls of the newest response, which is recorded."""
         self._responded = True
-        key, exchange = self._history.key, committed.state.exchange
-        calls = self._wire.calls(draft.payload[draft.start : draft.stop])
+        key, exchange = self._history.key, header.state.exchange
         return [tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
+
+    async def _keep_back(self, answer: Draft, said: tuple[Draft, ...]) -> None:
+        """Keep an answer without calls, and what was said before it, until the turn goes on or ends."""
+        header = await self._record()
+        while self._answer:  # another response came in meanwhile
+            header = await self._record()
+        _check_answered(header, "the model answers")
+        self._forget_lost((answer, *said))
+        self._repeatable.clear()
+        self._answer, self._responded = (answer, *said), True
 
     async def result(self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False) -> None:
         """
@@ -225,8 +235,8 @@ class Turn:
         draft = self._wire.injection(message)
         if self._held().sent is not None and not self._answer:
             self._said = (*self._said, draft)
-            return
-        await self._record(draft)
+        else:
+            await self._record(draft)
 
     async def park(self, call: ToolCall) -> None:
         """
@@ -238,38 +248,46 @@ class Turn:
         await self._record(parks=(call.exchange,))
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
-        """
-        Commit an answer that was kept back and what comes after it; nothing to write is nothing written.
+        """Commit what `_recorded` does, and return the header as it is then."""
+        return await self._recorded(lambda header: header, *drafts, parks=parks)
 
-        Nor is what an earlier commit wrote whose caller never heard of it, and gives the same again: then what was said
-        while a request is under way goes on waiting for its answer.
+    async def _recorded(self, then: Callable[[Header], T], *drafts: Draft, parks: tuple[int, ...] = ()) -> T:
+        """
+        Commit an answer that was kept back and what comes after it, and return what `then` makes of the header.
+
+        Nothing to write is nothing written. Nor is what an earlier commit wrote whose caller never heard of it, and
+        gives the same again: then what was said while a request is under way goes on waiting for its answer. What
+        strikes behind the commit, until `then` is done, leaves that in doubt as well.
         """
         hold = self._held()
         left = drafts
         try:
             await self._resolve(hold)
             left = self._unwritten(drafts, parks)
-            if left or not drafts:
-                await self._commit(hold, left, parks)
+            if left or parks or (not drafts and (self._answer or self._said)):
+                return await self._commit(hold, then, left, parks)
+            return then(hold.header)
         except BaseException as error:
             self._keep_lost(error, left)
             raise
-        return hold.header
 
-    async def _commit(self, hold: Hold, drafts: tuple[Draft, ...], parks: tuple[int, ...]) -> None:
+    async def _commit(
+        self, hold: Hold, then: Callable[[Header], T], drafts: tuple[Draft, ...], parks: tuple[int, ...]
+    ) -> T:
+        kept = (*self._answer, *self._said)
+        doubt = _Doubt(self._history.fresh_id(), kept, drafts)
         # Taken before the next await: of two commits under way together only one records it.
-        kept, self._answer, self._said = (*self._answer, *self._said), (), ()
-        self._forget_lost((*kept, *drafts))
-        if kept or drafts or parks:
-            id_ = self._history.fresh_id()
-            try:
-                self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=id_)).receipt
-            except BaseException as error:
-                self._answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
-                if may_be_written(error):
-                    self._doubts = (*self._doubts, _Doubt(id_, kept, drafts))
-                raise
+        self._answer, self._said = (), ()
+        try:
+            self._forget_lost((*kept, *drafts))
+            self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)).receipt
             self._results.update(_result_places(drafts))
+            return then(hold.header)
+        except BaseException as error:
+            self._answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
+            if may_be_written(error):
+                self._doubts = (*self._doubts, doubt)
+            raise
 
     def _keep_lost(self, error: BaseException, drafts: tuple[Draft, ...]) -> None:
         """Keep what an `error` kept from being recorded, unless that says that it was refused."""

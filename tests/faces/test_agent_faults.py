@@ -13,7 +13,9 @@ from typing import Any
 
 import openai
 import pytest
+from tests.budgets import budget
 from tests.faces.test_agent import agent, asking, echo, look, messages, said, sent, summarising, system, user
+from tests.faces.test_sync_interrupts import Interrupt
 from tests.http_clients import http_client
 
 import minutebook.chat.chat as chat_module
@@ -321,6 +323,40 @@ def test_a9_i44_a_call_that_never_began_is_told_as_that_and_the_one_under_way_as
         assert drive(each.chat("asks")) == "answer"
     assert told == ['{"error":{"interrupted":"outcome unknown"}}', '{"error":{"refused":"run_stopped"}}']
     assert called == ["a"]
+
+
+def interrupted_chat(fake: ProviderFake, line: int) -> bool:
+    """Interrupt a chat at one line of what keeps its record, and say the same again; return whether it has so many."""
+    called: list[str] = []
+    store = JournalStore(MemoryJournal(), namespace="n")
+    each = blocking(fake, tools=[noting_look(called)], store=store, conversation="c")
+    strike = Interrupt(line, "chat/provider.py", "history/hold.py")
+    with contextlib.suppress(KeyboardInterrupt), strike:
+        assert drive(each.chat("asks")) == "answer"
+    before, place = list(called), f"line {line}, {strike.at}"
+    history = drive(each.get_history())
+    assert drive(each.chat("asks")) == "answer", place
+    results = [message for message in fake.requests[-1].json["messages"] if message["role"] == "tool"]
+    for message in results if not history else []:
+        assert message["tool_call_id"] not in before or "refused" not in message["content"], place
+    assert len(called) <= (4 if history else 2), place
+    drive(store.verify(each.key))
+    return bool(strike.at)
+
+
+def test_a9_i44_an_interrupt_behind_a_tool_or_a_commit_is_told_as_what_it_is(figure: Callable[[str], None]) -> None:
+    """A9, I-44: it comes out as it came, no call that began is told as never begun, and none is done again."""
+
+    def calling(request: Received) -> Line:
+        return Answer(text="answer") if request.json["messages"][-1]["role"] == "tool" else asking("a", "b")
+
+    step = budget(17, 1)
+    line = 1
+    with ProviderFake("openai-chat", calling) as fake:
+        while interrupted_chat(fake, line):
+            line += step
+    assert line > 100
+    figure(f"interrupted at {line // step:,} of about {line:,} lines")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])

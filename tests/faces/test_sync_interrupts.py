@@ -24,15 +24,16 @@ PACKAGE = str(Path(minutebook.__file__).parent)
 
 class Interrupt:
     """
-    Raises `KeyboardInterrupt` at the n-th line that runs inside the package.
+    Raises `KeyboardInterrupt` at the n-th line that runs inside the package, or in those files of it.
 
     A `with` line that is met again as its block ends is passed over: there a tracer could raise between the block and
     the release of its lock, where the interpreter never looks for signals. So is a `try` line, which does nothing and
     has no place in the block's exception table: raised there, nothing would release the lock.
     """
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, line: int, *within: str) -> None:
         self.line = line
+        self.within = tuple([f"{PACKAGE}/{file}" for file in within or ("",)])
         self.lines = 0
         self.at = ""
 
@@ -44,7 +45,7 @@ class Interrupt:
         sys.settrace(None)
 
     def _enter_frame(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        if not frame.f_code.co_filename.startswith(self.within):
             return None
         entered: set[int] = set()
 
@@ -149,3 +150,47 @@ def test_b11_an_interrupt_at_any_line_leaves_old_or_new(
         line += step
     assert line > 20
     figure(f"{act.__name__} over {kind}: interrupted at {line // step:,} of about {line:,} lines")
+
+
+def interrupted_steps(line: int, within: tuple[str, ...]) -> tuple[list[str], int]:
+    """Interrupt a turn at one line, and give again the step that it struck; return what is told then, and the lines."""
+    told = Conversation(MemoryStore("n"), "c", format="openai-chat")
+    made: list[Any] = []
+    strike = Interrupt(line, *within)
+
+    def surely(step: Callable[[], Any]) -> Any:
+        try:
+            with strike:
+                return step()
+        except KeyboardInterrupt:
+            return step()
+
+    with told.turn("asks") as turn:
+        surely(turn.window)
+        made += surely(lambda: turn.respond(answer("", "a", "b")))
+        surely(lambda: turn.result(made[0], "one"))
+        surely(lambda: turn.say("be quick"))
+        surely(lambda: turn.result(made[1], "two"))
+        surely(turn.window)
+        surely(lambda: turn.say("by the way"))
+        made += surely(lambda: turn.respond(answer("", "c")))
+        surely(lambda: turn.result(made[2], "three"))
+        surely(lambda: turn.respond(answer("first")))
+        surely(turn.window)
+    told.store.verify(told.key)
+    return [str(message["content"]) for message in told.window()], strike.lines
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_i18_i08_a_step_of_a_turn_that_is_interrupted_and_given_again_is_there_once(
+    figure: Callable[[str], None],
+) -> None:
+    """I-18: also behind its commit, before its caller has heard of that; each step up to its own last line."""
+    within, step = ("turn.py", "history/hold.py", "reserving.py"), budget(7, 1)
+    line, lines = 1, 1
+    while line <= lines:
+        contents, lines = interrupted_steps(line, within)
+        assert contents == ["asks", "", "one", "two", "be quick", "", "three", "by the way", "first"], line
+        line += step
+    assert lines > 200
+    figure(f"interrupted at {lines // step:,} of {lines:,} lines")

@@ -56,18 +56,53 @@ def plainly_joined(key: str, before: Any, piece: Any) -> Any:
     raise Unknown
 
 
+UNSURE = "\0unsure"
+"""Marks a call that is none unless arguments follow; no member of a stream is called so."""
+
+
 def with_items(whole: list[Any], pieces: list[Any]) -> list[Any]:
+    told: set[int] = set()
     for piece in pieces:
         index = piece.get("index") if isinstance(piece, dict) else None
         numbered = isinstance(index, (int, float))
         found = [n for n, item in enumerate(whole) if numbered and index_of(item) == index]
         renamed = bool(found) and id_of(whole[found[-1]]) not in (*NOTHING, id_of(piece)) and is_said(id_of(piece))
-        another = renamed and function_of(piece).get("name") not in NOTHING and is_whole(whole[found[-1]])
+        another = renamed and begins_another(whole[found[-1]], piece, beside=found[-1] in told)
         if renamed and not another and isinstance(id_of(whole[found[-1]]), str):
             piece = {key: value for key, value in piece.items() if key != "id"}
         at = found[-1] if found and not another else len(whole)
-        whole = [*whole[:at], plainly_joined("", whole[at] if at < len(whole) else None, piece), *whole[at + 1 :]]
+        item = plainly_joined("", whole[at] if at < len(whole) else None, piece)
+        whole = [*whole[:at], item | {UNSURE: True} if another == "if more follows" else item, *whole[at + 1 :]]
+        told.add(at)
     return whole
+
+
+def begins_another(call: Any, piece: Any, *, beside: bool) -> bool | str:
+    """Whether a piece with another id than a call of its index is of another call."""
+    name, before = function_of(piece).get("name"), function_of(call).get("name")
+    if name in NOTHING or before in NOTHING:
+        return False
+    if beside or name != before:
+        return True
+    if is_blank(call):
+        raise Unknown
+    return is_whole(call) and ("if more follows" if is_blank(piece) else True)
+
+
+def sure(value: Any) -> Any:
+    """The value without marks, where each call that has one got arguments."""
+    if isinstance(value, list):
+        return [sure(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if UNSURE in value and is_blank(value):
+        raise Unknown
+    return {key: sure(member) for key, member in value.items() if key != UNSURE}
+
+
+def is_blank(call: Any) -> bool:
+    arguments = function_of(call).get("arguments")
+    return arguments is None or (isinstance(arguments, str) and not arguments.strip())
 
 
 def id_of(item: Any) -> Any:
@@ -106,6 +141,7 @@ def plain_chat(events: list[bytes]) -> bytes:
         whole = whole | {key: value for key, value in told.items() if value is not None or key not in whole}
     if not choice.get("finish_reason"):
         raise Cut
+    choice = sure(choice)
     message = choice.pop("delta")
     for call in message.get("tool_calls") or []:
         if isinstance(call, dict):
@@ -194,8 +230,18 @@ def plain_gemini(events: list[bytes]) -> bytes:
         whole = whole | event
     if "finishReason" not in candidate:
         raise Cut
+    candidate, content = sure_members(candidate), sure_members(content)
     candidate["content"] = raw({**content, "parts": parts})
     return msgspec.json.encode({**whole, "candidates": [candidate]})
+
+
+def sure_members(whole: Raw) -> Raw:
+    """The members, those without a mark as their bytes."""
+    marked = {key for key, piece in whole.items() if b"unsure" in bytes(piece)}
+    return {
+        key: msgspec.Raw(codec.encode(sure(codec.decode(bytes(piece))))) if key in marked else piece
+        for key, piece in whole.items()
+    }
 
 
 def added(whole: Raw, pieces: Raw) -> Raw:

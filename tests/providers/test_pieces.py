@@ -60,6 +60,8 @@ alike = st.sampled_from(
         {"tool_calls": [{"index": 0, "id": "e", "function": {"arguments": "z"}}]},
         {"tool_calls": [{"index": 0, "id": "g", "function": {"name": "f", "arguments": "{}"}}]},
         {"tool_calls": [{"index": 0, "id": "h", "function": {"name": "f", "arguments": "[1] "}}, {"index": 0}]},
+        {"tool_calls": [{"index": 0, "id": "i", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "id": "j", "function": {"name": "h"}}, {"index": 0, "id": "k"}]},
         {"tool_calls": [{"index": 1, "id": "d"}, {"index": 0, "function": {"arguments": "y"}}], "safetyRatings": [1]},
     ]
 )

@@ -469,7 +469,7 @@ def test_d26_calls_of_one_index_are_told_apart_by_their_ids() -> None:
 @pytest.mark.parametrize("named", [False, True], ids=["", "named each time"])
 def test_d26_a_call_whose_pieces_have_ids_of_their_own_is_one_call(*, named: bool) -> None:
     """D26, O-12: the first id stays; what comes behind its whole arguments under another id and a name is another."""
-    texts = ["", '{"path":"{', "}", '"}']
+    texts = ["{" if named else "", '"path":"{' if named else '{"path":"{', "}", '"}']
     deltas = [
         call_piece(text, id=f"c{n}", **({"name": "keep"} if named or not n else {})) for n, text in enumerate(texts)
     ]
@@ -479,6 +479,60 @@ def test_d26_a_call_whose_pieces_have_ids_of_their_own_is_one_call(*, named: boo
         {"id": "c0", "function": {"name": "keep", "arguments": '{"path":"{}"} \n'}},
         {"id": "d", "function": {"name": "look", "arguments": "{}"}},
     ]
+
+
+def numbered(*pieces: tuple[str, str | None, str | None]) -> dict[str, Any]:
+    """One delta with pieces that all have the index 0: their ids, names and arguments."""
+    calls = [
+        {"index": 0, "id": id_, "function": {"arguments": arguments, **({} if name is None else {"name": name})}}
+        for id_, name, arguments in pieces
+    ]
+    return {"tool_calls": calls}
+
+
+NUMBERED: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str, str | None]] | None]] = {
+    "no arguments, another function": (
+        [numbered(("a", "now", "")), numbered(("b", "today", ""))],
+        [("a", "now", ""), ("b", "today", "")],
+    ),
+    "null arguments, another function": (
+        [numbered(("a", "now", None)), numbered(("b", "today", "{}"))],
+        [("a", "now", None), ("b", "today", "{}")],
+    ),
+    "amid arguments, another function": (
+        [numbered(("a", "look", "{")), numbered(("b", "today", "{}"))],
+        [("a", "look", "{"), ("b", "today", "{}")],
+    ),
+    "in one event": (
+        [numbered(("a", "now", ""), ("b", "now", "")), numbered(("b", None, "{}"))],
+        [("a", "now", ""), ("b", "now", "{}")],
+    ),
+    "the same function, arguments to come": (
+        [numbered(("a", "look", "{}")), numbered(("b", "look", "")), numbered(("c", None, "[]"))],
+        [("a", "look", "{}"), ("b", "look", "[]")],
+    ),
+    "an empty piece at the end": (
+        [numbered(("a", "look", "{}")), numbered(("b", None, ""))],
+        [("a", "look", "{}")],
+    ),
+    "one piece or two calls": ([numbered(("a", "look", "{}")), numbered(("b", "look", " "))], None),
+    "one call or two without arguments": ([numbered(("a", "now", "")), numbered(("b", "now", None))], None),
+    "one call or two of which one has arguments": ([numbered(("a", "look", "")), numbered(("b", "look", "{}"))], None),
+}
+"""Deltas whose pieces all have the index 0, and the calls that they are; none where nothing tells."""
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_d26_of_pieces_that_share_an_index_no_call_is_lost_and_none_is_invented(case: str) -> None:
+    """D26, O-12: a call of its own, a further piece, or no answer at all where it may be either."""
+    deltas, expected = NUMBERED[case]
+    body = chats(*deltas)
+    if expected is None:
+        with pytest.raises(AgentDecisionProviderUnavailable, match="stream_unknown"):
+            assembled(CHAT, body)
+        return
+    calls = json.loads(assembled(CHAT, body))["choices"][0]["message"]["tool_calls"]
+    assert [(each["id"], each["function"]["name"], each["function"]["arguments"]) for each in calls] == expected
 
 
 def chats(*deltas: dict[str, Any], **choice: Any) -> bytes:

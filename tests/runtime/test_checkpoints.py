@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ from minutebook.model.decisions import CallReference, Observation
 from minutebook.model.entries import Draft, Kind
 from minutebook.model.record import Record, new_header
 from minutebook.programs import Runtime, storage_of
-from minutebook.runtime import Budgets, Program, capability, checkpoints, delegate, records
+from minutebook.runtime import Budgets, Program, capability, checkpoints, delegate, invocation, records
 from minutebook.steps import Steps
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
@@ -208,6 +209,90 @@ def test_d25_a_decision_recorded_while_its_caller_was_cut_off_is_not_asked_for_a
     assert server.refused == []
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_d25_a_clock_that_fails_behind_the_last_decision_costs_no_answer(
+    server: Server, error: type[BaseException]
+) -> None:
+    """D25: whichever reading of the clock fails, the run goes on, and no answer is asked for a second time."""
+    free = program(capability(look.function), output=OUTPUT, budgets=Budgets(max_wall=60))
+    readings = itertools.count(1)
+
+    def clock_failing_at(at: int) -> int:
+        if next(readings) == at:
+            raise error
+        return 0
+
+    def story(at: int) -> int:
+        nonlocal readings
+        readings, asked = itertools.count(1), len(server.requests)
+        server.replies = [proposing("chat", "native", "a.txt"), finishes("chat", "native")]
+        options, runs = HistoryOptions(store=MemoryStore("t")), MemoryStore("runs")
+
+        def made() -> Runtime[Any]:
+            provider = provider_of(server, "chat", "native", history=options)
+            return Runtime(free, provider, checkpoints=runs, monotonic_ns=lambda: clock_failing_at(at))
+
+        with contextlib.suppress(error):
+            drive(made().run("Look.", **IDS))
+        last = next(readings)
+        outcome = drive(made().run("Look.", **IDS))
+        assert (outcome.kind, outcome.output) == ("finished", {"answer": "done"}), at
+        assert len(server.requests) == asked + 2, at
+        return last
+
+    at = 1
+    while story(at) > at:
+        at += 1
+    assert at > 10
+
+
+def test_d25_a_finish_of_which_no_end_is_recorded_is_delivered(server: Server) -> None:
+    """D25: a log that ends with such a decision, as one does that was cut there, goes on to the recorded answer."""
+    server.replies = [finishes("chat", "native")]
+    free, store, runs = program(output=OUTPUT), MemoryStore("t"), MemoryStore("runs")
+
+    def made(kept_in: Any) -> Runtime[Any]:
+        provider = provider_of(server, "chat", "native", history=HistoryOptions(store=store))
+        return Runtime(free, provider, checkpoints=kept_in)
+
+    async def decided_alone() -> None:
+        log = checkpoints.Log(storage_of(runs), storage_of(runs).checkpoint("r", "i", free.name))
+        await log.take()
+        for record in (
+            records.Began(task="Look.", address=log.address),
+            records.Asking(),
+            records.Decided(calls=(), exchange=2),
+        ):
+            log.note(record)
+        await log.release()
+
+    assert drive(made(False).run("Look.", **IDS)).kind == "finished"
+    drive(decided_alone())
+    for _ in range(2):
+        outcome = drive(made(runs).resume("r", "i"))
+        assert (outcome.kind, outcome.output) == ("finished", {"answer": "done"})
+    assert len(server.requests) == 1
+
+
+def test_d25_an_invocation_that_an_interrupt_left_is_nobodys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Struck between its beginning and its run, and no garbage collected since: the same process goes on with it."""
+    run = invocation.Invocation.run
+
+    async def struck(self: Any) -> Any:
+        monkeypatch.setattr(invocation.Invocation, "run", run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(invocation.Invocation, "run", struck)
+    store = MemoryStore()
+    gc.disable()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            drive(kept(program(act), store, finish())[0].run("go", **IDS))
+        assert drive(kept(program(act), store, finish())[0].run("go", **IDS)).kind == "finished"
+    finally:
+        gc.enable()
+
+
 def test_d25_a_next_task_of_the_same_words_is_asked_for(server: Server) -> None:
     """A recorded finish is given back to the task that it is of, and to no later one of the same words."""
     server.replies = [finishes("chat", "native", "one"), finishes("chat", "native", "two")]
@@ -350,9 +435,8 @@ def test_i44_control_a_runtime_that_does_not_note_its_intents_is_found(monkeypat
     """The sweep finds effects that are repeated when the intent is not durable before them."""
     note = checkpoints.Log.note
 
-    def forgetful(log: Any, record: Any) -> None:
-        if not isinstance(record, records.Intended):
-            note(log, record)
+    def forgetful(log: Any, *noted: Any) -> None:
+        note(log, *[record for record in noted if not isinstance(record, records.Intended)])
 
     monkeypatch.setattr(checkpoints.Log, "note", forgetful)
     assert stop_everywhere(Cut.INTERRUPTED, same_process=False) != []

@@ -697,9 +697,8 @@ def test_d27_control_values_that_are_not_kept_first_are_found_missing(monkeypatc
     """The sweep finds a runtime that lets a provider record references before what they stand for."""
     note = checkpoints.Log.note
 
-    def forgetful(log: Any, record: Any) -> None:
-        if not isinstance(record, records.Referred):
-            note(log, record)
+    def forgetful(log: Any, *noted: Any) -> None:
+        note(log, *[record for record in noted if not isinstance(record, records.Referred)])
 
     monkeypatch.setattr(checkpoints.Log, "note", forgetful)
     assert swept(Cut.KILLED)[1] != []

@@ -72,16 +72,18 @@ class ChatProvider:
         self._said = said
         self._context = context
         self._streamed = streamed
-        self.staged = staged
-        """What is to be recorded with the next commit."""
+        self._staged = staged
         self._given = len(staged)
         """How much of it was there before anything came in: what was carried on, and a summary."""
         self.answer = ""
         self._unusable: tuple[Draft, ...] = ()
-        self._under_way = False
-        """Whether the first of the calls that wait may have begun; those behind it come one after the other."""
         self.executed: dict[str, int] = {}
         """How often each tool was executed for it."""
+
+    @property
+    def staged(self) -> tuple[Draft, ...]:
+        """What is to be recorded with the next commit."""
+        return self._staged if self._hold is None else self._hold.unwritten(self._staged)
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the calls that the model wants, or its answer; see `DecisionProvider.decide`."""
@@ -101,7 +103,7 @@ class ChatProvider:
         self._server.bill(ask, billed)
         if self._hold is not None:
             self._hold.note_tokens(billed=billed)
-        self.staged = (*self.staged, draft)
+        self._staged = (*self.staged, draft)
         if decision is None:
             self.answer = said
             return Decision(finish=Finish(output=said), billed_tokens=billed)
@@ -116,19 +118,18 @@ class ChatProvider:
         """
         if was_executed(observation):
             self.executed[observation.capability] = self.executed.get(observation.capability, 0) + 1
-        self._under_way = False
-        self.staged = (*self.staged, *results(self._record().state.open, [observation], CHAT_INTERFACE))
+        self._staged = (*self.staged, *results(self._record().state.open, [observation], CHAT_INTERFACE))
         await self._keep()
-        self._under_way = True
 
     def left(self) -> tuple[Draft, ...]:
         """
         Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
 
-        With it goes that calls were never begun: else nobody could tell them from one that was under way.
+        With it goes that calls were never begun: else nobody could tell them from one that was under way. That is the
+        first of those that wait once nothing is staged, for they begin one after the other, each behind a commit.
         """
         waiting = self._record().state.open if self._hold is not None else ()
-        never_begun = stopped(waiting, ())[self._under_way :]
+        never_begun = stopped(waiting, ())[not self.staged :]
         # What was given goes along with calls alone, which stand behind it: else each failure would record it again.
         staged = self.staged if waiting else self.staged[self._given :]
         return (*staged, *results(waiting, never_begun, CHAT_INTERFACE), *self._unusable)
@@ -137,12 +138,10 @@ class ChatProvider:
         """Record what is staged, where anything is recorded."""
         if self._hold is not None:
             await self._hold.commit(self.staged)
-            self.staged, self._given = (), 0
+            self._staged, self._given = (), 0
 
     async def _called(self, decision: Decision) -> Decision:
-        self._under_way = False
         await self._keep()
-        self._under_way = True
         exchange = self._record().state.exchange
         calls = tuple(
             msgspec.structs.replace(call, reference=CallReference(exchange, position))
@@ -152,10 +151,8 @@ class ChatProvider:
 
     def _record(self) -> Header:
         """Return the conversation as it is once what is staged is recorded."""
-        header = self._stands.header
-        if not self.staged:
-            return header
-        return extend(header, Delta(drafts=self.staged, idempotency=""), header.touched).header
+        header, staged = self._stands.header, self.staged
+        return extend(header, Delta(drafts=staged, idempotency=""), header.touched).header if staged else header
 
     async def _window(self, limits: WindowLimits, floor: int) -> Window:
         return await self._stands.window(limits, self.staged, floor=floor)

@@ -94,6 +94,8 @@ class Hold:
         self._summary: Draft | None = None
         self._doubts: dict[str, _Doubt] = {}
         """By their ids; several where commits were under way together."""
+        self._newest: tuple[int, tuple[Draft, ...]] = (0, ())
+        """What the newest commit recorded, and the version of the header that says so."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -304,17 +306,31 @@ class Hold:
         )
         try:
             committed = await self._reservation.commit(delta, release=release)
+            self._newest = (committed.header.version, tuple(drafts))
+            self._take(committed)
+            if sent is not None:
+                self._plan = self._sent = None
+            if release:
+                self._remember()
         except BaseException as error:
             self._summary = self._summary or pending  # the next commit takes it: its answer was made behind it
             if may_be_written(error):
                 self._doubts[delta.idempotency] = _Doubt(delta.idempotency, tuple(drafts), pending, release)
             raise
-        self._take(committed)
-        if sent is not None:
-            self._plan = self._sent = None
-        if release:
-            self._remember()
         return committed
+
+    def unwritten(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        """
+        Return those of `drafts` that the newest commit has not recorded, as far as the header tells: these very ones.
+
+        An interrupt may come between a commit and its caller, who then has them at hand as if nothing had become of
+        them.
+        """
+        version, recorded = self._newest
+        if self.header.version < version:
+            return tuple(drafts)
+        known = {id(each) for each in recorded}
+        return tuple([draft for draft in drafts if id(draft) not in known])
 
     def _remember(self) -> None:
         """Have the process remember the record's end as it was given back."""
@@ -337,8 +353,10 @@ class Hold:
             history.tails.drop(history.key)
         elif receipt:
             self.tail, self._unproved = Tail(), 0
-            if doubt and self._summary is doubt.summary:
-                self._summary = None
+            if doubt:
+                self._newest = (receipt.version, doubt.drafts)
+                if self._summary is doubt.summary:
+                    self._summary = None
             if receipt.sent:
                 self._plan = self._sent = None
         self._doubts.pop(idempotency, None)  # not before: what strikes above leaves it in doubt
@@ -425,6 +443,7 @@ class Hold:
         history = self.history
 
         async def give_back() -> None:
+            self.unrecorded = self.unwritten(self.unrecorded)
             for doubt in tuple(self._doubts.values()):
                 if not await self.look_for(doubt.idempotency):
                     continue
@@ -432,8 +451,7 @@ class Hold:
                     error.add_note("the last commit was written all the same: what it holds stands in the record")
                     return
                 # Of this object, since a second cancellation may have all this done once more.
-                left = [draft for draft in self.unrecorded if all(draft is not each for each in doubt.drafts)]
-                self.unrecorded = tuple(left)
+                self.unrecorded = self.unwritten(self.unrecorded)
             attempt = self.header.attempt
             if self.generated or attempt:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.

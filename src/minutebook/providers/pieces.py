@@ -7,13 +7,15 @@ the last has come, and finds the item that a piece belongs to by a table: the wo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from minutebook.errors import InvalidValue
 from minutebook.model import codec
 from minutebook.providers.decision import unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from minutebook.errors import AgentDecisionProviderUnavailable
     from minutebook.model.codec import JSON
 
@@ -51,16 +53,10 @@ class Text:
         """Return whether the pieces so far say `text`; no longer work than `text` is long."""
         return len(text) == self._length and "".join(self.pieces) == text
 
-    def is_whole(self) -> bool:
-        """Return whether the pieces so far are the JSON of an object or a list."""
-        text = "".join(self.pieces)
-        self.pieces = [text]  # joined once: who asks again pays for what came since
-        if not text.rstrip().endswith(("}", "]")):
-            return False
-        try:
-            return isinstance(codec.decode(text.encode()), (dict, list))
-        except (InvalidValue, UnicodeEncodeError):
-            return False
+    def so_far(self) -> str:
+        """Return the text that the pieces make; joined once: who asks again pays for what came since."""
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
 
 
 class Items:
@@ -68,21 +64,29 @@ class Items:
     A list while its pieces come in: a piece of an item has its number as `index`, any other is one of its own.
 
     Some servers give each of several calls the number 0, and an `id` that says which is which; others give each piece
-    of one call a new `id`. So another call begins where it is named, once the arguments of the one before are whole.
+    of one call a new `id`. So a piece with another `id` goes on with the call before it unless it names a function:
+    another one, or in the same event, it begins another call. The same one again does behind arguments that are whole,
+    if any follow, and does not amid arguments. Beside a call without any nothing tells, and there is no answer.
     """
 
     def __init__(self) -> None:
         self.items: list[Growing] = []
         self._places: dict[float, int] = {}
+        self._unsure: list[int] = []
+        """Places of calls that are none unless arguments follow."""
 
-    def add(self, piece: JSON) -> None:
-        """Take a piece: of an item that is here, or the first of another."""
-        index = piece.get("index") if isinstance(piece, dict) else None
-        place = self._places.get(index) if isinstance(index, (int, float)) else None
-        if place is None or self._begins_another(self.items[place], piece):
-            self.put(piece, joined("", None, piece))
-        else:
-            self.items[place] = joined("", self.items[place], _with_first_id(self.items[place], piece))
+    def add(self, pieces: list[JSON]) -> None:
+        """Take the pieces of one event: of items that are here, or the first of others."""
+        told: set[int] = set()
+        for piece in pieces:
+            index = piece.get("index") if isinstance(piece, dict) else None
+            place = self._places.get(index) if isinstance(index, (int, float)) else None
+            if place is None or self._begins_another(place, piece, beside=place in told):
+                place = len(self.items)
+                self.put(piece, joined("", None, piece))
+            else:
+                self.items[place] = joined("", self.items[place], _with_first_id(self.items[place], piece))
+            told.add(place)
 
     def put(self, piece: JSON, item: Growing) -> None:
         """Append an item, to be found again by the `index` that `piece` gives it."""
@@ -91,27 +95,63 @@ class Items:
             self._places[index] = len(self.items)
         self.items.append(item)
 
-    @staticmethod
-    def _begins_another(item: Growing, piece: JSON) -> bool:
+    def grown(self) -> list[JSON]:
+        """
+        Return the items that the pieces add up to.
+
+        Raises:
+            AgentDecisionProviderUnavailable: nothing tells whether one of them is a call.
+        """
+        unsure = [item for place in self._unsure if isinstance(item := self.items[place], dict)]
+        if any(_arguments(call) == "none" for call in unsure):
+            raise unknown()
+        return [grown(item) for item in self.items]
+
+    def _begins_another(self, place: int, piece: JSON, *, beside: bool) -> bool:
+        item = self.items[place]
         if not isinstance(item, dict) or not isinstance(piece, dict):
             return False
         begun, id_ = item.get("id"), piece.get("id")
         if begun in EMPTY or not isinstance(id_, str) or id_ in ("", grown(begun)):
             return False
-        function = piece.get("function")
-        return isinstance(function, dict) and function.get("name") not in EMPTY and _has_whole_arguments(item)
+        further = cast("dict[str, Growing]", piece)
+        before, name = _name(item), _name(further)
+        if before in EMPTY or name in EMPTY:
+            return False
+        if beside or name != before:
+            return True
+        arguments = _arguments(item)
+        if arguments == "none":
+            raise unknown()
+        if arguments == "whole" and _arguments(further) == "none":
+            self._unsure.append(len(self.items))
+        return arguments == "whole"
 
 
 Growing: TypeAlias = "dict[str, Growing] | Items | Text | list[JSON] | str | int | float | bool | None"
 """A value to which further pieces may come."""
 
 
-def _has_whole_arguments(call: dict[str, Growing]) -> bool:
+def _name(call: Mapping[str, Growing]) -> JSON:
+    function = call.get("function")
+    return grown(function.get("name")) if isinstance(function, dict) else None
+
+
+def _arguments(call: Mapping[str, Growing]) -> Literal["none", "part", "whole"]:
+    """Return how much of the arguments of a call there is: text that is the JSON of an object or a list is whole."""
     function = call.get("function")
     arguments = function.get("arguments") if isinstance(function, dict) else None
-    if isinstance(arguments, str):
-        arguments = Text(arguments)
-    return arguments.is_whole() if isinstance(arguments, Text) else isinstance(arguments, dict)
+    text = arguments.so_far() if isinstance(arguments, Text) else arguments
+    if not isinstance(text, str):
+        return "none" if text is None else "whole" if isinstance(text, dict) else "part"
+    if not text.strip():
+        return "none"
+    if not text.rstrip().endswith(("}", "]")):
+        return "part"
+    try:
+        return "whole" if isinstance(codec.decode(text.encode()), (dict, list)) else "part"
+    except (InvalidValue, UnicodeEncodeError):
+        return "part"
 
 
 def _with_first_id(item: Growing, piece: JSON) -> JSON:
@@ -136,7 +176,9 @@ def joined(key: str, before: Growing, piece: JSON) -> Growing:
     if isinstance(piece, dict) and (before in EMPTY or isinstance(before, dict)):
         return joined_members(before if isinstance(before, dict) else {}, piece)
     if isinstance(piece, list) and (before in EMPTY or isinstance(before, Items)):
-        return _joined_items(before if isinstance(before, Items) else Items(), piece)
+        items = before if isinstance(before, Items) else Items()
+        items.add(piece)
+        return items
     if before in EMPTY:
         return cast("Growing", piece)
     if isinstance(piece, str) and isinstance(before, (str, Text)):
@@ -150,12 +192,6 @@ def joined_members(whole: dict[str, Growing], pieces: dict[str, JSON]) -> dict[s
     """Return `whole` itself, with the pieces of each of its members."""
     for key, piece in pieces.items():
         whole[key] = joined(key, whole.get(key), piece)
-    return whole
-
-
-def _joined_items(whole: Items, pieces: list[JSON]) -> Items:
-    for piece in pieces:
-        whole.add(piece)
     return whole
 
 
@@ -185,5 +221,5 @@ def grown(value: Growing) -> JSON:
     if isinstance(value, dict):
         return {name: grown(member) for name, member in value.items()}
     if isinstance(value, Items):
-        return [grown(item) for item in value.items]
+        return value.grown()
     return "".join(value.pieces) if isinstance(value, Text) else value

@@ -121,9 +121,9 @@ class Log:
             raise damaged(first, "does not begin the newest task")
         return task
 
-    def note(self, record: Record) -> None:
-        """Keep a record for the next commit."""
-        self._noted.append(draft_of(record))
+    def note(self, *records: Record) -> None:
+        """Keep records for the next commit, in one step."""
+        self._noted += [draft_of(record) for record in records]
 
     async def commit(self) -> None:
         """

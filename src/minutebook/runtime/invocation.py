@@ -10,8 +10,8 @@ What becomes of the calls of a decision stands in `calls`, and what is noted in 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -72,7 +72,9 @@ class Invocation(Generic[T]):
         storage = host.checkpoints
         log = Log(storage, storage.checkpoint(run_id, invocation_id, program.name)) if storage else None
         self.notes = Notes(log, report)
-        self.calls: Calls[Invocation[Any]] = Calls(host, self.identity, self.notes, self._invoked)
+        self.calls: Calls[Invocation[Any]] = Calls(
+            host, self.identity, self.notes, partial(_invoked, host, self.identity, self.notes)
+        )
         self.resumed: Resumed | None = None
         self.offered_nothing = False
         self.settled = False
@@ -223,24 +225,19 @@ class Invocation(Generic[T]):
         self.decisions_before = self.ledger.decisions_used
         self.calls_before = self.ledger.calls_used
 
-    def _invoked(self, found: Capability[..., Any], branch: str) -> Invocation[Any]:
-        """Return the invocation of an agent that a call of this one is for."""
-        assert found.agent is not None
-        return Invocation(
-            self.host,
-            found.agent,
-            run_id=self.identity.run_id,
-            invocation_id=branch,
-            grants=found.grants & self.identity.grants,
-            above=self.ledger,
-        )
-
     async def release(self, error: BaseException | None = None) -> None:
         """Give back the log and those of the agents that it called, each of them whatever becomes of the others."""
-        async with contextlib.AsyncExitStack() as stack:
-            for each in self.tree():
-                worked = any(one.notes.worked for one in each.tree())
-                stack.push_async_callback(each.notes.release, error, worked=worked)
+        failed: list[BaseException] = []
+        for each in reversed(self.tree()):
+            try:
+                await each.notes.release(error, worked=any(one.notes.worked for one in each.tree()))
+            except BaseException as second:  # raised once each was given back
+                failed.append(second)
+        try:
+            if failed:
+                raise failed[-1]
+        finally:
+            failed.clear()  # an error that its own frame held would keep what an interrupt left from being gone
 
     # --- what humans answer ------------------------------------------------------------------------------------------
 
@@ -282,9 +279,9 @@ class Invocation(Generic[T]):
                 return self._end("budget_exhausted", budget="calls")
             if spent := self._spent():
                 return self._end("budget_exhausted", budget=spent)
-            decision = await self._decide()
-            if decision.finish is not None:
-                return self._end("finished", output=decision.finish.output)
+            await self._decide()
+            if ended := self.progress.ended:
+                return self._told(ended)
 
     async def abandon(self) -> Outcome[T]:
         """End the task without an answer, its agents' first, and give the log back; nothing more is executed."""
@@ -314,7 +311,8 @@ class Invocation(Generic[T]):
             return "wall"
         return None if self.ledger.decisions_left else "decisions"
 
-    async def _decide(self) -> Decision:
+    async def _decide(self) -> None:
+        """Ask for a decision and note it; one that finishes together with that end, so that no record tells of half."""
         self.offered_nothing = self.ledger.calls_left == 0
         self.ledger.reserve_decision()
         self.notes.note(Asking())
@@ -329,8 +327,9 @@ class Invocation(Generic[T]):
             self.program.read_output(decision.finish.output)
         self.resumed = None
         calls = tuple(Call(each.capability, each.arguments, each.reference) for each in decision.calls)
-        self.notes.note(Decided(calls=calls, exchange=decision.exchange, without_messages=anew))
-        return decision
+        decided = Decided(calls=calls, exchange=decision.exchange, without_messages=anew)
+        finish = decision.finish
+        self.notes.note(decided, *([] if finish is None else [Ended(kind="finished", output=finish.output)]))
 
     def _request(self) -> DecisionRequest:
         declared = self.program.capabilities
@@ -400,11 +399,10 @@ class Invocation(Generic[T]):
         self,
         kind: Ending,
         *,
-        output: JSON = None,
         budget: Budget | None = None,
         error: InvalidValue | None = None,
     ) -> Outcome[T]:
-        ended = Ended(kind=kind, output=output, budget=budget, fault=str(error) if error else "")
+        ended = Ended(kind=kind, budget=budget, fault=str(error) if error else "")
         self.notes.note(ended)
         return self._told(ended, error)
 
@@ -438,3 +436,23 @@ class Invocation(Generic[T]):
             error=error,
             pending=pending,
         )
+
+
+def _invoked(
+    host: Host, caller: Identity[Any], notes: Notes, found: Capability[..., Any], branch: str
+) -> Invocation[Any]:
+    """
+    Return the invocation of an agent that a call is for.
+
+    Its caller's own invocation knows of it, and not the other way: one that an interrupt left is gone at once, and what
+    it held is known to be nobody's.
+    """
+    assert found.agent is not None
+    return Invocation(
+        host,
+        found.agent,
+        run_id=caller.run_id,
+        invocation_id=branch,
+        grants=found.grants & caller.grants,
+        above=notes.ledger,
+    )

@@ -83,16 +83,18 @@ class Notes:
         """Begin a task: the state is that of no record."""
         self.progress = Progress()
 
-    def keep(self, record: Record) -> None:
-        """Apply a record of what was before this run's clock began to count."""
-        self.progress.apply(record)
+    def keep(self, *records: Record) -> None:
+        """Apply records of what was before this run's clock began to count."""
+        for record in records:
+            self.progress.apply(record)
         if self._log is not None:
-            self._log.note(record)
+            self._log.note(*records)
 
-    def note(self, record: Record) -> None:
-        """Apply a record, with the time that the invocation has used."""
+    def note(self, *records: Record) -> None:
+        """Apply records, with the time that the invocation has used: all of them, or none where its clock fails."""
         self.worked = True
-        self.keep(msgspec.structs.replace(record, wall_ns=self.ledger.wall_used_ns))
+        used = self.ledger.wall_used_ns
+        self.keep(*[msgspec.structs.replace(record, wall_ns=used) for record in records])
 
     async def commit(self) -> None:
         """Make what was noted durable; see `Log.commit`."""

@@ -209,6 +209,9 @@ class Progress:
         self.answers: dict[int, Approval] = {}
         """What humans answered to calls of the newest decision that have no observation yet, by position."""
         self.seen = 0
+        """The newest exchange that came to its caller; a decision that finishes did so once its task has ended."""
+        self._decided_at = 0
+        """The exchange of the newest decision."""
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
         self._before: GivenUp | None = None
@@ -323,7 +326,7 @@ class Progress:
 
     def _began(self, record: Began) -> None:
         self.task, self.task_id, self.address = record.task, record.task_id, record.address
-        self.began, self.seen = True, record.seen
+        self.began, self.seen, self._decided_at = True, record.seen, record.seen
         self.projection, self._before = record.projection, record.before
 
     def _take_given(self, record: Given) -> None:
@@ -357,7 +360,9 @@ class Progress:
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open, self.answers, self._before = set(), {}, {}, None
-        self.seen = record.exchange or 0
+        self._decided_at = record.exchange or 0
+        if record.calls:
+            self.seen = self._decided_at
         self.recovered = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -403,6 +408,8 @@ class Progress:
 
     def _ended(self, record: Ended) -> None:
         self.ended = record
+        if record.kind != "budget_exhausted":
+            self.seen = self._decided_at
 
     def _elapsed(self, _: Elapsed) -> None:
         """Change nothing but the time, which every record tells."""
