@@ -16,8 +16,9 @@ demo: $(STAMPS)/demo
 chat: $(STAMPS)/demo
 	$(BIN)/minutebook chat $(ARGS)
 
+# Two at a time: each process has servers of its own, and the tests of a file stay together.
 test: $(STAMPS)/dev $(STAMPS)/tools $(STAMPS)/peers
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 # The ring that runs in seconds: pure functions and RAM.
 unit: $(STAMPS)/dev

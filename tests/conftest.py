@@ -13,11 +13,24 @@ from tests.faces.places import PLACES, Place
 from tests.http_clients import close_clients
 from tests.journals import close_journals
 
-FIGURES = pytest.StashKey[list[tuple[str, str]]]()
+FIGURES = pytest.StashKey["Figures"]()
+
+
+class Figures:
+    """What the tests of a run reached, by their ids; also of those that ran in another process."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what a test has noted once it is over."""
+        if report.when == "teardown":
+            self.noted += [(report.nodeid, text) for name, text in report.user_properties if name == "figure"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[FIGURES] = []
+    config.stash[FIGURES] = figures = Figures()
+    config.pluginmanager.register(figures)
 
 
 @pytest.fixture(params=PLACES)
@@ -40,14 +53,14 @@ def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Note what a promise's test has reached in this run."""
 
     def note(text: str) -> None:
-        request.config.stash[FIGURES].append((request.node.nodeid, text))
+        request.node.user_properties.append(("figure", text))
 
     return note
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the figures, and name each skipped test's reason once with how many it kept from running."""
-    figures = config.stash[FIGURES]
+    figures = config.stash[FIGURES].noted
     if figures:
         terminalreporter.section("figures")
         for nodeid, text in figures:

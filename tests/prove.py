@@ -68,7 +68,7 @@ class Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         told: dict[str, list[str]] = defaultdict(list)
-        for nodeid, text in session.config.stash[FIGURES]:
+        for nodeid, text in session.config.stash[FIGURES].noted:
             told[function_of(nodeid)].append(text)
         self.figures.update(told)
 

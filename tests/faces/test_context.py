@@ -20,6 +20,7 @@ import msgspec
 import openai
 import pytest
 from tests.http_clients import http_client
+from tests.naming import named
 from tests.providers.counting_server import CountingServer, chat, counting_server, responses
 
 from minutebook import ContextWindow, HistoryOptions, OpenAIChatDecisionProvider, OpenAIDecisionProvider, sync
@@ -544,7 +545,7 @@ def test_b11_an_asynchronous_client_is_held_to_the_same_window(server: CountingS
         ("chat", {"client": None, "base_url": "http://127.0.0.1:1/v1", "api_key": KEY}, None),
         ("chat", {"max_output_tokens": None}, "max_output_tokens"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_d10_d15_what_could_not_be_counted_is_refused_at_construction(
     server: CountingServer, api: str, options: dict[str, Any], named: str | None

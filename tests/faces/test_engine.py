@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
+from tests.naming import named
 from tests.stores.labs import KINDS, in_threads, open_journal
 
 import minutebook.sync
@@ -557,7 +558,7 @@ async def unawaited(*_: object) -> Any:
         (set(), "$"),
         (unawaited, "$"),
     ],
-    ids=str,
+    ids=named,
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e4_a_projection_of_no_messages_is_refused(wrong: Any, path: str) -> None:
@@ -1135,7 +1136,7 @@ def test_e6_a_provider_that_fails_does_not_grow_a_capped_session(
         assert drive(store.header(store.key("s"))).entries == header.entries + 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=str)
+@pytest.mark.parametrize("given", [None, 5, b"yes", {"user_message": "yes"}, turn("one"), unawaited], ids=named)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_e8_a_response_that_is_none_is_refused(given: Any) -> None:
     """By its type's name alone, and nothing is recorded of the turn; plain, awaited, or a coroutine in a coroutine."""
@@ -1151,7 +1152,7 @@ def test_e8_a_response_that_is_none_is_refused(given: Any) -> None:
         assert context(engine) == []
 
 
-@pytest.mark.parametrize("message", [None, 5, b"text", ["text"], unawaited], ids=str)
+@pytest.mark.parametrize("message", [None, 5, b"text", ["text"], unawaited], ids=named)
 @pytest.mark.parametrize("bounds", [{}, {"max_chars": 9}], ids=str)
 def test_e8_an_injection_of_no_text_is_refused(message: Any, bounds: dict[str, int]) -> None:
     """With the place of it, whatever is bounded; nothing is recorded."""

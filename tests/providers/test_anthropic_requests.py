@@ -12,6 +12,7 @@ import anthropic
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
+from tests.naming import named
 from tests.providers.dialects import BETA, CLAUDE, finishes, provider_of, serving, signature, stale
 from tests.providers.loopback import KEY, OUTPUT, REQUEST, TASK, Answering, Reply, Server, acting, asking, ok, seen
 
@@ -118,7 +119,7 @@ def test_d12_a_count_is_of_the_same_fields_without_those_that_change_none(server
         {"base_url": "http://127.0.0.1", "client": anthropic.Anthropic(api_key=KEY)},
         {"client": anthropic.AnthropicBedrock(aws_region="eu-west-1")},
     ],
-    ids=str,
+    ids=named,
 )
 def test_d15_options_are_checked_at_construction(options: dict[str, Any]) -> None:
     """D4, D15: nothing that would have the provider keep, cut or continue a history of its own."""

@@ -21,6 +21,7 @@ import msgspec
 import openai
 import pytest
 from tests.http_clients import http_client
+from tests.naming import named
 from tests.providers.counting_server import ANTHROPIC, GEMINI, CountingServer, counting_server
 from tests.providers.test_openai_requests import variants
 
@@ -1237,7 +1238,7 @@ def test_d14_a_qualified_server_is_that_one_alone(server: CountingServer) -> Non
         {"transport": object()},
         {"transport": httpx2.Client},
     ],
-    ids=str,
+    ids=named,
 )
 def test_d14_options_are_checked_at_construction(options: dict[str, Any]) -> None:
     """D14: each is refused where it is given, in both colours."""
