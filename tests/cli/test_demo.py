@@ -90,7 +90,7 @@ def test_the_same_demo_runs_on_a_model_of_the_users(own: OwnModel, tmp_path: Pat
     """With `--base-url` and `--model`: it is asked for no temperature and no count; a kept folder takes two runs."""
     own.holds = (3, 13)
     for runs in (1, 2):
-        arguments = ("--base-url", own.url, "--model", "theirs", "--keep", str(tmp_path / "kept"))
+        arguments = ("--base-url", own.url, "--model", "theirs", "--keep", str(tmp_path / "kept\udcff"))
         done = run("demo", "--json", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         (told,) = documents(done.stdout)

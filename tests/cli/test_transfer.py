@@ -50,6 +50,14 @@ def test_b10_an_export_comes_back_whole_in_another_database(folder: Path) -> Non
     assert asked(folder, "verify", "copy", database="new.sqlite").returncode == 0
 
 
+def test_b10_a_file_whose_name_is_no_utf8_is_told_in_json(folder: Path) -> None:
+    """B10: what was done is told; the byte that no document can hold is escaped, as JSON escapes half a character."""
+    for command in (("export", "one"), ("import", "two")):
+        told = asked(folder, *command, "f\udcff", "--json")
+        assert told.returncode == 0
+        assert documents(told.stdout)[0]["file"] == "f\udcff"
+
+
 def test_b10_an_export_replaces_nothing_unasked(folder: Path) -> None:
     """B10, C4: a file that is there stays without `--force`, and the message names that flag."""
     (folder / "mine").write_text("mine")

@@ -599,6 +599,9 @@ WITHOUT_URL = [
     "http://user:hunter2@h/v1",
     "https://hunter2@h/v1",
     "https://@h/v1",
+    "http://a..b/v1",
+    "http://\udcff/v1",
+    "http://h/\udcff",
 ]
 
 

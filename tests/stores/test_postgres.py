@@ -281,6 +281,18 @@ def stranger(role: str) -> Iterator[str]:
 
 
 OVERLOAD = "look(bigint, text, bytea, bytea, bytea) RETURNS int LANGUAGE sql AS 'SELECT 1'"
+OF_A_STRANGER = """
+CREATE SCHEMA {schema}x;
+CREATE FUNCTION {schema}x.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+ALTER FUNCTION {schema}x.f() OWNER TO {stranger};
+CREATE FUNCTION {schema}x.g(bytea) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END';
+ALTER FUNCTION {schema}x.g(bytea) OWNER TO {stranger};
+CREATE DOMAIN {schema}x.d AS bytea CHECK ({schema}x.g(VALUE) = 1);
+ALTER DOMAIN {schema}x.d OWNER TO {stranger};
+CREATE TABLE {schema}x.child () INHERITS ({schema}.entry);
+CREATE TABLE {schema}x.key (namespace bytea, conversation bytea)
+"""
+KEY_TO_US = "ALTER TABLE {schema}x.key ADD FOREIGN KEY (namespace, conversation) REFERENCES {schema}.conversation"
 STRANGE = {
     "schema": "ALTER SCHEMA {schema} OWNER TO {stranger}",
     "table": "ALTER TABLE {schema}.receipt OWNER TO {stranger}",
@@ -291,21 +303,56 @@ STRANGE = {
     "CREATE": "GRANT CREATE ON SCHEMA {schema} TO {stranger}",
     "PUBLIC": "GRANT CREATE ON SCHEMA {schema} TO PUBLIC",
     "TRIGGER": "GRANT TRIGGER ON {schema}.entry TO {stranger}",
-    "trigger": "CREATE SCHEMA {schema}x AUTHORIZATION {stranger}; CREATE FUNCTION {schema}x.f() RETURNS trigger "
-    "LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; ALTER FUNCTION {schema}x.f() OWNER TO {stranger}; "
-    "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry FOR EACH ROW EXECUTE FUNCTION {schema}x.f()",
+    "trigger": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry FOR EACH ROW EXECUTE FUNCTION {schema}x.f()",
+    "condition": "CREATE TRIGGER t BEFORE UPDATE ON {schema}.conversation FOR EACH ROW "
+    "WHEN ({schema}x.g(NEW.stamp) = 2) EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()",
+    "rule": "CREATE RULE r AS ON INSERT TO {schema}.entry DO ALSO SELECT {schema}x.g(NEW.packed)",
+    "policy": "CREATE POLICY p ON {schema}.entry USING ({schema}x.g(packed) = 1)",
+    "index": "CREATE INDEX i ON {schema}.entry (seq) WHERE {schema}x.g(packed) = 1",
+    "exclusion": "ALTER TABLE {schema}.entry ADD EXCLUDE ({schema}x.g(packed) WITH =) WHERE (seq < 0)",
+    "generated": "ALTER TABLE {schema}.entry ADD more bigint GENERATED ALWAYS AS ({schema}x.g(packed)) STORED",
+    "check": "ALTER TABLE {schema}.entry ADD CHECK (CAST(packed AS {schema}x.d) IS NOT NULL)",
+    "default": "ALTER TABLE {schema}.entry ADD COLUMN more bigint DEFAULT {schema}x.g('')",
+    "REFERENCES": "GRANT REFERENCES ON {schema}.conversation TO {stranger}",
+    "REFERENCES of columns": "GRANT REFERENCES (namespace, conversation) ON {schema}.conversation TO {stranger}",
+    "key": KEY_TO_US + " ON DELETE CASCADE; ALTER TABLE {schema}x.key OWNER TO {stranger}",
+    "TRIGGER behind a key": KEY_TO_US + "; GRANT TRIGGER ON {schema}x.key TO {stranger}",
+    "child": "ALTER TABLE {schema}x.child OWNER TO {stranger}",
+    "trigger of a child": "CREATE TRIGGER t BEFORE INSERT ON {schema}x.child FOR EACH ROW EXECUTE FUNCTION "
+    "{schema}x.f()",
 }
 
 
-@pytest.mark.parametrize("what", STRANGE)
-def test_bad_input_102_and_105_what_a_stranger_could_have_us_run_is_refused(
+def test_bad_input_105_all_that_a_call_can_come_to_is_looked_at(name: str, role: str, stranger: str) -> None:
+    """Whatever hangs on our tables, their children and those that refer to them, and all that it refers to (105)."""
+    import psycopg
+
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(OF_A_STRANGER.format(schema=schema, stranger=stranger))
+    with psycopg.connect(server.url()) as connection:
+
+        def is_refused(made: str) -> bool:
+            connection.execute(made.format(schema=schema, stranger=stranger).encode())
+            connection.execute(f"SET LOCAL ROLE {role}".encode())
+            (row,) = connection.execute(FIND_SCHEMA.text.encode(), (1, schema), binary=True)
+            connection.rollback()
+            return bool(row[3])
+
+        assert [what for what, made in STRANGE.items() if not is_refused(made)] == []
+        assert not is_refused("")
+
+
+@pytest.mark.parametrize("what", ["schema", "function", "CREATE", "TRIGGER", "condition", "REFERENCES", "key"])
+def test_bad_input_105_what_a_stranger_could_have_us_run_is_refused(
     what: str, name: str, role: str, stranger: str
 ) -> None:
-    """Functions run as their caller: where a stranger owns one, or could make one, none is called (102, 105)."""
+    """Code runs as its caller: where a stranger owns some that is reached, or could make it, none is (105)."""
     server, schema = postgres.shared(), postgres_lab.schema_of(name)
     drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
     server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
     server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    server.ask(OF_A_STRANGER.format(schema=schema, stranger=stranger))
     opened = as_role(name, role)
     drive(append(opened, KEY, "two", say("r")))
     server.ask(STRANGE[what].format(schema=schema, stranger=stranger))
@@ -368,6 +415,48 @@ def test_bad_input_107_a_schema_of_whom_the_role_can_trust_is_used(
     assert len(drive(entries(journal, KEY))) == 2
     drive(journal.close())
     server.ask(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+OF_A_TEAM = (
+    """
+CREATE SCHEMA {schema}x;
+GRANT USAGE ON SCHEMA {schema}x TO PUBLIC;
+CREATE TABLE {schema}x.audit (at bigint);
+GRANT INSERT ON {schema}x.audit TO PUBLIC;
+CREATE FUNCTION {schema}x.note() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN INSERT INTO {schema}x.audit VALUES (NEW.seq); RETURN NEW; END';
+CREATE FUNCTION {schema}x.large(bigint) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT $1 >= 0';
+CREATE TRIGGER audit BEFORE INSERT ON {schema}.entry FOR EACH ROW WHEN ({schema}x.large(NEW.size))
+    EXECUTE FUNCTION {schema}x.note();
+CREATE INDEX large ON {schema}.entry (seq) WHERE {schema}x.large(size);
+CREATE TABLE {schema}x.key (namespace bytea, conversation bytea);
+ALTER TABLE {schema}x.key OWNER TO {role};
+"""
+    + KEY_TO_US
+    + """ ON DELETE CASCADE;
+INSERT INTO {schema}x.key SELECT namespace, conversation FROM {schema}.conversation;
+CREATE PUBLICATION {schema} FOR TABLE {schema}.entry;
+ALTER PUBLICATION {schema} OWNER TO {stranger};
+GRANT SELECT ON {schema}.entry TO {stranger};
+CREATE VIEW {schema}x.seen AS SELECT seq FROM {schema}.entry;
+ALTER VIEW {schema}x.seen OWNER TO {stranger}
+"""
+)
+
+
+def test_bad_input_107_what_those_one_can_trust_add_to_the_tables_is_used(name: str, role: str, stranger: str) -> None:
+    """A superuser's trigger, index and foreign key run as before, and a stranger's publication and view read (107)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    server.ask(OF_A_TEAM.format(schema=schema, role=role, stranger=stranger))
+    journal = as_role(name, role)
+    drive(append(journal, KEY, "two", say("r")))
+    assert server.ask(f"SELECT at FROM {schema}x.audit") == [(2,)]
+    drive(journal.delete(KEY))
+    assert server.ask(f"SELECT * FROM {schema}x.key") == []
+    drive(journal.close())
 
 
 def test_bad_input_105_the_schema_public_is_used_where_nobody_else_may_create_in_it(name: str) -> None:
@@ -787,6 +876,70 @@ def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str
     drive(journal.close())
 
 
+@pytest.mark.parametrize(
+    ("made", "called"),
+    [
+        ("TABLE {}.conversation (id int)", "conversation"),
+        ("VIEW {}.receipt_version AS SELECT 1", "receipt_version"),
+        ("TYPE {}.entry AS (a int)", "entry"),
+        ("DOMAIN {}.receipt AS int", "receipt"),
+        ("FUNCTION {}.present(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'", "present"),
+    ],
+    ids=str,
+)
+def test_bad_input_102_what_stands_where_a_table_or_function_would_be_made_is_named(
+    made: str, called: str, name: str
+) -> None:
+    """In an application's own schema the first write says what is in the way, and makes nothing (102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    server.ask(f"CREATE SCHEMA {schema}")
+    server.ask(f"CREATE {made.format(schema)}")
+    journal = postgres_lab.journal(name, blocking=True)
+    for _ in range(2):
+        assert drive(journal.header(KEY)) is None
+        with pytest.raises(DecisionHistorySchemaUnsupported, match=f"named `{called}` that this library did not make"):
+            drive(append(journal, KEY, "one", say("q")))
+    assert server.ask("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'version'", (schema,)) == []
+    drive(journal.close())
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "call", "gone"),
+    [
+        (
+            "CREATE TABLE {0}.key (a bytea, b bytea, FOREIGN KEY (a, b) REFERENCES {0}.conversation); "
+            "INSERT INTO {0}.key SELECT namespace, conversation FROM {0}.conversation",
+            "23503",
+            lambda journal: journal.delete(KEY),
+            "DROP TABLE {0}.key",
+        ),
+        (
+            "ALTER TABLE {0}.entry ADD CONSTRAINT small CHECK (seq < 2)",
+            "23514",
+            lambda journal: append(journal, KEY, "two", say("r")),
+            "ALTER TABLE {0}.entry DROP CONSTRAINT small",
+        ),
+    ],
+    ids=["foreign key", "check"],
+)
+def test_bad_input_102_a_constraint_that_is_not_ours_is_told_as_such(
+    made: str, state: str, call: Callable[[Any], Any], gone: str, name: str
+) -> None:
+    """It is no damage that a backup would mend, and without it the call goes through (102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    server.ask(made.format(schema))
+    with pytest.raises(
+        DecisionHistorySchemaUnsupported, match="a constraint that this library did not make"
+    ) as refused:
+        drive(call(journal))
+    assert refused.value.sqlstate == state
+    server.ask(gone.format(schema))
+    drive(call(journal))
+    drive(journal.close())
+
+
 # --- poolers ---------------------------------------------------------------------------------------------------------
 
 
@@ -1175,6 +1328,18 @@ def test_bad_input_95_a_silent_address_of_a_name_is_passed_over(
         one.bind(("127.0.0.2", server.port))
         one.listen()
         run(blocking, story())
+
+
+@pytest.mark.parametrize(
+    "query", ["tcp_user_timeout=marker", "options=-c%20statement_timeout%3Dmarker", "sslmode=marker"]
+)
+def test_bad_input_51_an_option_of_the_connection_that_means_nothing_is_no_silence(query: str, name: str) -> None:
+    """What the driver or the server does not take is told as that, whatever the option is called (51)."""
+    journal = postgres_lab.journal(name, url=f"{postgres.shared().url()}?{query}", blocking=True)
+    with pytest.raises(DecisionHistoryStorageFailed, match="has a value that it cannot have") as refused:
+        drive(journal.header(KEY))
+    assert "marker" not in str(refused.value)
+    assert refused.value.sent is False
 
 
 @pytest.mark.parametrize("blocking", [True, False])

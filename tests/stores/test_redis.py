@@ -1015,6 +1015,10 @@ def test_b2_socket_in_the_file_system() -> None:
             for host in ("a..b", ".a", "a" * 64, f"a.{'b' * 64}.c", "\u00fc" * 63)
         ),
         ("url", {"url": "redis://a%00b"}),
+        *(
+            ("url", {"url": f"redis://{rest}"})
+            for rest in ("a?password=marker\udcff", "u:marker\udcff@a", "a?marker\udcff=1")
+        ),
         ("url", {"url": "redis+cluster://a,b:65536"}),
         ("url", {"url": "redis://a/1?db=1"}),
         ("url", {"url": "unix://run/redis.sock"}),

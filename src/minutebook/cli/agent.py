@@ -21,6 +21,7 @@ from msgspec import Meta
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import InvalidOption
 from minutebook.local import MODEL_PACKAGE, SERVER_PACKAGE, LocalModel, has_model
+from minutebook.model import codec
 from minutebook.model.decisions import DecisionRequest
 from minutebook.model.shown import type_alone
 from minutebook.providers.sdk_http import check_base_url
@@ -151,6 +152,7 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
 
     Raises:
         InvalidOption: half of an endpoint, or a package that is not installed; nothing was started.
+        InvalidValue: the model's name is no text.
         AgentDecisionProviderUnavailable: the local model did not start.
     """
     has_key = bool(os.environ.get("OPENAI_API_KEY"))
@@ -163,7 +165,7 @@ def endpoint(base_url: str | None, model: str | None) -> Generator[Endpoint]:
         check_base_url(given, "https://models.example.com/v1")
     _check_installed(local=not (model or has_key))
     if model or has_key:
-        yield Endpoint(model=model or DEFAULT_MODEL, base_url=given)
+        yield Endpoint(model=codec.text(model or DEFAULT_MODEL, "model"), base_url=given)
         return
     with LocalModel() as running:
         yield Endpoint(model=running.model, base_url=running.base_url, local=True)

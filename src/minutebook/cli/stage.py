@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
@@ -120,7 +121,11 @@ class Stage:
 def start_worker(stage: Stage) -> subprocess.Popen[bytes]:
     """Start the process that runs the agent on the first message."""
     job = Job(
-        endpoint=stage.endpoint, database=str(stage.database), namespace=NAMESPACE, task=stage.task, **stage.ids()
+        endpoint=stage.endpoint,
+        database=os.fsencode(stage.database),
+        namespace=NAMESPACE,
+        task=stage.task,
+        **stage.ids(),
     )
     # A process group of its own: Ctrl-C reaches this process alone, which then ends the other one.
     worker = subprocess.Popen(

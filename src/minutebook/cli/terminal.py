@@ -103,7 +103,8 @@ def shown(text: str) -> str:
 
 def print_json(value: object) -> None:
     """Print one JSON document on a line of standard output; what a terminal would obey or hide is escaped in it."""
-    document = "".join(map(_safe_in_json, msgspec.json.encode(value).decode()))
+    written = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+    document = "".join(map(_safe_in_json, written))
     sys.stdout.buffer.write(document.encode() + b"\n")
     sys.stdout.buffer.flush()
 

@@ -30,7 +30,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is to do; it comes on standard input, where no list of processes shows it."""
 
     endpoint: Endpoint
-    database: str
+    database: bytes
+    """The file's name as the system has it, which need be no text."""
     namespace: str
     run_id: str
     invocation_id: str
@@ -70,7 +71,7 @@ def _observed(observation: Observation) -> None:
 async def work(job: Job) -> None:
     """Run the agent on the job's task."""
     asking = client(job.endpoint, requests_noted(lambda _: _tell(Told(kind="asked"))))
-    async with asking, SQLiteStore(job.database, namespace=job.namespace) as store:
+    async with asking, SQLiteStore(os.fsdecode(job.database), namespace=job.namespace) as store:
         # Its parent keeps what it observes, and goes on without it.
         runtime = Runtime(serving(), provider(job.endpoint, HistoryOptions(store=store), asking), checkpoints=False)
         await runtime.run(job.task, run_id=job.run_id, invocation_id=job.invocation_id, on_observation=_observed)

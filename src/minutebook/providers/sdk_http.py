@@ -258,7 +258,9 @@ def check_base_url(base_url: str, example: str) -> None:
         InvalidOption: no `http` or `https` URL of a host, or one with a user, query or fragment; it is not quoted.
     """
     try:
+        base_url.encode()
         url = urlsplit(base_url)
+        (url.hostname or "").encode("idna")
         plain = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.query or url.fragment)
         # A password in a URL is shown wherever that is: by a client's repr, in logs, among the arguments of a command.
         plain = plain and "@" not in url.netloc

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
+from psycopg.errors import DuplicateFunction, DuplicateObject, DuplicateTable
 
 from minutebook.errors import (
     DecisionHistoryCorrupt,
@@ -81,6 +82,10 @@ _REPEATED = ("40001", "40P01")
 _UNKNOWN = ("08", "57P", "40003")
 """The beginnings of the codes after which an outcome is unknown: connections, shutdowns, and the one that says so."""
 _VERSION = re.compile("[1-9][0-9]{0,8}")
+_TAKEN = (DuplicateTable, DuplicateObject, DuplicateFunction)
+_MADE = re.compile(r"CREATE [A-Z ]+ (?:\{schema\}\.)?([a-z_]+)")
+_CONSTRAINTS = ("23503", "23514", "23P01")
+"""The codes of foreign keys, conditions and exclusions: what our functions write breaks none of ours."""
 
 
 class PostgresRemote:
@@ -310,11 +315,29 @@ class PostgresRemote:
             await line.tell(CREATE_SCHEMA, self._schema)
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
             for statement in statements:
-                await line.tell(statement, self._schema)
+                await self._make(line, statement)
             await line.tell(sql.SET_VERSION, self._schema, (number,))
             version = number
         await line.tell(sql.COMMIT, self._schema)
         return version
+
+    async def _make(self, line: Line, statement: Statement) -> None:
+        """
+        Run one statement of a migration.
+
+        Raises:
+            DecisionHistorySchemaUnsupported: what it makes has the name of something that is there.
+        """
+        try:
+            return await line.tell(statement, self._schema)
+        except _TAKEN as error:
+            state = error.sqlstate
+        (name,) = _MADE.findall(statement.text)
+        raise DecisionHistorySchemaUnsupported(
+            f"the schema holds a table, type or function named `{name}` that this library did not make ({state}); "
+            "nothing was changed: name another schema",
+            sqlstate=state,
+        )
 
 
 def _address(key: ConversationKey) -> tuple[bytes, bytes]:
@@ -415,11 +438,12 @@ def _no_rights(what: str) -> StorageError:
 
 def _not_ours() -> StorageError:
     return DecisionHistoryStorageUnsafe(
-        "a role that this one has no reason to trust owns the schema or one of its tables or functions, or may create "
-        "others there, and what it puts there would run as this role; nothing of it was used. All of it must belong to "
-        "this role, to a member of it, to a superuser or to the database's owner, and nobody else may have CREATE on "
-        "the schema or TRIGGER on a table: REVOKE that, connect as the owner, GRANT this role TO the owner, or name "
-        "another schema",
+        "a role that this one has no reason to trust owns the schema, a table or function of it or what these come to, "
+        "as a table with a foreign key to one or a function that a trigger calls, or may make such; what it puts there "
+        "would run as this role; nothing of it was used. All of it must belong to this role, to a member of it, to a "
+        "superuser or to the database's owner, and nobody else may have CREATE on the schema, or TRIGGER or REFERENCES "
+        "on a table: REVOKE that, and drop the triggers and foreign keys that were made with it, since they stay; or "
+        "connect as the owner, GRANT this role TO the owner, or name another schema",
         problem="owner",
     )
 
@@ -451,6 +475,12 @@ def _translated(error: psycopg.Error) -> StorageError:
     if state == READ_ONLY:
         return DecisionHistoryStorageUnsafe(
             "the server has begun to only read: another one is the primary now; try again", problem="read_only"
+        )
+    if state in _CONSTRAINTS:
+        return DecisionHistorySchemaUnsupported(
+            f"a constraint that this library did not make forbids this ({state}), as a foreign key of another table "
+            "keeps a conversation from being deleted; nothing was changed",
+            sqlstate=state,
         )
     if state[:2] in ("22", "23") or state in ("XX001", "XX002"):
         return DecisionHistoryCorrupt(

@@ -302,11 +302,13 @@ _REASONS: Final = (
     ("session is read-only", "the server only reads"),
     ("refused", "nothing listens there"),
     ("No such file", "there is no such socket"),
-    ("timeout", _LATE),
+    ("timeout expired", _LATE),
+    ("timed out", _LATE),
     ("resolve", "the host's name is unknown"),
     ("translate host name", "the host's name is unknown"),
     ("idna", "no host can have that name"),
     ("SSL", "the two do not agree on TLS"),
+    ("invalid ", "an option of the connection has a value that it cannot have"),
 )
 """What a driver's or server's words mean. The words themselves may quote the connection string."""
 

@@ -64,57 +64,105 @@ SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_set
 """What a server is, how it keeps what it acknowledges, and which process answers; asked on each new connection."""
 
 FIND_SCHEMA: Final = Statement("""
-SELECT %b, n.oid IS NOT NULL,
+WITH RECURSIVE found (nonce, schema, database, owner) AS (
+    SELECT %b, n.oid, d.oid, d.datdba
+    FROM pg_catalog.pg_database AS d
+    LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
+    WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+), reached (class, oid) AS (
+    SELECT named.class, named.oid
+    FROM found AS f, LATERAL (
+        SELECT CAST('pg_catalog.pg_class' AS pg_catalog.regclass), c.oid
+        FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) f.schema
+          AND c.relname OPERATOR(pg_catalog.=) ANY (CAST(
+              ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
+          ))
+        UNION ALL
+        SELECT CAST('pg_catalog.pg_proc' AS pg_catalog.regclass), p.oid
+        FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace OPERATOR(pg_catalog.=) f.schema
+          AND p.proname OPERATOR(pg_catalog.=) ANY (CAST(
+              ARRAY['present', 'unsafe', 'look', 'write', 'page', 'receipts', 'names', 'stale', 'totals']
+              AS pg_catalog.name[]
+          ))
+    ) AS named (class, oid)
+    UNION
+    SELECT next.class, next.oid
+    FROM reached AS r, LATERAL (
+        SELECT d.classid, d.objid
+        FROM pg_catalog.pg_depend AS d
+        WHERE d.refclassid OPERATOR(pg_catalog.=) r.class AND d.refobjid OPERATOR(pg_catalog.=) r.oid
+          AND d.deptype OPERATOR(pg_catalog.<>) CAST('n' AS pg_catalog."char")
+          AND d.classid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_publication_rel' AS pg_catalog.regclass)
+        UNION ALL
+        SELECT r.class, i.inhrelid
+        FROM pg_catalog.pg_inherits AS i
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+          AND i.inhparent OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT r.class, k.conrelid
+        FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_constraint AS k ON k.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE d.refclassid OPERATOR(pg_catalog.=) r.class AND d.refobjid OPERATOR(pg_catalog.=) r.oid
+          AND d.classid OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_constraint' AS pg_catalog.regclass)
+          AND r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+          AND k.confrelid OPERATOR(pg_catalog.=) r.oid
+    ) AS next (class, oid)
+), concerned (role) AS (
+    SELECT n.nspowner
+    FROM found AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.schema
+    UNION
+    SELECT a.grantee
+    FROM found AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.schema,
+         pg_catalog.aclexplode(n.nspacl) AS a
+    WHERE a.privilege_type OPERATOR(pg_catalog.=) CAST('CREATE' AS pg_catalog.text)
+    UNION
+    SELECT a.grantee
+    FROM reached AS r, LATERAL (
+        SELECT c.relacl FROM pg_catalog.pg_class AS c WHERE c.oid OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT c.attacl FROM pg_catalog.pg_attribute AS c WHERE c.attrelid OPERATOR(pg_catalog.=) r.oid
+    ) AS granted (acl), pg_catalog.aclexplode(granted.acl) AS a
+    WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+      AND a.privilege_type OPERATOR(pg_catalog.=) ANY (CAST(ARRAY['TRIGGER', 'REFERENCES'] AS pg_catalog.text[]))
+    UNION
+    SELECT s.refobjid
+    FROM reached AS r, LATERAL (
+        SELECT r.class, r.oid
+        UNION ALL
+        SELECT d.refclassid, d.refobjid
+        FROM pg_catalog.pg_depend AS d
+        WHERE d.classid OPERATOR(pg_catalog.=) r.class AND d.objid OPERATOR(pg_catalog.=) r.oid
+    ) AS used (class, oid), found AS f, pg_catalog.pg_shdepend AS s
+    WHERE s.dbid OPERATOR(pg_catalog.=) f.database
+      AND s.classid OPERATOR(pg_catalog.=) used.class AND s.objid OPERATOR(pg_catalog.=) used.oid
+      AND s.deptype OPERATOR(pg_catalog.=) CAST('o' AS pg_catalog."char")
+)
+SELECT f.nonce, f.schema IS NOT NULL,
        EXISTS (
            SELECT 1 FROM pg_catalog.pg_class AS c
            WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
-             AND c.relnamespace OPERATOR(pg_catalog.=) n.oid
+             AND c.relnamespace OPERATOR(pg_catalog.=) f.schema
        ),
        EXISTS (
-           SELECT 1 FROM (
-               SELECT n.nspowner
-               UNION ALL
-               SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) AS a
-               WHERE a.privilege_type OPERATOR(pg_catalog.=) CAST('CREATE' AS pg_catalog.text)
-               UNION ALL
-               SELECT c.relowner FROM pg_catalog.pg_class AS c
-               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid
-                 AND c.relname OPERATOR(pg_catalog.=) ANY (CAST(
-                     ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
-                 ))
-               UNION ALL
-               SELECT p.proowner FROM pg_catalog.pg_proc AS p
-               WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid
-                 AND p.proname OPERATOR(pg_catalog.=) ANY (CAST(
-                     ARRAY['present', 'unsafe', 'look', 'write', 'page', 'receipts', 'names', 'stale', 'totals']
-                     AS pg_catalog.name[]
-                 ))
-               UNION ALL
-               SELECT a.grantee FROM pg_catalog.pg_class AS c, pg_catalog.aclexplode(c.relacl) AS a
-               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid
-                 AND a.privilege_type OPERATOR(pg_catalog.=) CAST('TRIGGER' AS pg_catalog.text)
-               UNION ALL
-               SELECT p.proowner FROM pg_catalog.pg_trigger AS t
-               JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
-               JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
-               WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND NOT t.tgisinternal
-           ) AS o (role)
-           WHERE n.oid IS NOT NULL
-             AND NOT pg_catalog.pg_has_role(o.role, CURRENT_USER, 'MEMBER')
-             AND o.role OPERATOR(pg_catalog.<>) d.datdba
+           SELECT 1 FROM concerned AS o
+           WHERE NOT pg_catalog.pg_has_role(o.role, CURRENT_USER, 'MEMBER')
+             AND o.role OPERATOR(pg_catalog.<>) f.owner
              AND pg_catalog.pg_get_userbyid(o.role) OPERATOR(pg_catalog.<>) CAST('pg_database_owner' AS pg_catalog.name)
        )
-FROM pg_catalog.pg_database AS d
-LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
-WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+FROM found AS f
 """)
 """
-Whether the schema is there, whether our tables are in it, and whether a stranger could put something there for us to
-run. `to_regclass` would answer from before another process made them.
+Whether the schema is there, whether our tables are in it, and whether a stranger could have put something there for us
+to run. `to_regclass` would answer from before another process made them.
 
-Functions and triggers run as whoever calls them. So all of it must belong to roles that could act as this one anyway,
-itself, its members and superusers, or to the database's owner, and nobody else may create anything beside it, a trigger
-on a table included.
+Functions, triggers and all that computes on a table run as whoever calls or writes. So `reached` is what a call of ours
+can come to: our tables and functions; what PostgreSQL would drop along with them, as it does their triggers, rules,
+policies, constraints and indexes, while what a publication lists runs nothing; their partitions; and the tables whose
+foreign keys refer to one. All of that, and what it refers to, as the condition of a trigger does to a function, must
+belong to roles that could act as this one anyway, itself, its members and superusers, or to the database's owner; and
+nobody else may make anything in the schema, a trigger on such a table, or a foreign key to it. Who made a trigger is
+told nowhere. What belongs to the server's first superuser is in no list of owners.
 """
 
 GET_VERSIONS: Final = Statement("""

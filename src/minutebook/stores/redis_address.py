@@ -137,6 +137,8 @@ def _read(url: object) -> tuple[str, list[tuple[str, int]], bool]:
     if not mark or scheme not in _SCHEMES:
         raise InvalidOption(f"this is no URL of a server; there are {SCHEMES}", option="url")
     plain, cluster = _SCHEMES[scheme]
+    if any("\ud800" <= letter <= "\udfff" for letter in rest):
+        raise InvalidOption("the URL holds something that is no UTF-8", option="url")
     if "#" in rest:
         raise InvalidOption("a # ends a URL; in a password it is written %23", option="url")
     rest, _, query = rest.partition("?")

@@ -435,7 +435,7 @@ _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
     (ConnectionRefusedError, "nothing listens there"),
     (socket.gaierror, "the host's name is unknown"),
-    (UnicodeError, "the host's name is none"),
+    (UnicodeError, "a host's name, a user or a password is none that can be sent"),
     (TimeoutError, _TOO_LONG),
     (RedisTimeout, _TOO_LONG),
 )
