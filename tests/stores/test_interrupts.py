@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dis
 import sys
 import threading
@@ -11,11 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from servers.postgres import until
 from servers.redis import single
 from tests.stores import postgres_lab
 from tests.stores.redis_lab import address
 
-from minutebook.stores.places import Places
+from minutebook.stores.places import LoopPlaces, Place, Places
 from minutebook.stores.redis import RedisRemote
 from minutebook.stores.remote_journal import RemoteJournal
 from minutebook.testing import drive
@@ -85,11 +88,20 @@ def lent(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # Ctrl-C before its first step
 def test_i18_ctrl_c_at_any_moment_takes_no_place_away(lent: tuple[str, Any], figure: Callable[[str], None]) -> None:
-    """Wherever it strikes a blocking call, waiting ones included, the only connection can be had again (I-18)."""
+    """Wherever it strikes a blocking call, the only connection can be had by whoever handles it, traceback and all."""
     kind, journal = lent
     drive(append(journal, KEY, "one", say("q")))
+    handled: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            drive(journal.header(KEY))
+        except KeyboardInterrupt as error:
+            handled[:] = [error]
+            raise
+
     at = 1
-    while interrupted(at, LINES[kind], lambda: drive(journal.header(KEY))):
+    while interrupted(at, LINES[kind], call):
         assert drive(journal.header(KEY)) is not None
         at += 1
     assert at > 30
@@ -126,36 +138,108 @@ def test_i18_ctrl_c_while_a_place_is_waited_for_takes_none_away() -> None:
     places = Places(1)
     at = 1
     while True:
-        held = places.take(0)
-        assert held is not None
-
-        def wait() -> None:
-            assert places.take(time.monotonic() + 0.002) is None
-
-        came = interrupted(at, SHARED, wait)
-        del held
-        places.ring()
+        with holding(places):
+            came = interrupted(at, SHARED, lambda: ask(places, 0.002))
         if not came:
             break
         at += 1
     assert at > 5
 
 
-def test_b2_places_are_as_many_as_were_given_and_one_that_is_free_is_had_at_once() -> None:
-    """No more than there are; whoever waits is told when one comes back, and not at its deadline (B2)."""
-    places = Places(2)
-    held = [places.take(0), places.take(0)]
-    assert None not in held
-    assert places.take(time.monotonic() + 0.01) is None
-    got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(places.take(time.monotonic() + 30)))
-    waiting.start()
-    held.pop()
+def ask(places: Places, seconds: float) -> bool:
+    """Have a place and give it back; return whether it was there in time."""
+    place = Place()
+    try:
+        with place.call:
+            return places.take(place, time.monotonic() + seconds)
+    finally:
+        places.ring()
+
+
+@contextlib.contextmanager
+def holding(places: Places, seconds: float = 0) -> Iterator[None]:
+    """Have a place, which has to be there in time."""
+    place = Place()
+    with place.call:
+        assert places.take(place, time.monotonic() + seconds)
+        yield
     places.ring()
-    waiting.join(10)
-    assert not waiting.is_alive()
-    assert got[0] is not None
-    assert places.take(0) is None
+
+
+def test_b2_places_are_as_many_as_were_given_and_one_that_is_free_is_had_at_once() -> None:
+    """No more than there are, without those that are kept; whoever waits is told, and not at its deadline (B2)."""
+    kept = 1
+    places = Places(3, lambda: kept)
+    got: list[bool] = []
+    with holding(places):
+        with holding(places):
+            assert not ask(places, 0.01)
+            waiting = threading.Thread(target=lambda: got.append(ask(places, 30)))
+            waiting.start()
+        waiting.join(10)
+        assert not waiting.is_alive()
+        kept = 2
+        assert not ask(places, 0)
+        kept = 4
+        assert not ask(places, 0)
+    assert got == [True]
+    kept = 0
+    with holding(places), holding(places):
+        assert ask(places, 0)
+
+
+def test_b2_i18_threads_have_places_in_the_order_in_which_they_asked() -> None:
+    """Whoever gives back and asks again is behind those that wait, and one that Ctrl-C took away is in nobody's way."""
+    places = Places(1)
+    order: list[int] = []
+    gone = Place()
+
+    def waiting(number: int) -> None:
+        with holding(places, 30):
+            order.append(number)
+
+    def struck() -> None:
+        with gone.call:
+            places.take(gone, 0)
+            raise KeyboardInterrupt
+
+    threads = [threading.Thread(target=waiting, args=(number,)) for number in range(8)]
+    with holding(places):
+        with pytest.raises(KeyboardInterrupt):
+            struck()
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda: len(places._standing()) == number + 2, "it waits")  # noqa: B023
+    waiting(len(threads))
+    for thread in threads:
+        thread.join()
+    assert order == list(range(len(threads) + 1))
+
+
+def test_b2_tasks_have_places_in_the_order_in_which_they_asked() -> None:
+    """So it is for an event loop, with one of those that wait cancelled (B2)."""
+    order: list[int] = []
+
+    async def story() -> None:
+        places = LoopPlaces(1, lambda: 0)
+
+        async def waiting(number: int) -> None:
+            await places.take()
+            order.append(number)
+            await asyncio.sleep(0)
+            places.give()
+
+        await places.take()
+        tasks = [asyncio.create_task(waiting(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        tasks[3].cancel()
+        places.give()
+        await waiting(6)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
+    assert order == [1, 2, 4, 5, 6]
 
 
 def test_i18_control_a_semaphore_that_is_struck_loses_a_place() -> None:

@@ -1232,9 +1232,7 @@ def test_bad_input_95_the_place_of_a_call_that_got_no_reply_is_free_once_its_con
             await append(journal, KEY, "two", say("r"))
         assert failed.value.problem == "deadline"
         wire.silent = False
-        with pytest.raises(
-            DecisionHistoryStorageLocked, match="given up keep 1 of them until the server is done; nothing"
-        ):
+        with pytest.raises(DecisionHistoryStorageLocked, match="given up keep 1 until the server is done; nothing"):
             await journal.receipt(KEY, "two")
         wire.reset_all()
         assert await journal.receipt(KEY, "two") is not None

@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from servers import postgres
 from servers.postgres import Server, until
@@ -35,18 +36,20 @@ from minutebook.errors import (
     DecisionHistoryFenced,
     DecisionHistoryRegressed,
     DecisionHistoryStorageFailed,
+    DecisionHistoryStorageLocked,
     DecisionHistoryStorageUnsafe,
     DecisionHistoryStoreFull,
     StorageError,
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
-from minutebook.stores import postgres_lines
+from minutebook.stores import postgres_lines, postgres_places
 from minutebook.stores import postgres_statements as sql
 from minutebook.stores.postgres_lines import AsynchronousLines
 from minutebook.stores.postgres_schema import CREATE_UNSAFE, MIGRATIONS
 from minutebook.stores.postgres_statements import Statement
 from minutebook.stores.remote import DRIFT_MS
+from minutebook.stores.sections import inside
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import samples
 from minutebook.testing.conformance.samples import FORMAT, KEY, adding, append, entries, say
@@ -384,38 +387,43 @@ def test_i01_control_a_warning_that_is_not_asked_for_is_missed(name: str, monkey
         drive(journal.close())
 
 
-async def giving_up(server: Server, name: str, *, blocking: bool, cancelled: bool) -> tuple[list[str], int]:
+async def giving_up(server: Server, name: str, how: str) -> tuple[list[str], int]:
     """
     Write to six conversations and one of them again, over two connections, while the standby is gone.
 
+    `how` is `blocking`, `asyncio`, `cancelled`, or `loops` for an event loop of its own for each call.
     Return how each call ended, and how many of the server's processes were at such calls afterwards.
     """
-    application = name[:12]
+    application, blocking = name[:12], how == "blocking"
     url = server.url() + f"?application_name={application}"
     journal = postgres_lab.journal(name, url=url, blocking=blocking, timeout=0.5, max_connections=2)
-    await append(journal, KEY, "one", say("q"))
+
+    async def done(call: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(call) if how == "loops" else await call
+
+    await done(append(journal, KEY, "one", say("q")))
     _set(server, "synchronous_standby_names", "absent")
     told: list[str] = []
     for number in (0, 0, 1, 2, 3, 4, 5):
         call = append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
         try:
-            await (asyncio.wait_for(call, 0.2) if cancelled else call)
+            await done(asyncio.wait_for(call, 0.2) if how == "cancelled" else call)
         except StorageError as error:
             told.append(error.facts.get("problem") or f"{type(error).__name__} {error.facts['owed']}")
         except TimeoutError:
             told.append("cancelled")
     at_work = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
     ((left,),) = server.ask(at_work, (application,))
-    reader = postgres_lab.journal(name, server=server, blocking=blocking)
-    assert await reader.header(KEY) is not None
-    assert await reader.header(ConversationKey("n", "0")) is None
-    await reader.close()
+    reader = postgres_lab.journal(name, server=server, blocking=True)
+    assert drive(reader.header(KEY)) is not None
+    assert drive(reader.header(ConversationKey("n", "0"))) is None
+    drive(reader.close())
     _set(server, "synchronous_standby_names", "")
     until(lambda: server.ask(at_work, (application,)) == [(0,)], "nobody waits for a standby any more")
     for number in range(6):
-        await append(journal, ConversationKey("n", f"{number}"), "one", say("q"))
-        assert len(await entries(journal, ConversationKey("n", f"{number}"))) == 1
-    await journal.close()
+        await done(append(journal, ConversationKey("n", f"{number}"), "one", say("q")))
+        assert len(await done(entries(journal, ConversationKey("n", f"{number}")))) == 1
+    await done(journal.close())
     until(lambda: server.ask(at_work.replace(" AND state = 'active'", ""), (application,)) == [(0,)], "all are closed")
     return told, left
 
@@ -423,30 +431,98 @@ async def giving_up(server: Server, name: str, *, blocking: bool, cancelled: boo
 _FULL = "DecisionHistoryStorageLocked 2"
 
 
-@pytest.mark.parametrize("how", ["blocking", "asyncio", "cancelled"])
+def given_up(name: str, how: str) -> tuple[list[str], int]:
+    """Return what `giving_up` does on a server of its own."""
+    with postgres.single() as server:
+        story = giving_up(server, name, how)
+        return asyncio.run(story) if how in ("asyncio", "cancelled") else drive(story)
+
+
+@pytest.mark.parametrize("how", ["blocking", "asyncio", "cancelled", "loops"])
 def test_b2_bad_input_95_calls_that_were_given_up_leave_no_more_behind_than_there_are_places(
     how: str, name: str
 ) -> None:
     """A server that waits for its standby is at no more calls of a store than `max_connections`, whoever gave up."""
-    blocking, cancelled = how == "blocking", how == "cancelled"
-    with postgres.single() as server:
-        story = giving_up(server, name, blocking=blocking, cancelled=cancelled)
-        told, left = drive(story) if blocking else asyncio.run(story)
+    told, left = given_up(name, how)
     assert left == 2
-    assert told == ["cancelled"] * 7 if cancelled else ["deadline"] * 2 + [_FULL] * 5
+    assert told == (["cancelled"] * 7 if how == "cancelled" else ["deadline"] * 2 + [_FULL] * 5)
 
 
-@pytest.mark.parametrize("blocking", [True, False][: budget(1, 2)])
+@pytest.mark.parametrize("how", ["blocking", "asyncio"][: budget(1, 2)])
 def test_b2_control_places_that_are_free_too_early_fill_a_server(
-    blocking: bool, name: str, monkeypatch: pytest.MonkeyPatch
+    how: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a call that was given up is thought to be over, each of them is still in the server, and is found (B2)."""
     monkeypatch.setattr(postgres_lines, "is_at_work", lambda pgconn: False)
-    with postgres.single() as server:
-        story = giving_up(server, name, blocking=blocking, cancelled=False)
-        told, left = drive(story) if blocking else asyncio.run(story)
+    told, left = given_up(name, how)
     assert left == 7
     assert told == ["deadline"] * 7
+
+
+@contextlib.contextmanager
+def locked(name: str, table: str) -> Iterator[Callable[[], int]]:
+    """Lock a table of a store; yield what tells how many of the server's processes wait for that."""
+    server = postgres.shared()
+    with psycopg.connect(server.url()) as other:
+        other.execute(f"LOCK TABLE {postgres_lab.schema_of(name)}.{table}".encode())
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        yield lambda: server.ask(asked, (other.info.backend_pid,))[0][0]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_b2_bad_input_95_what_is_given_up_while_it_is_looked_at_keeps_its_place(blocking: bool, name: str) -> None:
+    """A new connection whose first questions are not answered is left behind once, not with each call (95, B2)."""
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, blocking=blocking, timeout=0.4, max_connections=1)
+        with locked(name, "version") as waiting:
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await journal.header(KEY)
+            for _ in range(2):
+                with pytest.raises(DecisionHistoryStorageLocked, match="given up keep 1 until"):
+                    await journal.header(KEY)
+            assert waiting() == 1
+        assert await journal.header(KEY) is not None
+        await journal.close()
+
+    drive(story()) if blocking else asyncio.run(story())
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_i18_a_call_that_is_collected_while_others_are_looked_at_waits_for_no_lock(
+    closed: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is broken off in the middle of that look, by the same thread, and is owed like the one that is looked at."""
+    looks = postgres_places._is_over
+
+    async def story() -> None:
+        journal: Any = postgres_lab.journal(name, blocking=False, timeout=5, max_connections=3)
+        await append(journal, KEY, "one", say("q"))
+        lines = journal._remote._lines
+        with locked(name, "conversation") as waiting:
+            calls = [journal.header(KEY) for _ in range(2)]
+            tasks = [asyncio.create_task(call) for call in calls]
+            while waiting() < len(calls):
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            await asyncio.wait(tasks[:1])
+            lines._closed = closed
+
+            def look(pgconn: Any) -> bool:
+                monkeypatch.setattr(postgres_places, "_is_over", looks)
+                assert inside()
+                calls[1].close()
+                return looks(pgconn)
+
+            monkeypatch.setattr(postgres_places, "_is_over", look)
+            assert lines._kept() == 2
+            assert lines._kept() == (0 if closed else 2)
+        tasks[1].cancel()  # what it would wait for is gone
+        await asyncio.wait(tasks)
+        await journal.close()
+
+    asyncio.run(story())
 
 
 # --- workers die -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -574,9 +576,8 @@ def test_i19_connection_that_is_used_again_would_be_found(
     def nothing(_: Any) -> None:
         return None
 
-    def keep(self: AsyncLinks, node: Any, link: Any, *, clean: bool) -> None:
-        link.home.idle.setdefault(node, []).append(link)
-        link.home.room.release()
+    def keep(self: AsyncLinks, idle: list[Any], link: Any, *, clean: bool) -> None:
+        idle.append(link)
 
     async def no_look(self: Any, until: float) -> bool:
         if self._connection.is_connected:
@@ -598,7 +599,7 @@ def test_i19_connection_that_is_used_again_would_be_found(
     monkeypatch.setattr(_AsyncLink, "drop", nothing)
     monkeypatch.setattr(_AsyncLink, "open", no_look)
     monkeypatch.setattr(_AsyncLink, "exchange", unguarded)
-    monkeypatch.setattr(AsyncLinks, "give", keep)
+    monkeypatch.setattr(AsyncLinks, "_give", keep)
     if not canary:
         monkeypatch.setattr(redis_wire, "_check_canary", lambda answer, nonce: None)
     counts = dict.fromkeys(("read", "cancelled", "foreign", "failed"), 0)
@@ -607,6 +608,41 @@ def test_i19_connection_that_is_used_again_would_be_found(
     assert counts["cancelled"] > 100
     assert counts["read"] > 100
     assert (counts["foreign"] == 0) is canary
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1", "refused"])
+def test_d23_a_call_that_fails_keeps_nothing_of_its_callers(url: str, blocking: bool) -> None:
+    """Once its error is handled, what the callers had is gone with them, and not when the collector runs (D23)."""
+
+    class Thing:
+        """What a caller has in hand."""
+
+    async def caller() -> None:
+        thing = Thing()
+        seen.append(weakref.ref(thing))
+        await calls.header(KEY)
+
+    async def story() -> None:
+        with pytest.raises(MinutebookError):
+            await caller()
+
+    seen: list[weakref.ref[Thing]] = []
+    wrong = shared("Redis").url.replace("redis://", "redis://nobody:wrong@")
+    calls = journal(wrong if url == "refused" else url, blocking=blocking, timeout=0.3)
+    with without_collector():
+        drive(story()) if blocking else asyncio.run(story())
+        assert seen[0]() is None
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect nothing meanwhile but what nobody refers to."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
@@ -43,9 +42,9 @@ from minutebook.errors import (
     StorageError,
 )
 from minutebook.stores import postgres_statements as sql
-from minutebook.stores.places import Place, Places
-from minutebook.stores.postgres_places import INTERVAL, Idle, is_at_work
-from minutebook.stores.sections import section
+from minutebook.stores.places import INTERVAL, LoopPlaces, Place, Places
+from minutebook.stores.postgres_places import Idle, Owed, is_at_work
+from minutebook.stores.sections import inside, later, section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -344,6 +343,7 @@ class _Lines:
         self._address = address
         self._size = size
         self._greet = greet
+        self._owed = Owed()
         self._closed = False
 
     def deadline(self) -> float:
@@ -386,19 +386,25 @@ class _Lines:
         if self._closed:  # looked at afterwards: whoever closes the store meanwhile has it in the list, or is seen here
             idle.finish()
 
-    def _break_off(self, idle: Idle, connection: Any, place: Place | None = None) -> bool:
-        """Part with a connection; return whether its place stays taken, since the server is still at its call."""
+    def _break_off(self, connection: Any) -> None:
+        """Part with a connection; while the server is still at its call it is owed, and counts among those in use."""
         if not is_at_work(connection.pgconn):
             connection.pgconn.finish()
-            return False
-        idle.owed.add(connection, place)
+            return
+        self._owed.add(connection)
         if self._closed:
-            idle.owed.finish()
-        return True
+            self._finish_owed()
 
-    def _late_for_a_place(self, idle: Idle) -> StorageError:
-        seconds, owed = self._address.seconds, len(idle.owed)
-        why = f": calls that were given up keep {owed} of them until the server is done" if owed else ""
+    def _finish_owed(self) -> None:
+        if inside():
+            later(self._finish_owed)
+            return
+        with section as mine, mine:
+            self._owed.finish()
+
+    def _late_for_a_place(self) -> StorageError:
+        seconds, owed = self._address.seconds, len(self._owed)
+        why = f": calls that were given up keep {owed} until the server is done" if owed else ""
         told = f"none of {self._size} connections was free within {seconds:g} seconds{why}; nothing was sent"
         return DecisionHistoryStorageLocked(told, seconds=seconds, owed=owed)
 
@@ -415,37 +421,37 @@ class BlockingLines(_Lines):
 
     def __init__(self, address: Address, size: int, greet: Callable[[Line], Awaitable[None]]) -> None:
         super().__init__(address, size, greet)
-        self._idle = Idle(Places(size))
+        self._idle = Idle(Places(size, self._owed.settle))
 
     async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
-        with section as inside, inside:  # else a call in the middle of this one could wait for the place that this has
-            return await self._lent(work, until)
-
-    async def _lent(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
-        place = self._idle.places.take(until, self._idle.owed.settle)
-        if place is None:
-            raise self._late_for_a_place(self._idle)
-        try:
-            connection = self._idle.take() or await self._connect(until)
+        with section as mine, mine:  # else a call in the middle of this one could wait for the place that this has
+            place = Place()
             try:
-                connection.until = until
-                result = await work(connection)
-            except BaseException as error:
-                if _is_clean(connection, error):
-                    self._give_back(self._idle, connection)
-                    raise
-                self._break_off(self._idle, connection, place)
-                if _is_demoted(error):
-                    self._idle.finish()  # its name may lead to another server by now
-                if not isinstance(error, psycopg.Error) or time.monotonic() < until:
-                    raise
-            else:
+                with place.call:
+                    return await self._lent(place, work, until)
+            finally:
+                self._idle.places.ring()
+
+    async def _lent(self, place: Place, work: Callable[[Line], Awaitable[T]], until: float) -> T:
+        if not self._idle.places.take(place, until):
+            raise self._late_for_a_place()
+        connection = self._idle.take() or await self._connect(until)
+        try:
+            connection.until = until
+            result = await work(connection)
+        except BaseException as error:
+            if _is_clean(connection, error):
                 self._give_back(self._idle, connection)
-                return result
-        finally:
-            del place
-            self._idle.places.ring()
+                raise
+            self._break_off(connection)
+            if _is_demoted(error):
+                self._idle.finish()  # its name may lead to another server by now
+            if not isinstance(error, psycopg.Error) or time.monotonic() < until:
+                raise
+        else:
+            self._give_back(self._idle, connection)
+            return result
         raise self._late_to_answer()
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
@@ -460,16 +466,16 @@ class BlockingLines(_Lines):
             connection.autocommit, connection.prepare_threshold = True, None
             await self._greet(connection)
         except BaseException:
-            connection.pgconn.finish()
+            self._break_off(connection)
             raise
         return connection
 
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        with section as inside, inside:
+        with section as mine, mine:
             self._idle.finish()
-            self._idle.owed.finish()
+            self._owed.finish()
 
 
 class AsynchronousLines(_Lines):
@@ -485,22 +491,23 @@ class AsynchronousLines(_Lines):
         loop = asyncio.get_running_loop()
         idle = self._loops.get(loop)
         if idle is None:
-            with section as inside, inside, self._lock:
+            with section as mine, mine, self._lock:
                 for other in [other for other in self._loops if other.is_closed()]:
-                    gone = self._loops.pop(other)
-                    gone.finish()
-                    gone.owed.finish()
-                idle = self._loops[loop] = Idle(asyncio.Semaphore(self._size))
+                    self._loops.pop(other).finish()
+                idle = self._loops[loop] = Idle(LoopPlaces(self._size, self._kept))
         return idle
+
+    def _kept(self) -> int:
+        with section as mine, mine:
+            return self._owed.settle()
 
     async def lend(self, work: Callable[[Line], Awaitable[T]], until: float) -> T:
         """See `Lines.lend`."""
-        idle, loop = self._of_this_loop(), asyncio.get_running_loop()
-        late: Callable[[], StorageError] = partial(self._late_for_a_place, idle)
+        idle = self._of_this_loop()
+        late: Callable[[], StorageError] = self._late_for_a_place
         try:
             async with asyncio.timeout(until - time.monotonic()):
-                await idle.places.acquire()
-                owed = False
+                await idle.places.take()
                 try:
                     late = _late_to_connect
                     connection = idle.take() or await self._connect(until)
@@ -511,30 +518,17 @@ class AsynchronousLines(_Lines):
                         if _is_clean(connection, error):
                             self._give_back(idle, connection)
                         else:
-                            owed = self._break_off(idle, connection)
+                            self._break_off(connection)
                         if _is_demoted(error):
                             idle.finish()  # its name may lead to another server by now
                         raise
                     self._give_back(idle, connection)
                     return result
                 finally:
-                    if not owed:
-                        idle.places.release()
-                    elif not idle.settling:
-                        idle.settling = True
-                        with contextlib.suppress(RuntimeError):  # it is closed, and its places with it
-                            loop.call_soon_threadsafe(self._settle, idle, loop)
+                    idle.places.give()
         except TimeoutError:
             pass
         raise late()
-
-    def _settle(self, idle: Idle, loop: asyncio.AbstractEventLoop) -> None:
-        """Free the places of calls that the server is done with, and look again soon while there are others."""
-        for _ in range(idle.owed.settle()):
-            idle.places.release()
-        idle.settling = len(idle.owed) > 0
-        if idle.settling:
-            loop.call_later(INTERVAL, self._settle, idle, loop)
 
     async def _attempts(self) -> Sequence[dict[str, Any]]:
         return await conninfo.conninfo_attempts_async(self._address.options)
@@ -548,14 +542,14 @@ class AsynchronousLines(_Lines):
                 connection.prepare_threshold = None
                 await self._greet(connection)
             except BaseException:
-                connection.pgconn.finish()
+                self._break_off(connection)
                 raise
             return connection
 
     async def close(self) -> None:
         """See `Lines.close`."""
         self._closed = True
-        with section as inside, inside, self._lock:
+        with section as mine, mine, self._lock:
             for idle in self._loops.values():
                 idle.finish()
-                idle.owed.finish()
+            self._owed.finish()

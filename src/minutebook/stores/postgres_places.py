@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import select
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import ConnStatus, TransactionStatus
@@ -21,54 +21,46 @@ from psycopg.pq import ConnStatus, TransactionStatus
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
-    from minutebook.stores.places import Place
-
-INTERVAL: Final = 0.1
-"""How often, in seconds, a wait looks for what nobody tells it: Ctrl-C, and replies to calls that were broken off."""
-
 
 class Owed:
     """
-    Connections whose calls were broken off while the server was at them, each with its place.
+    Connections of a store whose calls were broken off while the server was at them, in whatever thread or loop.
 
     None is ever used again: of what still comes it only counts that it came.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Held while connections are looked at, which never waits: one thread at a time may."""
-        self._calls: list[tuple[psycopg.BaseConnection[Any], Place | None]] = []
+        """Held, inside a section, while connections are looked at, which never waits: one thread at a time may."""
+        self._connections: list[psycopg.BaseConnection[Any]] = []
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._connections)
 
-    def add(self, connection: psycopg.BaseConnection[Any], place: Place | None) -> None:
-        """Keep a connection, and whatever place it has, until the server is done with its call."""
-        with self._lock:
-            self._calls.append((connection, place))
+    def add(self, connection: psycopg.BaseConnection[Any]) -> None:
+        """Keep a connection until the server is done with its call; this takes no lock."""
+        self._connections.append(connection)
 
     def settle(self) -> int:
-        """Close the connections whose calls are over, let go of their places, and return how many they were."""
+        """Close the connections whose calls are over, and return how many are left."""
         with self._lock:
-            before = len(self._calls)
-            self._calls = [each for each in self._calls if not _is_over(each[0].pgconn)]
-            return before - len(self._calls)
+            for connection in list(self._connections):
+                if _is_over(connection.pgconn):
+                    self._connections.remove(connection)
+        return len(self)
 
     def finish(self) -> None:
-        """Close all, whose places are then free with the next look."""
+        """Close all, which are then over with the next look."""
         with self._lock:
-            for connection, _ in self._calls:
+            for connection in list(self._connections):
                 connection.pgconn.finish()
 
 
 class Idle:
-    """The idle connections of one event loop, or of all threads, and the places of those that are lent or owed."""
+    """The idle connections of one event loop, or of all threads, and the places of those that are lent."""
 
     def __init__(self, places: Any) -> None:
         self.places = places
-        self.owed = Owed()
-        self.settling = False
-        """Whether an event loop looks again and again what is owed."""
         self.connections: list[Any] = []
 
     def take(self) -> Any:

@@ -18,7 +18,7 @@ import socket
 import time
 import weakref
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.exceptions import BusyLoadingError, RedisError
@@ -27,16 +27,17 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
 from minutebook.errors import InvalidOption
-from minutebook.stores.places import Places
+from minutebook.stores.places import Place, Places
 from minutebook.stores.redis_sockets import AsyncLocal, AsyncTcp, AsyncTls, Local, Tcp, Tls
 from minutebook.stores.sections import section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from minutebook.stores.places import Place
     from minutebook.stores.redis_address import Address, Node
+
+T = TypeVar("T")
 
 _ASYNC: Final = (AsyncTcp, AsyncTls, AsyncLocal)
 _BLOCKING: Final = (Tcp, Tls, Local)
@@ -71,12 +72,15 @@ class Links(Protocol):
     section: ClassVar[AbstractContextManager[AbstractContextManager[object]]]
     """Entered for a whole call, with what it gives, so that a thread begins none in the middle of another."""
 
-    async def take(self, node: Node, until: float) -> Link:
-        """Return an idle connection of a node or a new one, once there may be one more."""
-        ...
+    async def lend(self, node: Node, work: Callable[[Link], Awaitable[T]], until: float) -> T:
+        """
+        Run `work` on an idle connection of a node or a new one, once there may be one more.
 
-    def give(self, node: Node, link: Link, *, clean: bool) -> None:
-        """Take back what `take` gave, to be used again only if `clean`: connected, and all its replies were read."""
+        It is used again only if `work` returns: then it is connected, and all its replies were read.
+
+        Raises:
+            NoRoom: none was free before `until`.
+        """
         ...
 
     def forget(self, node: Node) -> None:
@@ -121,11 +125,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class _AsyncLink:
-    __slots__ = ("__weakref__", "_connection", "home", "looked")
+    __slots__ = ("__weakref__", "_connection", "looked")
 
-    def __init__(self, connection: Any, home: _Loop) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.home = home
         self.looked = 0.0
         _inherited.note(self)
 
@@ -243,33 +246,40 @@ class AsyncLinks:
     def _new(self, node: Node) -> Any:
         return _made(_ASYNC, self._address, node, AsyncRetry, None)
 
-    async def take(self, node: Node, until: float) -> Link:
-        """See `Links.take`."""
+    async def lend(self, node: Node, work: Callable[[Link], Awaitable[T]], until: float) -> T:
+        """See `Links.lend`."""
+        mine = self._of_this_loop()
+        try:
+            async with asyncio.timeout(_left(until)):
+                await mine.room.acquire()
+        except TimeoutError:
+            raise NoRoom from None
+        try:
+            return await self._lent(mine.idle.setdefault(node, []), node, work)
+        finally:
+            mine.room.release()
+
+    async def _lent(self, idle: list[_AsyncLink], node: Node, work: Callable[[Link], Awaitable[T]]) -> T:
+        link = idle.pop() if idle else _AsyncLink(self._new(node))
+        clean = False
+        try:
+            result = await work(link)
+            clean = True
+        finally:
+            self._give(idle, link, clean=clean)
+        return result
+
+    def _give(self, idle: list[_AsyncLink], link: _AsyncLink, *, clean: bool) -> None:
+        _keep(idle, link, clean=clean, closed=lambda: self._closed)
+
+    def _of_this_loop(self) -> _Loop:
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
             for ended in [each for each in list(self._loops) if each.is_closed()]:
                 self._end(ended)
             mine = self._loops[loop] = _Loop(self._address)
-        try:
-            async with asyncio.timeout(_left(until)):
-                await mine.room.acquire()
-        except TimeoutError:
-            raise NoRoom from None
-        idle = mine.idle.get(node)
-        try:
-            return idle.pop() if idle else _AsyncLink(self._new(node), mine)
-        except BaseException:
-            mine.room.release()
-            raise
-
-    def give(self, node: Node, link: Link, *, clean: bool) -> None:
-        """See `Links.give`."""
-        assert isinstance(link, _AsyncLink)
-        try:
-            _keep(link.home.idle.setdefault(node, []), link, clean=clean, closed=lambda: self._closed)
-        finally:
-            link.home.room.release()
+        return mine
 
     def forget(self, node: Node) -> None:
         """See `Links.forget`. Those of other loops find out by themselves."""
@@ -318,6 +328,12 @@ def _keep(idle: list[Any], link: Link, *, clean: bool, closed: Callable[[], bool
         _drop_all(idle)
 
 
+def _idle_one(idle: list[_BlockingLink]) -> _BlockingLink | None:
+    with contextlib.suppress(IndexError):
+        return idle.pop()
+    return None
+
+
 def _drop_all(links: list[Any]) -> None:
     """Close connections that other threads may be taking at the same time."""
     with contextlib.suppress(IndexError):
@@ -330,13 +346,11 @@ class NoRoom(Exception):
 
 
 class _BlockingLink:
-    __slots__ = ("_connection", "looked", "place")
+    __slots__ = ("_connection", "looked")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.looked = 0.0
-        self.place: Place | None = None
-        """Whose it is while a call has it; an idle one has none."""
 
     async def open(self, until: float) -> bool:
         connection = self._connection
@@ -390,28 +404,26 @@ class BlockingLinks:
     def _new(self, node: Node) -> _BlockingLink:
         return _BlockingLink(_made(_BLOCKING, self._address, node, Retry, self._address.timeout))
 
-    async def take(self, node: Node, until: float) -> Link:
-        """See `Links.take`."""
-        place = self._places.take(until)
-        if place is None:
-            raise NoRoom
-        link = self._idle_one(node) or self._new(node)
-        link.place = place
-        return link
-
-    def _idle_one(self, node: Node) -> _BlockingLink | None:
-        with contextlib.suppress(IndexError):
-            return self._idle.setdefault(node, []).pop()
-        return None
-
-    def give(self, node: Node, link: Link, *, clean: bool) -> None:
-        """See `Links.give`."""
-        assert isinstance(link, _BlockingLink)
-        link.place = None
+    async def lend(self, node: Node, work: Callable[[Link], Awaitable[T]], until: float) -> T:
+        """See `Links.lend`."""
+        place = Place()
         try:
-            _keep(self._idle.setdefault(node, []), link, clean=clean, closed=lambda: self._closed)
+            with place.call:
+                if not self._places.take(place, until):
+                    raise NoRoom
+                return await self._lent(self._idle.setdefault(node, []), node, work)
         finally:
             self._places.ring()
+
+    async def _lent(self, idle: list[_BlockingLink], node: Node, work: Callable[[Link], Awaitable[T]]) -> T:
+        link = _idle_one(idle) or self._new(node)
+        clean = False
+        try:
+            result = await work(link)
+            clean = True
+        finally:
+            _keep(idle, link, clean=clean, closed=lambda: self._closed)
+        return result
 
     def forget(self, node: Node) -> None:
         """See `Links.forget`."""

@@ -21,6 +21,7 @@ import re
 import socket
 import ssl
 import time
+import traceback
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from redis.crc import key_slot
@@ -143,18 +144,25 @@ class Wire:
             answer: Any = await self._routed(keys[0], ("EVALSHA", script.sha, *behind), nonce, until)
             if isinstance(answer, NoScriptError):
                 answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce, until)
-        except NoRoom:
-            failed = no_room(self._address)
-        except _Unsent as unsent:
-            failed = unconnected(unsent.__cause__, self._address)
-        except (RedisError, OSError) as error:
-            failed = refusal(error, writes=script.writes)
+        except (NoRoom, _Unsent, RedisError, OSError) as error:
+            failed = self._failure(error, writes=script.writes)
+            _let_go(error)
         else:
             if not isinstance(answer, Exception):
                 return list(answer[1:])
             failed = refusal(answer, writes=script.writes)
-        # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
-        raise failed
+        try:
+            # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
+            raise failed
+        finally:
+            del failed  # as `_let_go` says
+
+    def _failure(self, error: BaseException, *, writes: bool) -> StorageError:
+        if isinstance(error, NoRoom):
+            return no_room(self._address)
+        if isinstance(error, _Unsent):
+            return unconnected(error.__cause__, self._address)
+        return refusal(error, writes=writes)
 
     async def close(self) -> None:
         """Close every connection, those in use as their calls end; a second call does nothing."""
@@ -243,9 +251,12 @@ class Wire:
                 self._keep_only(set(slots.values()))
                 return None
             failed = _rather(failed, ClusterDownError("CLUSTERDOWN no node has the slot"))
-        if refused is not None and failed is None:
-            raise refused
-        return failed
+        try:
+            if refused is not None and failed is None:
+                raise refused
+            return failed
+        finally:
+            del refused
 
     def _keep_only(self, serving: set[Node]) -> None:
         """Forget the nodes that have no slots: nothing is written to them, so what they say of disks does not count."""
@@ -264,22 +275,20 @@ class Wire:
         share: float = math.inf,
     ) -> Any:
         """
-        Return a node's answer, or the error that it answered with; everything else closes the connection.
+        Return a node's answer, or the error that it answered with; whatever is raised closes the connection.
 
         Once there is room for one, the node has a `share` of the time, in seconds.
         """
-        link = await self._links.take(node, until)
-        until = min(until, time.monotonic() + share)
-        clean = False
-        try:
-            await self._opened(node, link, until)
-            *_, answer = await link.exchange((("ASKING",), command) if asking else (command,), until)
+
+        async def asked(link: Link) -> Any:
+            ends = min(until, time.monotonic() + share)
+            await self._opened(node, link, ends)
+            *_, answer = await link.exchange((("ASKING",), command) if asking else (command,), ends)
             if nonce and not isinstance(answer, Exception):
                 _check_canary(answer, nonce)
-            clean = not _is_demoted(answer)
-        finally:
-            self._links.give(node, link, clean=clean)
-        return answer
+            return answer
+
+        return await self._links.lend(node, asked, until)
 
     async def _opened(self, node: Node, link: Link, until: float) -> None:
         """See that the connection stands, and that the server behind it is fit, as it is or was a moment ago."""
@@ -298,6 +307,17 @@ class Wire:
         check_server(settings, cluster=self.cluster)
         self._durable[node] = _is_appended(settings) and _is_synced(synced)
         link.looked = time.monotonic()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """
+    Clear the frames that an error came through, and those before it.
+
+    One of them may know the error, which would keep them all, and all that the caller has, until the collector runs.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _unsent_for(error: BaseException) -> _Unsent:
