@@ -195,6 +195,26 @@ def test_a9_i44_an_answer_that_was_none_is_not_what_its_id_was_answered() -> Non
         told(story())
 
 
+def test_a9_i44_words_that_were_said_before_they_had_an_id_are_asked_anew_under_it() -> None:
+    """A9, I-44: the id goes on with words behind which a summary stands; others superseded them, nothing answered."""
+    failures = [Failure(status=503), Failure(status=503)]
+    with ProviderFake("openai-chat", [*failures, Answer(text="hi"), Answer(text="fine")]) as fake:
+
+        async def story() -> None:
+            each = agent(fake, store=MemoryStore())
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("go")
+            await each.set_conversation_summary("what was said")
+            with pytest.raises(AgentDecisionProviderUnavailable):
+                await each.chat("go", id="m1")
+            await each.chat("hello")
+            for _ in range(2):
+                assert await each.chat("go", id="m1") == "fine"
+            assert len(fake.requests) == 4
+
+        told(story())
+
+
 def test_a9_i44_a_call_whose_outcome_is_unknown_is_told_so_behind_other_words_too() -> None:
     """A9, I-44, O-33: the process ended in the tool, others went on; it is not run again under its id."""
     shop = Shop()
@@ -235,7 +255,7 @@ def tell_story(seed: int, fake: ProviderFake, shop: Shop) -> int:
 
     each, answered = opened(), set[str]()
     for number in range(60):
-        step = chance.choices(["pay", "hello", "add", "clear", "reopen"], [12, 3, 2, 1, 3])[0]
+        step = chance.choices(["pay", "hello", "add", "clear", "reopen", "summary"], [12, 3, 2, 1, 3, 2])[0]
         shop.fails_after = chance.choice([0, 1, 2, ROUNDS + 1, ROUNDS + 1])
         shop.failure = chance.choice([Failure(status=503), Reply(body=UNUSABLE)])
         name, before = f"m{chance.randrange(4)}", len(fake.requests)
@@ -253,6 +273,8 @@ def tell_story(seed: int, fake: ProviderFake, shop: Shop) -> int:
             each.add_to_history({"role": "system", "content": f"S{number}"})
         elif step == "clear":
             each.clear_history()
+        elif step == "summary":
+            each.set_conversation_summary(f"summary {number}")
         else:
             each = opened()
         assert len(shop.paid) == len(set(shop.paid)), f"story {seed}, step {number}: {shop.paid[-1]!r} twice"

@@ -160,11 +160,12 @@ class Hold:
             await self.commit((), opens=True)
 
     async def _was_superseded(self, opened: Receipt) -> bool:
-        """Return whether a mark took out the input that was recorded with `opened`; costs what its turn holds."""
+        """Return whether a mark took out the input that was opened with `opened`; costs what its turn holds."""
         reader = RecordReader(self.history.journal, self.history.key)
+        turn = (await reader.entry(opened.last)).turn  # a retry of the words wrote no entry of its own
         for seq in range(opened.last + 1, self.header.entries + 1):
             entry = await reader.entry(seq)
-            if entry.kind is ABANDONED and entry.exchange <= opened.last <= entry.call:
+            if entry.kind is ABANDONED and entry.exchange <= turn <= entry.call:
                 return True
             if entry.kind is INPUT:
                 break
