@@ -40,6 +40,8 @@ class Shop:
         asked = request.json["messages"]
         place = max(n for n, message in enumerate(asked) if message["role"] == "user")
         text, rounds = asked[place]["content"], len(results_behind(asked, place))
+        if isinstance(text, list):  # a summary stands before it
+            text = text[-1]["text"]
         if rounds >= self.fails_after:
             return self.failure
         if rounds == ROUNDS or not text.startswith("pay"):
