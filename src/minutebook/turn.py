@@ -88,8 +88,8 @@ class Turn:
         self._lost: tuple[Draft, ...] = ()
         """What came in and was neither recorded nor refused, until it comes again: it is for an operator to find."""
         self._doubts: tuple[_Doubt, ...] = ()
-        self._repeatable: list[tuple[Draft, ...]] = []
-        """What doubtful commits turned out to have written; their callers, who never heard of it, may give it again."""
+        self._repeatable: list[_Doubt] = []
+        """Doubtful commits that were written after all; their callers, who never heard of it, may give that again."""
         self._results: set[tuple[int, int, bytes]] = set()
         """The exchange, position and digest of each result that is recorded."""
         self._responded = False
@@ -186,10 +186,15 @@ class Turn:
                 return await self._recorded(lambda header: self._handed_out(calls, header), draft, *said)
             await self._keep_back(draft, said)
         except BaseException as error:
-            self._said = (*said, *self._said)
+            self._put_back(said)
             self._keep_lost(error, (draft,))
             raise
         return []
+
+    def _put_back(self, said: tuple[Draft, ...]) -> None:
+        """Have what was said wait for an answer again, before what was said since; some of it may wait already."""
+        known = set(map(id, said))
+        self._said = (*said, *[draft for draft in self._said if id(draft) not in known])
 
     def _handed_out(self, calls: tuple[tuple[Call, JSON], ...], header: Header) -> list[ToolCall]:
         """Return the calls of the newest response, which is recorded."""
@@ -263,6 +268,9 @@ class Turn:
         left = drafts
         try:
             await self._resolve(hold)
+            known = next((each for each in self._repeatable if each.drafts[:1] == drafts[:1]), None)
+            if known is not None:
+                return self._known_again(known, drafts, then(hold.header))
             left = self._unwritten(drafts, parks)
             if left or parks or (not drafts and (self._answer or self._said)):
                 return await self._commit(hold, then, left, parks)
@@ -284,9 +292,9 @@ class Turn:
             self._results.update(_result_places(drafts))
             return then(hold.header)
         except BaseException as error:
-            self._answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
-            if may_be_written(error):
-                self._doubts = (*self._doubts, doubt)
+            answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
+            doubts = (*self._doubts, doubt) if may_be_written(error) else self._doubts
+            self._answer, self._doubts = answer, doubts
             raise
 
     def _keep_lost(self, error: BaseException, drafts: tuple[Draft, ...]) -> None:
@@ -298,26 +306,27 @@ class Turn:
         """Let go of what came again."""
         self._lost = tuple([draft for draft in self._lost if draft not in drafts])
 
+    def _known_again(self, known: _Doubt, drafts: tuple[Draft, ...], result: T) -> T:
+        """Return the result of what is recorded and comes again; what was said since is kept for the next commit."""
+        said = (*_without(drafts[1:], known.drafts), *self._said)
+        others = [each for each in self._repeatable if each is not known]
+        self._said, self._repeatable = said, others  # in one step: struck between the two it would be there twice
+        return result
+
     def _unwritten(self, drafts: tuple[Draft, ...], parks: tuple[int, ...]) -> tuple[Draft, ...]:
         """
-        Return `drafts`, or nothing where they are recorded and come again.
+        Return `drafts`, or nothing where all are results that are recorded: a call has one, which may come again.
 
-        A call has one result, so the same one is known whenever it comes. Anything else may be meant to be there twice
-        unless it comes right after its commit was in doubt; a response may have messages in between. Behind one that
-        comes again, what was said since then is kept for the next commit.
+        Anything else may be meant to be there twice unless it comes right after its commit was in doubt; a response
+        may have messages in between.
         """
         if not (drafts or parks):
-            return ()
-        known = next((each for each in self._repeatable if each[:1] == drafts[:1]), None)
-        if known is not None:
-            self._repeatable.remove(known)
-            self._said = (*_without(drafts[1:], known), *self._said)
             return ()
         places = _result_places(drafts)
         if places and places <= self._results:
             return ()
         message = bool(drafts) and drafts[0].kind is INJECTION
-        self._repeatable = [each for each in self._repeatable if message and each[0].kind is RESPONSE]
+        self._repeatable = [each for each in self._repeatable if message and each.drafts[0].kind is RESPONSE]
         return drafts
 
     async def _resolve(self, hold: Hold) -> None:
@@ -327,14 +336,15 @@ class Turn:
             written = await hold.look_for(doubt.idempotency)
             if not self._doubts or self._doubts[0] is not doubt:
                 continue  # somebody else saw it meanwhile
-            self._doubts = self._doubts[1:]
             if written is not None:
                 self.receipt = written
                 self._answer = _without(self._answer, doubt.kept)
                 self._said = _without(self._said, doubt.drafts)
                 self._forget_lost(doubt.drafts)
-                self._repeatable += [doubt.drafts] if doubt.drafts else []
+                if doubt.drafts and doubt not in self._repeatable:
+                    self._repeatable.append(doubt)
                 self._results.update(_result_places(doubt.drafts))
+            self._doubts = self._doubts[1:]  # not before: what strikes above leaves it in doubt
 
     def _held(self) -> Hold:
         hold = self._entered()

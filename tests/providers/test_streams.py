@@ -517,6 +517,7 @@ NUMBERED: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str, str | None]
     ),
     "one piece or two calls": ([numbered(("a", "look", "{}")), numbered(("b", "look", " "))], None),
     "one call or two without arguments": ([numbered(("a", "now", "")), numbered(("b", "now", None))], None),
+    "null for none, and one call or two": ([numbered(("a", "now", "null")), numbered(("b", "now", ""))], None),
     "one call or two of which one has arguments": ([numbered(("a", "look", "")), numbered(("b", "look", "{}"))], None),
 }
 """Deltas whose pieces all have the index 0, and the calls that they are; none where nothing tells."""

@@ -144,7 +144,7 @@ def _arguments(call: Mapping[str, Growing]) -> Literal["none", "part", "whole"]:
     text = arguments.so_far() if isinstance(arguments, Text) else arguments
     if not isinstance(text, str):
         return "none" if text is None else "whole" if isinstance(text, dict) else "part"
-    if not text.strip():
+    if text.strip() in ("", "null"):
         return "none"
     if not text.rstrip().endswith(("}", "]")):
         return "part"
