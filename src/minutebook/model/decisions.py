@@ -101,7 +101,8 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     Names of the program's other capabilities, which may not be called now: out of budget, or without authority.
 
-    None of them is offered. One that a model proposes all the same is passed on as a call, for the runtime to refuse.
+    None is among `capabilities`. One that a model proposes all the same is passed on as a call, for the runtime to
+    refuse.
     """
     shown: tuple[CapabilitySpec, ...] = ()
     """

@@ -38,8 +38,8 @@ class Native:
         """
         Return the request's capabilities, in the program's order.
 
-        Where the API binds reasoning to the tools, with those that are used up in their places: the tools, and the
-        prompt that is cached, stay the same as long as a task lasts. A call of one is read as any withheld one's.
+        Where the API binds reasoning to the tools, with those that are used up in their places: so the tools stay the
+        same as long as a task lasts, and what is cached up to them. A call of one is read as any withheld one's.
         """
         return (request.shown if self._api.shows_spent else ()) or request.capabilities
 
