@@ -128,6 +128,56 @@ def test_d03_d28_a_model_answers_once_nothing_is_left_to_call(name: str, called:
         assert others[1]["tools"] == others[2]["tools"]
 
 
+@capability(max_calls=1)
+def also(path: str) -> str:
+    """Read one file more."""
+    return f"more of {path}"
+
+
+@pytest.mark.parametrize("reasoning", ["strip", "keep", "drop_block"])
+def test_d26_d28_the_tools_stay_the_same_while_a_task_lasts(reasoning: str) -> None:
+    """D3, D26, D28: budgets are used up one by one, no thinking is lost, and a call of a spent one is told so."""
+    names = ["once", "once", "also", "once"]
+    answers = [
+        *(Answer(thinking=f"So: {n}", calls=(FunctionCall(name, {"path": "a"}),)) for n, name in enumerate(names)),
+        *(Answer(thinking="So: ö", text='{"answer":"done"}') for _ in range(2)),
+    ]
+    program = Program(name="agent", instructions="Go.", capabilities=[once, also], output=Result)
+    with ProviderFake("anthropic", answers) as fake:
+        client = client_of(fake, "anthropic")
+        runtime = sync.Runtime(program, provider_of(client, "anthropic", "native", reasoning=reasoning))
+        outcome = runtime.run("one", **IDS)
+        assert runtime.run("two", **IDS).output == outcome.output == Result("done")
+        client["client"].close()
+    spent = {"refused": "capability_exhausted"}
+    assert [seen.value for seen in outcome.observations] == ["content of a", spent, "more of a", spent]
+    assert not fake.refused
+    bodies = [request.json for request in generated(fake)]
+    for body in [*bodies, *(request.json for request in counted(fake))]:
+        assert [tool["name"] for tool in body["tools"]] == ["once", "also"]
+    assert [body.get("tool_choice") for body in bodies] == [None] * 3 + [{"type": "none"}] * 2 + [None]
+    assert [json.dumps(body["messages"]).count('"thinking"') // 2 for body in bodies] == [0, 1, 2, 3, 4, 5]
+
+
+def test_d28_a_model_that_calls_nothing_but_a_spent_one_is_stopped_by_its_decisions() -> None:
+    """D28: what is shown and may not be called is no way around the budgets."""
+    program = Program(
+        name="agent",
+        instructions="Go.",
+        capabilities=[once, often],
+        budgets=Budgets(max_decisions=4),
+        output=Result,
+    )
+    answer = Answer(thinking="So: ü", calls=(FunctionCall("once", {"path": "a"}),))
+    with ProviderFake("anthropic", [answer] * 4) as fake:
+        client = client_of(fake, "anthropic")
+        outcome = sync.Runtime(program, provider_of(client, "anthropic", "native")).run("one", **IDS)
+        client["client"].close()
+    assert (outcome.kind, outcome.budget, outcome.calls) == ("budget_exhausted", "decisions", 1)
+    assert [seen.value for seen in outcome.observations[1:]] == [{"refused": "capability_exhausted"}] * 3
+    assert not fake.refused
+
+
 # --- whole programs ---------------------------------------------------------------------------------------------------
 
 TIGHT = {"context": ContextWindow(context_window_tokens=1_000, input_token_multiplier=1, safety_margin_tokens=0)}

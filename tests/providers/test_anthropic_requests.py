@@ -361,8 +361,28 @@ def test_d03_d28_calls_go_back_beside_a_stand_in_where_nothing_was_offered(serve
     assert drive(provider_of(CLAUDE, server, history=store).decide(alone)).finish
     assert not server.body().keys() & {"tools", "tool_choice"}
     assert server.refused == []
+
+
+WRITE = msgspec.structs.replace(REQUEST.capabilities[0], name="write")
+WIDE = msgspec.structs.replace(WRITE, parameters={"type": "string"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capabilities": (), "shown": REQUEST.capabilities},
+        {"shown": REQUEST.capabilities * 2},
+        {"withheld": ("write",), "shown": (WRITE,)},
+        {"withheld": ("write",), "shown": (*REQUEST.capabilities, WRITE, WRITE)},
+        {"withheld": ("write",), "shown": (*REQUEST.capabilities, WIDE)},
+    ],
+    ids=["neither", "twice", "without what is offered", "withheld twice", "no object"],
+)
+def test_d09_d28_what_is_shown_is_the_capabilities_and_withheld_ones(server: Server, wrong: dict[str, Any]) -> None:
+    """D9, D28: an adapter's request that shows anything else is refused before it is sent."""
     with pytest.raises(InvalidOption):
-        drive(provider_of(CLAUDE, server).decide(asking(exhausted=REQUEST.capabilities)))
+        drive(provider_of(CLAUDE, server).decide(asking(**wrong)))
+    assert server.requests == []
 
 
 def test_d12_d26_what_leaves_for_the_models_window_makes_later_thinking_stale_too(server: Server) -> None:

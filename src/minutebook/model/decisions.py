@@ -101,13 +101,15 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     Names of the program's other capabilities, which may not be called now: out of budget, or without authority.
 
-    None of them is offered. One that a model proposes all the same is passed on as a call, for the runtime to refuse.
+    None is among `capabilities`. One that a model proposes all the same is passed on as a call, for the runtime to
+    refuse.
     """
-    exhausted: tuple[CapabilitySpec, ...] = ()
+    shown: tuple[CapabilitySpec, ...] = ()
     """
-    Those of `withheld` that were offered before, and for which the budget is used up, in the program's order.
+    `capabilities`, and among them those of `withheld` whose budget is used up, in the program's order: the same ones as
+    long as a task lasts. Empty where nobody keeps account of that; then `capabilities` are shown.
 
-    Where nothing may be called any more, an API that takes no calls back without tools beside them is shown these.
+    An API that binds reasoning to the tools, and takes no calls back without any, is given these as tools.
     """
     observations: tuple[Observation, ...] = ()
     """All of this invocation so far, oldest first."""

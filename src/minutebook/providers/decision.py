@@ -149,8 +149,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the entries in `input_transformations` that tell of reasoning withheld from the model, if any do."""
     of_tools: frozenset[str]
     """The fields that a caller may add where tools may be called, and nowhere else."""
-    shows_idle: bool = False
-    """Whether calls in the messages need tools beside them, also where none may be called."""
+    shows_spent: bool = False
+    """Whether capabilities that are used up stay among the tools: reasoning is bound to them, and calls need them."""
     needs_output_bound: bool = False
     """Whether a request without a bound on what is generated is none."""
     needs_reasoning: Callable[[Mapping[str, bytes]], bool] = lambda _: False
@@ -175,7 +175,7 @@ class Interface(Protocol):
         ...
 
     def tools(self, request: DecisionRequest) -> tuple[CapabilitySpec, ...]:
-        """Return the capabilities that go as tools: those that are offered, or where there are none, may be shown."""
+        """Return the capabilities that go as tools: those that are offered, and with some APIs those that were."""
         ...
 
     def schema(self, request: DecisionRequest) -> dict[str, JSON]:

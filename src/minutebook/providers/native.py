@@ -38,10 +38,10 @@ class Native:
         """
         Return the request's capabilities, in the program's order.
 
-        Where none may be called, and the API needs tools beside calls, those that were offered: so nothing changes
-        before the messages, where reasoning is bound to it and the prompt is cached.
+        Where the API binds reasoning to the tools, with those that are used up in their places: so the tools stay the
+        same as long as a task lasts, and what is cached up to them. A call of one is read as any withheld one's.
         """
-        return request.capabilities or (request.exhausted if self._api.shows_idle else ())
+        return (request.shown if self._api.shows_spent else ()) or request.capabilities
 
     def schema(self, request: DecisionRequest) -> dict[str, JSON]:
         """Return the output's schema, as `{"output": …}` when its root is no object."""

@@ -41,19 +41,20 @@ def checked_request(request: DecisionRequest) -> DecisionRequest:
     Its schemas are copies: nobody can change one while the answer is on its way.
 
     Raises:
-        InvalidOption: two capabilities of one name, an exhausted one that is not withheld, parameters that are no
-            object schema, or a schema with a keyword that is not enforced here.
+        InvalidOption: two capabilities of one name, shown ones that are not the capabilities and some that are
+            withheld, parameters that are no object schema, or a schema with a keyword that is not enforced here.
     """
     names = [*(spec.name for spec in request.capabilities), *request.withheld]
     if len(set(names)) < len(names):
         raise InvalidOption("two capabilities have the same name", option="capabilities")
-    exhausted = [spec.name for spec in request.exhausted]
-    if len(set(exhausted)) < len(exhausted) or not set(exhausted) <= set(request.withheld):
-        raise InvalidOption("what is exhausted is withheld too, each under its own name", option="exhausted")
+    offered = tuple(spec for spec in request.shown if spec.name not in request.withheld)
+    once = len({spec.name for spec in request.shown}) == len(request.shown)
+    if request.shown and not (once and offered == request.capabilities):
+        raise InvalidOption("what is shown is the capabilities, and each withheld one at most once", option="shown")
     return msgspec.structs.replace(
         request,
         capabilities=tuple(map(_checked_spec, request.capabilities)),
-        exhausted=tuple(map(_checked_spec, request.exhausted)),
+        shown=tuple(map(_checked_spec, request.shown)),
         output=checked_schema(request.output),
     )
 

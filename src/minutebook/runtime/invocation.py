@@ -350,7 +350,7 @@ class Invocation(Generic[T]):
             capabilities=specs((None,)),
             output=self.program.output,
             withheld=tuple(name for name, denial in denied.items() if denial is not None),
-            exhausted=specs(SPENT),
+            shown=specs({None, *SPENT}),
             observations=self.progress.told,
             resumed=self.resumed,
             abandoned=self.progress.abandoned,
