@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,16 +93,20 @@ def refusing() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
+def unreachable(kind: str, port: int, *, blocking: bool) -> Any:
+    """A journal of a server that is not at its port."""
+    if kind.startswith("Postgres"):
+        url = f"postgresql://nobody@127.0.0.1:{port}/nothing"
+        return postgres_lab.journal("unsent", url=url, blocking=blocking, timeout=0.6)
+    scheme = "redis+cluster" if "cluster" in kind else "redis"
+    return test_redis.journal(f"{scheme}://127.0.0.1:{port}", blocking=blocking, timeout=0.6)
+
+
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "asynchronous"])
 @pytest.mark.parametrize("kind", SERVERS)
 def test_i21_every_server_says_alike_that_nothing_was_sent(kind: str, blocking: bool, refusing: int) -> None:
     """I-21: a fact of the error, and not a matter of its words."""
-    if kind.startswith("Postgres"):
-        url = f"postgresql://nobody@127.0.0.1:{refusing}/nothing"
-        journal: Any = postgres_lab.journal("unsent", url=url, blocking=blocking, timeout=0.6)
-    else:
-        scheme = "redis+cluster" if "cluster" in kind else "redis"
-        journal = test_redis.journal(f"{scheme}://127.0.0.1:{refusing}", blocking=blocking, timeout=0.6)
+    journal = unreachable(kind, refusing, blocking=blocking)
 
     async def story() -> None:
         key = ConversationKey("n", "c")
@@ -110,6 +115,44 @@ def test_i21_every_server_says_alike_that_nothing_was_sent(kind: str, blocking: 
                 await call()
             assert (failed.value.sent, bool(failed.value.reason)) == (False, True)
             assert not may_be_written(failed.value)
+        await journal.close()
+
+    drive(story()) if blocking else asyncio.run(story())
+
+
+def in_a_circle() -> BaseException:
+    """A failure with another for its cause, which came up while it was handled."""
+    first, second = ssl.SSLCertVerificationError("the provider's"), OSError("tried again")
+    first.__cause__, second.__context__ = second, first
+    return first
+
+
+def tried_again(error: BaseException) -> Iterator[str]:
+    """What an application does while it handles a failure that others handle too."""
+    try:
+        raise error
+    except OSError:
+        yield "once more"
+        yield "gave up"
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "asynchronous"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_i05_what_a_caller_was_handling_is_no_reason_and_goes_on(kind: str, blocking: bool, refusing: int) -> None:
+    """I-5: of a failure of its own a caller is told nothing, and what it does about it meanwhile is left alone."""
+    journal, handled = unreachable(kind, refusing, blocking=blocking), in_a_circle()
+
+    async def story() -> None:
+        other = tried_again(handled)
+        try:
+            raise handled
+        except OSError:
+            assert next(other) == "once more"
+            with pytest.raises(DecisionHistoryStorageFailed, match="nothing listens there") as failed:
+                await journal.header(ConversationKey("n", "c"))
+        assert "certificate" not in f"{failed.value} {failed.value.reason}"
+        assert list(other) == ["gave up"]
+        assert handled.__cause__ is not None
         await journal.close()
 
     drive(story()) if blocking else asyncio.run(story())

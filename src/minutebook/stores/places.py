@@ -61,25 +61,27 @@ class Places:
 
     def ring(self) -> None:
         """Tell whose turn it is by now; one who misses it looks again soon."""
-        for place in self._standing()[: self._size]:
+        for place in self._first():
             if place.bell.empty():
                 place.bell.put(None)
 
     def _is_served(self, place: Place) -> bool:
         # The line first: a call that keeps its connection is counted as one that keeps it before it leaves the line.
-        standing = self._standing()
-        return place in standing[: max(self._size - self._kept(), 0)]
+        first = self._first()
+        return place in first[: max(self._size - self._kept(), 0)]
 
-    def _standing(self) -> list[Place]:
-        """Return the places whose calls are not over, in their order; the others leave the line."""
-        standing: list[Place] = []
+    def _first(self) -> list[Place]:
+        """Return the first places whose calls are not over, as many as there are connections; others leave the line."""
+        first: list[Place] = []
         for place in list(self._line):
+            if len(first) == self._size:
+                break
             if place.call.locked():
-                standing.append(place)
+                first.append(place)
             else:
                 with contextlib.suppress(ValueError):  # another thread was faster
                     self._line.remove(place)
-        return standing
+        return first
 
 
 class LoopPlaces:

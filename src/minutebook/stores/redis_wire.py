@@ -20,8 +20,8 @@ import os
 import re
 import socket
 import ssl
+import sys
 import time
-import traceback
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from redis.crc import key_slot
@@ -146,7 +146,6 @@ class Wire:
                 answer = await self._routed(keys[0], ("EVAL", script.text, *behind), nonce, until)
         except (NoRoom, _Unsent, RedisError, OSError) as error:
             failed = self._failure(error, writes=script.writes)
-            _let_go(error)
         else:
             if not isinstance(answer, Exception):
                 return list(answer[1:])
@@ -155,7 +154,7 @@ class Wire:
             # Out here, so that no traceback leads to words of the server, which may quote what was sent to it.
             raise failed
         finally:
-            del failed  # as `_let_go` says
+            del failed  # a frame that knows the error which came through it keeps it until the collector runs
 
     def _failure(self, error: BaseException, *, writes: bool) -> StorageError:
         if isinstance(error, NoRoom):
@@ -288,7 +287,12 @@ class Wire:
                 _check_canary(answer, nonce)
             return answer
 
-        return await self._links.lend(node, asked, until)
+        outer = sys.exception()
+        try:
+            return await self._links.lend(node, asked, until)
+        except (RedisError, OSError, _Unsent) as error:
+            _cut_off(error, outer)
+            raise
 
     async def _opened(self, node: Node, link: Link, until: float) -> None:
         """See that the connection stands, and that the server behind it is fit, as it is or was a moment ago."""
@@ -309,14 +313,11 @@ class Wire:
         link.looked = time.monotonic()
 
 
-def _let_go(error: BaseException | None) -> None:
-    """
-    Clear the frames that an error came through, and those before it.
-
-    One of them may know the error, which would keep them all, and all that the caller has, until the collector runs.
-    """
+def _cut_off(error: BaseException | None, outer: BaseException | None) -> None:
+    """Have an error lead to none that the caller was handling before: it says nothing of why this one came up."""
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        if error.__context__ is outer:
+            error.__context__ = None
         error = error.__cause__ or error.__context__
 
 
