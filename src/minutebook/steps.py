@@ -24,7 +24,7 @@ from minutebook.errors import (
     PairingViolation,
     ProviderContextCountUnavailable,
 )
-from minutebook.history import History, Hold
+from minutebook.history import History, Hold, opening_id
 from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
@@ -224,18 +224,30 @@ class Steps:
         Return the decision that answers a resumed request and is recorded already, since its caller was cut off.
 
         It is not asked for again (SPEC D13, D25). Only a runtime that counts what it received can tell, and only one
-        that notes its intents knows that none of the calls was executed.
+        that notes its intents knows that none of the calls was executed. What stands in a turn that another task opened
+        is no answer to this one: that task was given up before its caller received it.
         """
         if request.resumed is None or request.resumed.seen is None or header is None or header.token:
             return None
         newest = header.state.exchange
-        if header.attempt is not None or not newest or not (anew or newest > request.resumed.seen):
+        if header.attempt is not None or not newest:
+            return None
+        if not anew and (newest <= request.resumed.seen or not await self._opened_newest(history, header, request)):
             return None
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
         decision = _referenced(read(request, recorded.payload)[1], newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
+
+    async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
+        """Return whether the newest turn is one that the request's task opened, be it under a further id."""
+        first, times = _task_id(header.state.turns, request, request.task), 0
+        while (opened := await history.journal.receipt(history.key, opening_id(first, times))) is not None:
+            if opened.last >= header.state.turn:
+                return True
+            times += 1
+        return False
 
     def _history(self, store: JournalStore, request: DecisionRequest) -> History:
         options = self.options or HistoryOptions()
@@ -279,7 +291,7 @@ class Steps:
         # Under one id a task is recorded once, whoever else begins or retries the same turn of the invocation; another
         # task instead of one that was never answered has another id, and supersedes it; one that is told again then is
         # recorded anew.
-        task_id = _task_id(turn, task)
+        task_id = _task_id(turn, request, task)
         return await history.open_anew((self.interface.wire.input(task),), idempotency=task_id, superseded=[])
 
     async def _decide_without_history(self, request: DecisionRequest) -> Decision:
@@ -402,8 +414,9 @@ def _tell_resumed(history: History, request: DecisionRequest, window: Window, *,
         )
 
 
-def _task_id(turn: int, task: str) -> str:
-    return f"task-{turn}-{payload_digest(task.encode())[:16].hex()}"
+def _task_id(turn: int, request: DecisionRequest, task: str) -> str:
+    """Return under which id a request's task opens a turn: by what names it, or with its input where nothing does."""
+    return f"task-{turn}-{payload_digest((request.task_ref or task).encode())[:16].hex()}"
 
 
 def _turn_to_begin(header: Header | None, request: DecisionRequest) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from minutebook.errors import (
     CheckpointRefused,
     DecisionHistoryBusy,
     DecisionHistoryLimitExceeded,
+    DecisionHistoryStorageFailed,
     InvalidOption,
 )
 from minutebook.programs import Runtime
@@ -112,6 +114,65 @@ def test_d13_d28_a_task_that_another_one_superseded_can_be_told_again(
     assert [told(number, task).kind for number, task in enumerate("baa", 5)] == ["finished"] * 3
     assert [message["content"] for message in server.shown(-1) if message["role"] == "user"] == ["b", "a", "a"]
     assert not server.refused
+
+
+@pytest.mark.parametrize("words", ["Go on.", "Look."], ids=["", "same words"])
+@pytest.mark.parametrize("lost", ["a finish", "calls"])
+def test_d13_d25_d28_i44_what_a_task_lost_that_was_given_up_answers_no_later_one(
+    server: Server, lost: str, words: str
+) -> None:
+    """D13, D25, D28, I-44: recorded, and its caller cut; the next task fails before its turn, and asks for its own."""
+    journal, runs = MemoryJournal(), MemoryStore("runs")
+    server.replies = [
+        finishes("chat", "native", "one") if lost == "a finish" else proposing("chat", "native", "a.txt"),
+        finishes("chat", "native", "two"),
+    ]
+
+    def made(*faults: Fault) -> Runtime[Any]:
+        store = JournalStore(FaultyJournal(journal, faults), namespace="t")
+        provider = provider_of(server, "chat", "native", history=HistoryOptions(store=store))
+        return Runtime(program(look, output=OUTPUT), provider, checkpoints=runs)
+
+    cut = Fault(call=1, method="commit", after=True, error=asyncio.CancelledError)
+    with pytest.raises(asyncio.CancelledError):
+        drive(made(cut).run("Look.", **IDS, task_id="1"))
+    drive(made().abandon("r", "i"))
+    for faults in ([Fault(call=1, method="header")], [Fault(call=1, method="reserve")]):
+        with pytest.raises(DecisionHistoryStorageFailed):
+            drive(made(*faults).run(words, **IDS, task_id="2"))
+    with pytest.raises(asyncio.CancelledError):
+        drive(made(cut).resume("r", "i"))
+    for _ in range(2):  # its own was recorded as well
+        outcome = drive(made().resume("r", "i"))
+        assert (outcome.kind, outcome.output, DONE) == ("finished", {"answer": "two"}, [])
+    assert len(server.requests) == 2
+    assert not server.refused
+
+
+@pytest.mark.parametrize("change", ["the checkpoints are lost", "another mode lies between"])
+def test_d25_d27_what_another_task_finished_with_answers_none_that_knows_of_no_decision(
+    server: Server, change: str
+) -> None:
+    """D25, D27: a task that begins without what was received before it asks for its own answer when it is resumed."""
+    journal, runs = MemoryJournal(), MemoryStore("runs")
+    server.replies = [finishes("chat", "native", told) for told in ("one", "two", "three")]
+
+    def made(*faults: Fault, **options: Any) -> Runtime[Any]:
+        store = JournalStore(FaultyJournal(journal, faults), namespace="t")
+        provider = provider_of(server, "chat", "native", history=HistoryOptions(store=store))
+        return Runtime(program(output=OUTPUT), provider, checkpoints=runs, **options)
+
+    assert drive(made().run("Look.", **IDS, task_id="1")).output == {"answer": "one"}
+    if change == "the checkpoints are lost":
+        runs = MemoryStore("runs")
+    else:
+        drive(made(projection="opaque_refs").run("Look.", **IDS, task_id="2"))
+    with pytest.raises(DecisionHistoryStorageFailed):
+        drive(made(Fault(call=1, method="reserve")).run("Look.", **IDS, task_id="3"))
+    asked = len(server.requests)
+    outcome = drive(made().resume("r", "i"))
+    assert (outcome.kind, outcome.output) == ("finished", {"answer": "two" if asked == 1 else "three"})
+    assert len(server.requests) == asked + 1
 
 
 def test_i43_abandoning_renews_no_budget_of_the_task() -> None:

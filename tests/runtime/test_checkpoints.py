@@ -246,34 +246,6 @@ def test_d25_a_clock_that_fails_behind_the_last_decision_costs_no_answer(
     assert at > 10
 
 
-def test_d25_a_finish_of_which_no_end_is_recorded_is_delivered(server: Server) -> None:
-    """D25: a log that ends with such a decision, as one does that was cut there, goes on to the recorded answer."""
-    server.replies = [finishes("chat", "native")]
-    free, store, runs = program(output=OUTPUT), MemoryStore("t"), MemoryStore("runs")
-
-    def made(kept_in: Any) -> Runtime[Any]:
-        provider = provider_of(server, "chat", "native", history=HistoryOptions(store=store))
-        return Runtime(free, provider, checkpoints=kept_in)
-
-    async def decided_alone() -> None:
-        log = checkpoints.Log(storage_of(runs), storage_of(runs).checkpoint("r", "i", free.name))
-        await log.take()
-        for record in (
-            records.Began(task="Look.", address=log.address),
-            records.Asking(),
-            records.Decided(calls=(), exchange=2),
-        ):
-            log.note(record)
-        await log.release()
-
-    assert drive(made(False).run("Look.", **IDS)).kind == "finished"
-    drive(decided_alone())
-    for _ in range(2):
-        outcome = drive(made(runs).resume("r", "i"))
-        assert (outcome.kind, outcome.output) == ("finished", {"answer": "done"})
-    assert len(server.requests) == 1
-
-
 def test_d25_an_invocation_that_an_interrupt_left_is_nobodys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Struck between its beginning and its run, and no garbage collected since: the same process goes on with it."""
     run = invocation.Invocation.run

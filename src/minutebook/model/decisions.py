@@ -93,6 +93,10 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     task: str
     """What this invocation was asked to do; the same text at each of its steps."""
+    task_ref: str = ""
+    """
+    Names the task among all that its invocation ever had, the same at each of its steps; empty for by its text alone.
+    """
     capabilities: tuple[CapabilitySpec, ...]
     """Those that are within authority and budget now, in the program's order."""
     output: dict[str, JSON]

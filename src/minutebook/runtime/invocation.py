@@ -145,6 +145,7 @@ class Invocation(Generic[T]):
             Began(
                 task=task,
                 task_id=task_id,
+                ref=self.host.fresh_id() if self.notes.kept else "",
                 seen=before.seen if before and same else 0,
                 projection=self.host.projection,
                 before=before.given_up() if before and same else None,
@@ -347,6 +348,7 @@ class Invocation(Generic[T]):
             agent_ref=self.program.name,
             instructions=self.program.instructions,
             task=self.progress.task,
+            task_ref=self.progress.ref,
             capabilities=specs((None,)),
             output=self.program.output,
             withheld=tuple(name for name, denial in denied.items() if denial is not None),

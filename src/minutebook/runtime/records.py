@@ -67,6 +67,8 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     task: str
     task_id: str = ""
     """What the host names it by; empty for by its text alone."""
+    ref: str = ""
+    """Names it among all tasks that the invocation ever had; empty where nothing of it is kept."""
     seen: int = 0
     projection: Projection = "inline"
     before: GivenUp | None = None
@@ -188,7 +190,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.task = self.task_id = self.address = ""
+        self.task = self.task_id = self.ref = self.address = ""
         self.began = False
         self.ended: Ended | None = None
         self.observations: list[Observation] = []
@@ -209,9 +211,7 @@ class Progress:
         self.answers: dict[int, Approval] = {}
         """What humans answered to calls of the newest decision that have no observation yet, by position."""
         self.seen = 0
-        """The newest exchange that came to its caller; a decision that finishes did so once its task has ended."""
-        self._decided_at = 0
-        """The exchange of the newest decision."""
+        """The newest exchange that came to its caller."""
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
         self._before: GivenUp | None = None
@@ -325,8 +325,8 @@ class Progress:
         _APPLY[type(record)](self, record)
 
     def _began(self, record: Began) -> None:
-        self.task, self.task_id, self.address = record.task, record.task_id, record.address
-        self.began, self.seen, self._decided_at = True, record.seen, record.seen
+        self.task, self.task_id, self.ref = record.task, record.task_id, record.ref
+        self.began, self.seen, self.address = True, record.seen, record.address
         self.projection, self._before = record.projection, record.before
 
     def _take_given(self, record: Given) -> None:
@@ -360,9 +360,7 @@ class Progress:
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open, self.answers, self._before = set(), {}, {}, None
-        self._decided_at = record.exchange or 0
-        if record.calls:
-            self.seen = self._decided_at
+        self.seen = record.exchange or 0
         self.recovered = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -408,8 +406,6 @@ class Progress:
 
     def _ended(self, record: Ended) -> None:
         self.ended = record
-        if record.kind != "budget_exhausted":
-            self.seen = self._decided_at
 
     def _elapsed(self, _: Elapsed) -> None:
         """Change nothing but the time, which every record tells."""
