@@ -325,6 +325,31 @@ def test_a9_i44_a_call_that_never_began_is_told_as_that_and_the_one_under_way_as
     assert called == ["a"]
 
 
+def test_a9_i44_an_interrupt_before_a_commit_is_heard_of_tells_its_calls_as_never_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A9, I-44: the answer was written, and who wrote it struck before it went on from there; none of it is lost."""
+    take, told, called = Hold._take, list[str](), list[str]()
+
+    def struck(self: Hold, committed: Any) -> None:
+        if any(entry.kind is Kind.RESPONSE for entry in committed.written):
+            monkeypatch.setattr(Hold, "_take", take)
+            raise KeyboardInterrupt
+        take(self, committed)
+
+    def calling(request: Received) -> Line:
+        told[:] = [message["content"] for message in request.json["messages"] if message["role"] == "tool"]
+        return Answer(text="answer") if told else asking("a", "b")
+
+    monkeypatch.setattr(Hold, "_take", struck)
+    with ProviderFake("openai-chat", calling) as fake:
+        each = blocking(fake, tools=[noting_look(called)])
+        with pytest.raises(KeyboardInterrupt):
+            drive(each.chat("asks"))
+        assert drive(each.chat("asks")) == "answer"
+    assert (told, called) == (['{"error":{"refused":"run_stopped"}}'] * 2, [])
+
+
 def interrupted_chat(fake: ProviderFake, line: int) -> bool:
     """Interrupt a chat at one line of what keeps its record, and say the same again; return whether it has so many."""
     called: list[str] = []

@@ -50,6 +50,7 @@ from minutebook.model.decisions import (
     Decision,
     DecisionRequest,
     Observation,
+    Resumed,
 )
 from minutebook.model.entries import Kind
 from minutebook.model.receipts import decode_sent
@@ -57,6 +58,7 @@ from minutebook.programs import Runtime
 from minutebook.runtime import Budgets, Capability, Program, capability
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import MemoryStore
 from minutebook.testing import drive
 
 PROVIDERS = {"chat": OpenAIChatDecisionProvider, "responses": OpenAIDecisionProvider}
@@ -1294,3 +1296,18 @@ def test_capabilities_that_clash_are_refused_before_anything_is_sent(
     """A name or a field that would be ambiguous is the program's to change."""
     assert isinstance(refusal(provider_of(server, "chat", interface), asking(capabilities=capabilities)), InvalidOption)
     assert server.requests == []
+
+
+def test_d13_d25_a_recorded_decision_is_given_to_the_task_that_opened_its_turn(server: Server) -> None:
+    """D13, D25: of a host that names none, by their words; also where one was superseded and told again."""
+    server.replies = [(503, {}, b""), (503, {}, b""), finishes("chat", "native", "a"), finishes("chat", "native", "b")]
+    provider = provider_of(server, "chat", history=HistoryOptions(store=MemoryStore()))
+    for task in ("a", "b"):
+        refusal(provider, asking(task=task))
+    given = drive(provider.decide(asking(task="a")))
+    again = drive(provider.decide(asking(task="a", resumed=Resumed(seen=0))))
+    assert (again.finish, again.exchange) == (given.finish, given.exchange)
+    assert len(server.requests) == 3
+    other = drive(provider.decide(asking(task="b", resumed=Resumed(seen=0)))).finish
+    assert other is not None
+    assert other.output == {"answer": "b"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.programs import call, calls, counted_ids, finish, program, runtime, still
+from tests.runtime.programs import act, call, calls, counted_ids, finish, program, runtime, still
 
 from minutebook.errors import InvalidOption
 from minutebook.model.decisions import Decision, DecisionRequest, Finish
@@ -110,6 +110,24 @@ def test_wall_time_runs_out_between_two_calls() -> None:
     outcome = drive(runs.run("go"))
     assert [seen.value for seen in outcome.observations] == ["slow", "slow", {"refused": "wall_exhausted"}]
     assert (outcome.kind, outcome.budget, len(provider.requests)) == ("budget_exhausted", "wall", 1)
+
+
+def test_d03_d28_wall_time_that_runs_out_as_a_request_is_made_still_shows_what_was_offered() -> None:
+    """D3, D28: whichever reading of the clock finds it spent, a request shows what it did before."""
+    told: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
+    for last in range(12):
+        readings = itertools.count()
+        runs, provider = runtime(
+            program(act, budgets=Budgets(max_wall=1)),
+            finish(),
+            clock=lambda readings=readings, last=last: (next(readings) > last) * 10**9,
+        )
+        drive(runs.run("go"))
+        told |= {
+            (tuple(each.name for each in request.capabilities), tuple(each.name for each in request.shown))
+            for request in provider.requests
+        }
+    assert told == {(("act",), ("act",)), ((), ("act",))}
 
 
 @pytest.mark.parametrize("now", [1.0, math.nan, True, None])
