@@ -246,6 +246,38 @@ def test_d25_a_clock_that_fails_behind_the_last_decision_costs_no_answer(
     assert at > 10
 
 
+def test_d25_a_task_before_its_first_decision_is_told_that_those_before_it_are_gone(server: Server) -> None:
+    """D25: what the invocation received before counts for its later tasks too, one that was given up between them."""
+    down = (503, {}, b"")
+    server.replies = [finishes("chat", "native", "one"), down, down, finishes("chat", "native", "three")]
+    runs, events = MemoryStore("runs"), list[Any]()
+    first = process(server, "chat", "native", MemoryStore("t"), runs, [])
+    assert drive(first.run("one", **IDS)).output == {"answer": "one"}
+    for task in ("two", "three"):
+        drive(first.abandon("r", "i"))
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            drive(first.run(task, **IDS))
+    second = process(server, "chat", "native", MemoryStore("t"), runs, events)
+    assert drive(second.resume("r", "i")).output == {"answer": "three"}
+    (resumed,) = [event for event in events if event.kind == "decision_history_resumed"]
+    assert resumed.resumed_without_messages
+
+
+def test_d13_a_task_has_a_name_of_its_own_where_it_is_kept() -> None:
+    """D13: the same in each run of it and another for the next; elsewhere its words tell its turn in every process."""
+    made, provider = kept(program(), MemoryStore(), RuntimeError(), finish(), finish())
+    with pytest.raises(RuntimeError):
+        drive(made.run("one", **IDS))
+    for task in ("one", "two"):
+        drive(made.run(task, **IDS))
+    first, again, other = [request.task_ref for request in provider.requests]
+    assert first == again
+    assert len({first, other, ""}) == 3
+    made, provider = runtime(program(), finish())
+    drive(made.run("one", **IDS))
+    assert [request.task_ref for request in provider.requests] == [""]
+
+
 def test_d25_an_invocation_that_an_interrupt_left_is_nobodys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Struck between its beginning and its run, and no garbage collected since: the same process goes on with it."""
     run = invocation.Invocation.run
