@@ -301,9 +301,9 @@ class PostgresRemote:
         Raises:
             DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run.
         """
-        _, there, tables, stranger = await line.ask(sql.FIND_SCHEMA, self._schema, (nonce(), self._schema))
-        if stranger:
-            raise _not_ours()
+        _, there, tables, of_a_stranger = await line.ask(sql.FIND_SCHEMA, self._schema, (nonce(), self._schema))
+        if of_a_stranger is not None:
+            raise _not_ours(of_a_stranger)
         return there, tables
 
     async def _migrate(self, line: Line) -> int:
@@ -436,14 +436,15 @@ def _no_rights(what: str) -> StorageError:
     )
 
 
-def _not_ours() -> StorageError:
+def _not_ours(what: str) -> StorageError:
     return DecisionHistoryStorageUnsafe(
-        "a role that this one has no reason to trust owns the schema, a table or function of it or what these come to, "
-        "as a table with a foreign key to one or a function that a trigger calls, or may make such; what it puts there "
-        "would run as this role; nothing of it was used. All of it must belong to this role, to a member of it, to a "
-        "superuser or to the database's owner, and nobody else may have CREATE on the schema, or TRIGGER or REFERENCES "
-        "on a table: REVOKE that, and drop the triggers and foreign keys that were made with it, since they stay; or "
-        "connect as the owner, GRANT this role TO the owner, or name another schema",
+        f"in the way is {what!r:.200}: a role that this one has no reason to trust owns it, or may make something on "
+        "it; what it puts there would run as this role; nothing of the schema was used. The schema, its tables and "
+        "functions and what these come to, as a table with a foreign key to one or a function that a trigger calls, "
+        "must belong to this role, to a member of it, to a superuser or to the database's owner, and nobody else may "
+        "have CREATE on the schema, or TRIGGER or REFERENCES on a table: REVOKE that, and drop the triggers and "
+        "foreign keys that were made with it, since they stay; or connect as the owner, GRANT this role TO the owner, "
+        "or name another schema",
         problem="owner",
     )
 

@@ -64,8 +64,8 @@ SELECT %b, pg_catalog.current_setting('server_encoding'), pg_catalog.current_set
 """What a server is, how it keeps what it acknowledges, and which process answers; asked on each new connection."""
 
 FIND_SCHEMA: Final = Statement("""
-WITH RECURSIVE found (nonce, schema, database, owner) AS (
-    SELECT %b, n.oid, d.oid, d.datdba
+WITH RECURSIVE found (nonce, schema, owner) AS (
+    SELECT %b, n.oid, d.datdba
     FROM pg_catalog.pg_database AS d
     LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
@@ -96,6 +96,16 @@ WITH RECURSIVE found (nonce, schema, database, owner) AS (
           AND d.deptype OPERATOR(pg_catalog.<>) CAST('n' AS pg_catalog."char")
           AND d.classid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_publication_rel' AS pg_catalog.regclass)
         UNION ALL
+        SELECT d.refclassid, d.refobjid
+        FROM pg_catalog.pg_depend AS d
+        WHERE d.classid OPERATOR(pg_catalog.=) r.class AND d.objid OPERATOR(pg_catalog.=) r.oid
+          AND d.refclassid OPERATOR(pg_catalog.<>) ALL (CAST(
+              ARRAY['pg_catalog.pg_namespace', 'pg_catalog.pg_extension', 'pg_catalog.pg_language']
+              AS pg_catalog.regclass[]
+          ))
+          AND (d.classid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_constraint' AS pg_catalog.regclass)
+               OR d.refclassid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_class' AS pg_catalog.regclass))
+        UNION ALL
         SELECT r.class, i.inhrelid
         FROM pg_catalog.pg_inherits AS i
         WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
@@ -108,16 +118,42 @@ WITH RECURSIVE found (nonce, schema, database, owner) AS (
           AND r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
           AND k.confrelid OPERATOR(pg_catalog.=) r.oid
     ) AS next (class, oid)
-), concerned (role) AS (
-    SELECT n.nspowner
-    FROM found AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.schema
-    UNION
-    SELECT a.grantee
-    FROM found AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.schema,
-         pg_catalog.aclexplode(n.nspacl) AS a
-    WHERE a.privilege_type OPERATOR(pg_catalog.=) CAST('CREATE' AS pg_catalog.text)
-    UNION
-    SELECT a.grantee
+), concerned (role, class, oid) AS (
+    SELECT made.role, CAST('pg_catalog.pg_namespace' AS pg_catalog.regclass), n.oid
+    FROM found AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.schema, LATERAL (
+        SELECT n.nspowner
+        UNION ALL
+        SELECT a.grantee
+        FROM pg_catalog.aclexplode(n.nspacl) AS a
+        WHERE a.privilege_type OPERATOR(pg_catalog.=) CAST('CREATE' AS pg_catalog.text)
+    ) AS made (role)
+    UNION ALL
+    SELECT owned.role, r.class, r.oid
+    FROM reached AS r, LATERAL (
+        SELECT c.relowner
+        FROM pg_catalog.pg_class AS c
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+          AND c.oid OPERATOR(pg_catalog.=) r.oid
+          AND c.relkind OPERATOR(pg_catalog.<>) CAST('S' AS pg_catalog."char")
+        UNION ALL
+        SELECT p.proowner
+        FROM pg_catalog.pg_proc AS p
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_proc' AS pg_catalog.regclass)
+          AND p.oid OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT o.oprowner
+        FROM pg_catalog.pg_operator AS o
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_operator' AS pg_catalog.regclass)
+          AND o.oid OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT t.typowner
+        FROM pg_catalog.pg_type AS t
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_type' AS pg_catalog.regclass)
+          AND t.oid OPERATOR(pg_catalog.=) r.oid
+          AND t.typtype OPERATOR(pg_catalog.=) CAST('d' AS pg_catalog."char")
+    ) AS owned (role)
+    UNION ALL
+    SELECT a.grantee, r.class, r.oid
     FROM reached AS r, LATERAL (
         SELECT c.relacl FROM pg_catalog.pg_class AS c WHERE c.oid OPERATOR(pg_catalog.=) r.oid
         UNION ALL
@@ -125,18 +161,6 @@ WITH RECURSIVE found (nonce, schema, database, owner) AS (
     ) AS granted (acl), pg_catalog.aclexplode(granted.acl) AS a
     WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
       AND a.privilege_type OPERATOR(pg_catalog.=) ANY (CAST(ARRAY['TRIGGER', 'REFERENCES'] AS pg_catalog.text[]))
-    UNION
-    SELECT s.refobjid
-    FROM reached AS r, LATERAL (
-        SELECT r.class, r.oid
-        UNION ALL
-        SELECT d.refclassid, d.refobjid
-        FROM pg_catalog.pg_depend AS d
-        WHERE d.classid OPERATOR(pg_catalog.=) r.class AND d.objid OPERATOR(pg_catalog.=) r.oid
-    ) AS used (class, oid), found AS f, pg_catalog.pg_shdepend AS s
-    WHERE s.dbid OPERATOR(pg_catalog.=) f.database
-      AND s.classid OPERATOR(pg_catalog.=) used.class AND s.objid OPERATOR(pg_catalog.=) used.oid
-      AND s.deptype OPERATOR(pg_catalog.=) CAST('o' AS pg_catalog."char")
 )
 SELECT f.nonce, f.schema IS NOT NULL,
        EXISTS (
@@ -144,25 +168,30 @@ SELECT f.nonce, f.schema IS NOT NULL,
            WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
              AND c.relnamespace OPERATOR(pg_catalog.=) f.schema
        ),
-       EXISTS (
-           SELECT 1 FROM concerned AS o
+       (
+           SELECT pg_catalog.concat(i.type, ' ', i.identity)
+           FROM concerned AS o, pg_catalog.pg_identify_object(o.class, o.oid, 0) AS i
            WHERE NOT pg_catalog.pg_has_role(o.role, CURRENT_USER, 'MEMBER')
              AND o.role OPERATOR(pg_catalog.<>) f.owner
              AND pg_catalog.pg_get_userbyid(o.role) OPERATOR(pg_catalog.<>) CAST('pg_database_owner' AS pg_catalog.name)
+           LIMIT 1
        )
 FROM found AS f
 """)
 """
-Whether the schema is there, whether our tables are in it, and whether a stranger could have put something there for us
-to run. `to_regclass` would answer from before another process made them.
+Whether the schema is there, whether our tables are in it, and what a stranger could have put there for us to run, or
+null. `to_regclass` would answer from before another process made them.
 
 Functions, triggers and all that computes on a table run as whoever calls or writes. So `reached` is what a call of ours
-can come to: our tables and functions; what PostgreSQL would drop along with them, as it does their triggers, rules,
-policies, constraints and indexes, while what a publication lists runs nothing; their partitions; and the tables whose
-foreign keys refer to one. All of that, and what it refers to, as the condition of a trigger does to a function, must
-belong to roles that could act as this one anyway, itself, its members and superusers, or to the database's owner; and
-nobody else may make anything in the schema, a trigger on such a table, or a foreign key to it. Who made a trigger is
-told nowhere. What belongs to the server's first superuser is in no list of owners.
+can come to, from our tables and functions on: what PostgreSQL would drop along with a thing, as it does a table's
+triggers, rules, policies, constraints and indexes, a view's query and a domain's checks, while what a publication lists
+runs nothing; what a thing refers to, as the condition of a trigger does to a function, and an array to the type of its
+elements; partitions; and the tables whose foreign keys refer to one. A schema, an extension and a language run nothing,
+nor does a table on the other side of a foreign key. Where the owner of a thing says what it runs, of a function, an
+operator, a domain, and a relation other than a sequence, that must be a role that could act as this one anyway, itself,
+its members and superusers, or the database's owner; and nobody else may make anything in the schema, a trigger on such
+a table, or a foreign key to it. Who made a trigger is told nowhere. Owners are read where they stand: `pg_shdepend` has
+no row for the server's own roles, as `pg_monitor` is, nor for arrays and the rows of tables.
 """
 
 GET_VERSIONS: Final = Statement("""
