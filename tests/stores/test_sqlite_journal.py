@@ -1513,6 +1513,27 @@ def test_bad_input_88_a_hosts_newer_tables_are_refused(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("DROP TABLE minutebook_schema", 0),
+        ("DELETE FROM minutebook_schema", 0),
+        ("UPDATE minutebook_schema SET version = 'one'", 0),
+        ("UPDATE minutebook_schema SET version = -1", -1),
+    ],
+)
+def test_i40_a_hosts_tables_that_say_no_version_are_refused_unchanged(path: Path, change: str, said: int) -> None:
+    """They are not made again beside the records that they hold."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        done(append(SQLiteJournal.on_connection(connection), KEY, "a"))
+        connection.execute(change)
+        before = list(connection.iterdump())
+        with pytest.raises(DecisionHistorySchemaUnsupported, match="nothing was written") as caught:
+            SQLiteJournal.on_connection(connection)
+        assert (caught.value.found, caught.value.supported) == (said, sql.SCHEMA_VERSION)
+        assert list(connection.iterdump()) == before
+
+
 def in_a_file(path: Path) -> SQLiteJournal:
     return SQLiteJournal(path, blocking=True)
 
