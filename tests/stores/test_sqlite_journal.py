@@ -968,6 +968,25 @@ def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
     asyncio.run(story())
 
 
+def test_o38_an_erasure_that_is_tried_again_lets_what_waits_be_written_first(path: Path) -> None:
+    """It keeps reads out, so a writer that has more to write makes only the checkpoint that is due."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a", MARKER))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM minutebook_log").fetchall()
+        assert done(journal.delete(KEY)) is False
+    writer = writer_of(journal)
+    due = writer._transactions + 1
+    for idle in (False, True):
+        assert writer._log.is_due(due)
+        with writer._lock:
+            writer._log.tend(due, idle=idle)
+        assert (copies(path) == 0) is idle
+    assert not writer._log.is_due(due)
+    done(journal.close())
+
+
 def test_o38_closing_holds_no_loop_while_a_write_waits_for_another_process(path: Path) -> None:
     """What the last commit waits for comes from the same loop, so a loop that was held would never see its end."""
 
