@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from minutebook import Conversation, ConversationKey, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook import Conversation, ConversationKey, DecisionHistoryBusy, JournalStore, SQLiteStore, StoreClosed, sync
 from minutebook.stores import journal as journals
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
@@ -275,6 +275,82 @@ def test_i18_a_store_that_is_closed_gives_back_what_could_not_be_given_back_befo
         assert store.totals().reserved == 1
     assert not journal.left
     asyncio.run(other_worker_goes_on(path))
+
+
+def fails(store: JournalStore, key: ConversationKey) -> None:
+    """Leave a turn by an error."""
+
+    async def turn() -> None:
+        async with Conversation(store, key.id, format="openai-chat").turn("one"):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drive(turn())
+
+
+def freed_by_the_next_turn(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    fails(store, key)
+
+
+def freed_by_an_operator(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(store.recover(key, worker_stopped=True))
+
+
+def taken_over_by_another(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(Conversation(other, key.id, format="openai-chat").turn("two").__aenter__())
+    with pytest.raises(DecisionHistoryBusy):
+        drive(Conversation(store, key.id, format="openai-chat").turn("two").__aenter__())
+
+
+def freed_by_the_close(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(store.close())
+
+
+def lost_by_the_next_turn(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    turn = Conversation(store, key.id, format="openai-chat").turn("two")
+    drive(turn.__aenter__())
+    drive(other.recover(key, worker_stopped=True))
+    drive(turn.__aexit__(ZeroDivisionError, ZeroDivisionError(), None))
+
+
+def given_back_and_written_to(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(Conversation(store, key.id, format="openai-chat").append([{"role": "user", "content": "two"}]))
+
+
+def erased(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(store.delete(key))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        freed_by_the_next_turn,
+        freed_by_an_operator,
+        freed_by_the_close,
+        lost_by_the_next_turn,
+        taken_over_by_another,
+        given_back_and_written_to,
+        erased,
+    ],
+)
+def test_i18_a_store_keeps_nothing_of_what_is_given_back_by_now(
+    how: Callable[[JournalStore, JournalStore, ConversationKey], None],
+) -> None:
+    """However that came about: a store that lives long keeps no turn, and its close asks after none."""
+    journal = MemoryJournal()
+    faulty = FaultyJournal(journal, [Fault(call=number, method="commit") for number in range(1, 31)])
+    store, other = JournalStore(faulty, namespace="n"), JournalStore(journal, namespace="n")
+    keys = [store.key(f"c{number}") for number in range(30)]
+    for key in keys:
+        fails(store, key)
+    assert len(store.tokens.holders()) == 30
+    for key in keys:
+        how(store, other, key)
+    gc.collect()
+    assert store.tokens.holders() == []
 
 
 @pytest.mark.parametrize(("seconds", "tried"), [(0.0, 1), (60.0, 5)])
