@@ -11,6 +11,7 @@ import gc
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,7 +109,7 @@ def test_i18_a_closed_async_generator_gives_its_turn_back(how: str, path: Path) 
     assert asyncio.run(story()) == ["two", "answer"]
 
 
-async def asking(store: SQLiteStore, name: str = "c") -> AsyncIterator[str]:
+async def asking(store: JournalStore, name: str = "c") -> AsyncIterator[str]:
     """Give pieces of an answer that is never recorded, as of a reader who goes away."""
     async with Conversation(store, name, format="openai-chat").turn("one"):
         yield "piece"
@@ -368,6 +369,33 @@ def test_i18_a_store_that_is_closed_waits_no_call_s_time_for_each_turn(
         drive(turn.__aenter__())
     drive(store.close())
     assert journal.calls.count("recover") == tried
+
+
+@pytest.mark.parametrize("run", [asyncio.run, drive])
+def test_i18_a_store_gives_back_what_a_loop_stopped_before(run: Callable[[Any], object], path: Path) -> None:
+    """A turn closed in another thread is handed to its loop, which stops: whoever closes the store gives it back."""
+
+    def closed(pieces: AsyncIterator[str]) -> None:
+        with pytest.raises(StopIteration):
+            pieces.aclose().send(None)  # type: ignore[attr-defined]
+
+    async def stops(store: JournalStore) -> None:
+        pieces = asking(store)
+        await anext(pieces)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(closed, pieces).result()
+        asyncio.get_running_loop().stop()
+
+    store, loop = JournalStore(SQLiteJournal(path, blocking=True), namespace="n"), asyncio.new_event_loop()
+    loop.run_until_complete(stops(store))
+    loop.close()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run(store.close())
+        del store
+        gc.collect()
+    assert not told
+    assert asyncio.run(other_worker_goes_on(path)) == ["two", "answer"]
 
 
 def test_i18_loops_in_several_threads_close_their_turns(tmp_path: Path) -> None:
