@@ -9,7 +9,7 @@ and what failed gives back what it held.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,7 +32,7 @@ from minutebook.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Delta, Header, Receipt
@@ -98,7 +98,7 @@ class Reservation:
             try:
                 reserved = await reserve()
             except DecisionHistoryBusy:
-                if not await self._free_orphan(owned=owned):
+                if not await self.free(owned=owned):
                     raise
                 reserved = await reserve()
         except BaseException as error:
@@ -106,19 +106,30 @@ class Reservation:
             raise
         self.header, self.held = reserved.header, not release
         if release:
-            self.end()
+            self._given_back()
         return reserved
 
-    async def _free_orphan(self, *, owned: bool) -> bool:
-        header = await self._journal.header(self._key)
+    async def free(self, *, owned: bool = False) -> bool:
+        """
+        Free the conversation from outside, as `recover` does, if this holder has it or an orphan of this process.
+
+        With `owned` whatever holds it is an orphan. Returns whether nobody holds it by now.
+        """
+        header = await self._see()
         if header is None or not header.token:
-            return True  # given back meanwhile
-        if not (owned or self._tokens.is_orphan(header.token)):
+            return True
+        if not (owned or header.token == self._token or self._tokens.is_orphan(header.token)):
             return False
         with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):  # another task was first
             await self._journal.recover(self._key, header.epoch)
-        self._tokens.paid(header.token)
+        self._tokens.seen(self._key)
         return True
+
+    async def _see(self) -> Header | None:
+        """Return the conversation as it is stored."""
+        header = await self._journal.header(self._key)
+        self._tokens.seen(self._key, header.token if header else "")
+        return header
 
     async def _look(self, error: BaseException) -> None:
         """See whether a call that was cut, or whose reply was lost, reserved it all the same; a refusal took none."""
@@ -139,18 +150,16 @@ class Reservation:
     async def _find_out(self) -> None:
         self.held = await self._look_again()
 
-    async def free(self) -> None:
-        """Free the conversation from outside, as `recover` does: its holder was closed, or its store is."""
-        header = await self._journal.header(self._key)
-        if header is not None and header.token and header.token == self._token:
-            await self._journal.recover(self._key, header.epoch)
-
     async def commit(self, delta: Delta, *, release: bool = False) -> Committed:
         """Record `delta` under the reservation; see `Journal.commit`."""
-        committed = await self._journal.commit(self._key, self._token, self.header.epoch, delta, release=release)
+        try:
+            committed = await self._journal.commit(self._key, self._token, self.header.epoch, delta, release=release)
+        except DecisionHistoryFenced:
+            self._tokens.lost(self._key, self)
+            raise
         if release:
             self.ended = committed
-            self.end()
+            self._given_back()
         return committed
 
     async def look_for(self, idempotency: str, *, release: bool) -> Receipt | None:
@@ -168,7 +177,7 @@ class Reservation:
         receipt = await self._journal.receipt(self._key, idempotency)
         if receipt is None or receipt.epoch > self.header.epoch:
             return None
-        header = await self._journal.header(self._key)
+        header = await self._see()
         if header is None or header.birth != self.header.birth:
             return None
         if release:
@@ -179,7 +188,7 @@ class Reservation:
 
     async def _look_again(self) -> bool:
         """Return whether the reservation is still this worker's, and take the header as it is by now if so."""
-        header = await self._journal.header(self._key)
+        header = await self._see()
         if header is None or header.token != self._token:
             return False
         self.header = header
@@ -241,15 +250,14 @@ class Reservation:
             self.end()
         return True
 
-    async def _settle(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Clean up by `step`. What that fails to give back is tried again when the store is closed."""
-        try:
-            await _once_more(step)
-        except (DecisionHistoryFenced, *_REFUSED):
-            raise
-        except BaseException:
-            self._tokens.owe(self._token, self)
-            raise
+    def _settle(self, step: Callable[[], Awaitable[object]]) -> Coroutine[Any, Any, None]:
+        """Clean up by `step`. What that does not give back, or nobody lets it, is tried when the store is closed."""
+        self._tokens.owe(self._key, self)
+        return _once_more(step)
+
+    def _given_back(self) -> None:
+        self._tokens.seen(self._key)
+        self.end()
 
     def end(self) -> None:
         """Declare the holder gone, whether or not its release reached the store."""
@@ -257,7 +265,7 @@ class Reservation:
         self._tokens.end(self._token)
 
 
-async def _once_more(step: Callable[[], Awaitable[None]]) -> None:
+async def _once_more(step: Callable[[], Awaitable[object]]) -> None:
     """
     Clean up, and once more where a second cancellation or an interrupt strikes meanwhile, which goes on.
 

@@ -11,6 +11,7 @@ import gc
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from minutebook import Conversation, ConversationKey, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook import Conversation, ConversationKey, DecisionHistoryBusy, JournalStore, SQLiteStore, StoreClosed, sync
 from minutebook.stores import journal as journals
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
@@ -108,7 +109,7 @@ def test_i18_a_closed_async_generator_gives_its_turn_back(how: str, path: Path) 
     assert asyncio.run(story()) == ["two", "answer"]
 
 
-async def asking(store: SQLiteStore, name: str = "c") -> AsyncIterator[str]:
+async def asking(store: JournalStore, name: str = "c") -> AsyncIterator[str]:
     """Give pieces of an answer that is never recorded, as of a reader who goes away."""
     async with Conversation(store, name, format="openai-chat").turn("one"):
         yield "piece"
@@ -277,6 +278,82 @@ def test_i18_a_store_that_is_closed_gives_back_what_could_not_be_given_back_befo
     asyncio.run(other_worker_goes_on(path))
 
 
+def fails(store: JournalStore, key: ConversationKey) -> None:
+    """Leave a turn by an error."""
+
+    async def turn() -> None:
+        async with Conversation(store, key.id, format="openai-chat").turn("one"):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drive(turn())
+
+
+def freed_by_the_next_turn(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    fails(store, key)
+
+
+def freed_by_an_operator(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(store.recover(key, worker_stopped=True))
+
+
+def taken_over_by_another(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(Conversation(other, key.id, format="openai-chat").turn("two").__aenter__())
+    with pytest.raises(DecisionHistoryBusy):
+        drive(Conversation(store, key.id, format="openai-chat").turn("two").__aenter__())
+
+
+def freed_by_the_close(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(store.close())
+
+
+def lost_by_the_next_turn(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    turn = Conversation(store, key.id, format="openai-chat").turn("two")
+    drive(turn.__aenter__())
+    drive(other.recover(key, worker_stopped=True))
+    drive(turn.__aexit__(ZeroDivisionError, ZeroDivisionError(), None))
+
+
+def given_back_and_written_to(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(Conversation(store, key.id, format="openai-chat").append([{"role": "user", "content": "two"}]))
+
+
+def erased(store: JournalStore, other: JournalStore, key: ConversationKey) -> None:
+    drive(other.recover(key, worker_stopped=True))
+    drive(store.delete(key))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        freed_by_the_next_turn,
+        freed_by_an_operator,
+        freed_by_the_close,
+        lost_by_the_next_turn,
+        taken_over_by_another,
+        given_back_and_written_to,
+        erased,
+    ],
+)
+def test_i18_a_store_keeps_nothing_of_what_is_given_back_by_now(
+    how: Callable[[JournalStore, JournalStore, ConversationKey], None],
+) -> None:
+    """However that came about: a store that lives long keeps no turn, and its close asks after none."""
+    journal = MemoryJournal()
+    faulty = FaultyJournal(journal, [Fault(call=number, method="commit") for number in range(1, 31)])
+    store, other = JournalStore(faulty, namespace="n"), JournalStore(journal, namespace="n")
+    keys = [store.key(f"c{number}") for number in range(30)]
+    for key in keys:
+        fails(store, key)
+    assert len(store.tokens.holders()) == 30
+    for key in keys:
+        how(store, other, key)
+    gc.collect()
+    assert store.tokens.holders() == []
+
+
 @pytest.mark.parametrize(("seconds", "tried"), [(0.0, 1), (60.0, 5)])
 def test_i18_a_store_that_is_closed_waits_no_call_s_time_for_each_turn(
     seconds: float, tried: int, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,6 +369,33 @@ def test_i18_a_store_that_is_closed_waits_no_call_s_time_for_each_turn(
         drive(turn.__aenter__())
     drive(store.close())
     assert journal.calls.count("recover") == tried
+
+
+@pytest.mark.parametrize("run", [asyncio.run, drive])
+def test_i18_a_store_gives_back_what_a_loop_stopped_before(run: Callable[[Any], object], path: Path) -> None:
+    """A turn closed in another thread is handed to its loop, which stops: whoever closes the store gives it back."""
+
+    def closed(pieces: AsyncIterator[str]) -> None:
+        with pytest.raises(StopIteration):
+            pieces.aclose().send(None)  # type: ignore[attr-defined]
+
+    async def stops(store: JournalStore) -> None:
+        pieces = asking(store)
+        await anext(pieces)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(closed, pieces).result()
+        asyncio.get_running_loop().stop()
+
+    store, loop = JournalStore(SQLiteJournal(path, blocking=True), namespace="n"), asyncio.new_event_loop()
+    loop.run_until_complete(stops(store))
+    loop.close()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run(store.close())
+        del store
+        gc.collect()
+    assert not told
+    assert asyncio.run(other_worker_goes_on(path)) == ["two", "answer"]
 
 
 def test_i18_loops_in_several_threads_close_their_turns(tmp_path: Path) -> None:

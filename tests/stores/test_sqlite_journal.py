@@ -968,6 +968,25 @@ def test_o38_no_read_waits_for_an_erasure_that_waits_for_another_process(
     asyncio.run(story())
 
 
+def test_o38_an_erasure_that_is_tried_again_lets_what_waits_be_written_first(path: Path) -> None:
+    """It keeps reads out, so a writer that has more to write makes only the checkpoint that is due."""
+    journal = SQLiteJournal(path, blocking=True)
+    done(append(journal, KEY, "a", MARKER))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM minutebook_log").fetchall()
+        assert done(journal.delete(KEY)) is False
+    writer = writer_of(journal)
+    due = writer._transactions + 1
+    for idle in (False, True):
+        assert writer._log.is_due(due)
+        with writer._lock:
+            writer._log.tend(due, idle=idle)
+        assert (copies(path) == 0) is idle
+    assert not writer._log.is_due(due)
+    done(journal.close())
+
+
 def test_o38_closing_holds_no_loop_while_a_write_waits_for_another_process(path: Path) -> None:
     """What the last commit waits for comes from the same loop, so a loop that was held would never see its end."""
 
@@ -1511,6 +1530,27 @@ def test_bad_input_88_a_hosts_newer_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DecisionHistorySchemaUnsupported):
         SQLiteJournal.on_connection(connection)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("DROP TABLE minutebook_schema", 0),
+        ("DELETE FROM minutebook_schema", 0),
+        ("UPDATE minutebook_schema SET version = 'one'", 0),
+        ("UPDATE minutebook_schema SET version = -1", -1),
+    ],
+)
+def test_i40_a_hosts_tables_that_say_no_version_are_refused_unchanged(path: Path, change: str, said: int) -> None:
+    """They are not made again beside the records that they hold."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        done(append(SQLiteJournal.on_connection(connection), KEY, "a"))
+        connection.execute(change)
+        before = list(connection.iterdump())
+        with pytest.raises(DecisionHistorySchemaUnsupported, match="nothing was written") as caught:
+            SQLiteJournal.on_connection(connection)
+        assert (caught.value.found, caught.value.supported) == (said, sql.SCHEMA_VERSION)
+        assert list(connection.iterdump()) == before
 
 
 def in_a_file(path: Path) -> SQLiteJournal:

@@ -145,7 +145,7 @@ class Tokens:
         self._prefix = prefix
         self._count = itertools.count(1)
         self._live: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()
-        self._owed: dict[str, object] = {}
+        self._owed: dict[ConversationKey, object] = {}
 
     def with_aside(self, aside: Callable[[], Aside]) -> Tokens:
         """Return the same tokens for holders whose `Aside` another function gives."""
@@ -160,20 +160,30 @@ class Tokens:
         return token
 
     def holders(self) -> list[object]:
-        """Return who holds, is about to hold, or failed to give back a conversation under one of these tokens."""
+        """Return who holds, is about to hold, or still has to give back a conversation under one of these tokens."""
         return [*list(self._live.values()), *list(self._owed.values())]
 
     def end(self, token: str) -> None:
         """Declare the holder gone, whether or not its release reached the store."""
         self._live.pop(token, None)
 
-    def owe(self, token: str, holder: object) -> None:
-        """Keep a holder that could not give back what it held, for whoever tries it again."""
-        self._owed[token] = holder
+    def owe(self, key: ConversationKey, holder: object) -> None:
+        """
+        Keep a holder that has a conversation to give back, until this is done or not its own to do.
 
-    def paid(self, token: str) -> None:
-        """Say that nothing is held under the token any more."""
-        self._owed.pop(token, None)
+        One is enough for each conversation: whatever orphan has it by then, any holder of it can free that.
+        """
+        self._owed.setdefault(key, holder)
+
+    def lost(self, key: ConversationKey, holder: object) -> None:
+        """Take note that somebody else freed what the holder had."""
+        if self._owed.get(key) is holder:
+            self._owed.pop(key, None)
+
+    def seen(self, key: ConversationKey, token: str = "") -> None:
+        """Take note under which token a conversation was found held: nothing is owed for it unless by an orphan."""
+        if not self.is_orphan(token):
+            self._owed.pop(key, None)
 
     def is_orphan(self, token: str) -> bool:
         """Return whether the token is this object's own and has no living holder."""

@@ -90,11 +90,13 @@ class Aftermath:
         return True
 
     def _take_up(self, handed: _Handed) -> None:
-        """Begin what was handed to this thread's loop, unless it is begun already."""
-        if handed in self._handed:
+        """Begin what was handed to this thread's loop, or to one that stopped before it, unless it is begun already."""
+        try:
             self._handed.remove(handed)
-            _, work, left = handed
-            self._go_on(work, left)
+        except KeyError:
+            return
+        home, work, left = handed
+        self._go_on(work, left if home is self._loop() else None)
 
     def postpone(self, work: Coroutine[Any, Any, object]) -> None:
         """Do what was asked for inside a store's section at its end. Nobody hears a refusal."""
@@ -139,12 +141,14 @@ class Aftermath:
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Wait until all of it is done that the running loop does; what was handed to that is begun here and now."""
+        """
+        Wait until all of it is done that the running loop does.
+
+        What was handed to that, or to a loop that runs no more, is begun here and now.
+        """
         loop = self._loop()
-        if loop is None:
-            return
         for handed in list(self._handed):
-            if handed[0] is loop:
+            if handed[0] is loop or not handed[0].is_running():
                 self._take_up(handed)
         while own := [task for task in list(self._tasks) if task.get_loop() is loop]:
             await modules["asyncio"].wait(own)

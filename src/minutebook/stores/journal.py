@@ -253,7 +253,9 @@ class JournalStore(AsyncClosing):
         """
         self.tails.drop(self._own(key))
         await self._aftermath.finished()
-        return await self.journal.delete(key)
+        erased = await self.journal.delete(key)
+        self.tokens.seen(key)
+        return erased
 
     async def recover(self, key: ConversationKey, *, worker_stopped: bool, epoch: int | None = None) -> Header:
         """
@@ -274,7 +276,9 @@ class JournalStore(AsyncClosing):
         if epoch is not None:
             check_count(epoch, "epoch")
         self.tails.drop(self._own(key))
-        return await self.journal.recover(key, epoch)
+        header = await self.journal.recover(key, epoch)
+        self.tokens.seen(key)
+        return header
 
     async def drop_summary(self, key: ConversationKey) -> bool:
         """

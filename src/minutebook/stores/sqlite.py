@@ -125,7 +125,7 @@ class SQLiteJournal:
 
         Raises:
             InvalidOption: the connection is inside a transaction.
-            DecisionHistorySchemaUnsupported: our tables in it are of a newer version.
+            DecisionHistorySchemaUnsupported: our tables in it are of a newer version, or do not say which.
         """
         from minutebook.stores.sqlite_host import HostConnection
 

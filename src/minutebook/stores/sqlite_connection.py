@@ -45,7 +45,7 @@ DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What the driver raises: the second where a damaged name stands in SQLite's own message, or in a row."""
 
 
-_NO_SUCH: Final = ("no such table", "no such column", "has no column named")
+_OTHER_TABLES: Final = ("no such table", "no such column", "has no column named", "already exists")
 """What SQLite says to a statement that was written for other tables than it finds."""
 
 
@@ -77,7 +77,7 @@ def translated(
             problem="disk_full",
             sqlite=name,
         )
-    if connection is not None and any(told in str(error) for told in _NO_SUCH):
+    if connection is not None and any(told in str(error) for told in _OTHER_TABLES):
         with contextlib.suppress(*DRIVER_ERRORS):
             return _other_schema(_schema_version(connection.cursor()), nothing)
     unknown = "whether this write reached the disk is known only once the store is opened again"
@@ -294,6 +294,7 @@ def migrate(cursor: sqlite3.Cursor) -> None:
 
     Raises:
         DecisionHistorySchemaUnsupported: they are of a newer version than this code knows.
+        sqlite3.OperationalError: there are some already that do not say which version they are of.
     """
     version = _schema_version(cursor)
     _refuse_unknown_version(version)
