@@ -55,7 +55,7 @@ from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from minutebook.model.codec import JSON
     from minutebook.model.keys import ConversationKey
@@ -241,7 +241,14 @@ class Steps:
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
-        """Return whether the newest turn is one that the request's task opened, be it under a further id."""
+        """
+        Return whether the newest turn is one that the request's task opened, be it under a further id.
+
+        Where nothing names the task its words do; it may have begun anew behind any of the observations.
+        """
+        if not request.task_ref:
+            begun = await history.entry(header.state.turn)
+            return any(begun.payload == self.interface.wire.input(words).payload for words in _words(request))
         first, times = _task_id(header.state.turns, request, request.task), 0
         while (opened := await history.journal.receipt(history.key, opening_id(first, times))) is not None:
             if opened.last >= header.state.turn:
@@ -412,6 +419,12 @@ def _tell_resumed(history: History, request: DecisionRequest, window: Window, *,
                 resumed_without_messages=gone and passed,
             )
         )
+
+
+def _words(request: DecisionRequest) -> Iterator[str]:
+    """Yield the inputs with which a request's task may have begun."""
+    for count in range(len(request.observations) + 1):
+        yield task_with_observations(msgspec.structs.replace(request, observations=request.observations[:count]))
 
 
 def _task_id(turn: int, request: DecisionRequest, task: str) -> str:

@@ -180,8 +180,10 @@ class Turn:
         draft = self._wire.response(body)
         hold.generated = True
         calls = self._wire.calls(draft.payload[draft.start : draft.stop]) if draft.calls else ()
-        said, self._said = self._said, ()
+        said: tuple[Draft, ...] = ()
         try:
+            await self._resolve(hold)  # first, so that what is recorded by now is not taken
+            said, self._said = self._said, ()
             if calls:
                 return await self._recorded(lambda header: self._handed_out(calls, header), draft, *said)
             await self._keep_back(draft, said)

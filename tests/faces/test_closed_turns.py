@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores.labs import said
 
 from minutebook import Conversation, ConversationKey, DecisionHistoryBusy, JournalStore, SQLiteStore, StoreClosed, sync
+from minutebook.errors import DecisionHistoryStorageFailed
 from minutebook.stores import journal as journals
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.sqlite import SQLiteJournal
@@ -273,6 +275,21 @@ def test_i18_a_store_that_is_closed_gives_back_what_could_not_be_given_back_befo
             sync.Conversation(store, "c", format="openai-chat").turn("one"),
         ):
             raise ZeroDivisionError
+        assert store.totals().reserved == 1
+    assert not journal.left
+    asyncio.run(other_worker_goes_on(path))
+
+
+def test_i18_a_store_that_is_closed_gives_back_what_was_found_still_held(path: Path) -> None:
+    """A commit's reply was lost, so it is looked for first; then the storage takes no write until the store closes."""
+    lost, refused = Fault(call=1, method="commit", after=True), Fault(call=2, method="commit")
+    journal = FaultyJournal(SQLiteJournal(path, blocking=True), [lost, refused])
+    with sync.JournalStore(JournalStore(journal, namespace="n")) as store:
+        with (
+            pytest.raises(DecisionHistoryStorageFailed),
+            sync.Conversation(store, "c", format="openai-chat").turn("one") as turn,
+        ):
+            turn.respond(said("", "call-1"))
         assert store.totals().reserved == 1
     assert not journal.left
     asyncio.run(other_worker_goes_on(path))

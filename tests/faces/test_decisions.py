@@ -1311,3 +1311,18 @@ def test_d13_d25_a_recorded_decision_is_given_to_the_task_that_opened_its_turn(s
     other = drive(provider.decide(asking(task="b", resumed=Resumed(seen=0)))).finish
     assert other is not None
     assert other.output == {"answer": "b"}
+
+
+def test_d13_d25_a_recorded_decision_is_given_again_where_the_task_began_anew(server: Server) -> None:
+    """D25: the messages were gone, and a step came behind them; nobody is asked for the next one a second time."""
+    server.replies = [calls("chat", "native", name) for name in "abc"]
+    first = drive(provider_of(server, "chat", history=HistoryOptions(store=MemoryStore())).decide(REQUEST))
+    done = (seen(first.calls[0]),)
+    provider = provider_of(server, "chat", history=HistoryOptions(store=MemoryStore()))
+    second = drive(provider.decide(asking(*done, resumed=Resumed(seen=first.exchange))))
+    assert second.without_messages
+    done = (msgspec.structs.replace(done[0], reference=None), seen(second.calls[0]))
+    third = drive(provider.decide(asking(*done)))
+    again = drive(provider.decide(asking(*done, resumed=Resumed(seen=second.exchange))))
+    assert (again.calls, again.exchange) == (third.calls, third.exchange)
+    assert len(server.requests) == 3

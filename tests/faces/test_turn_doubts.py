@@ -198,7 +198,10 @@ def journal_with(whole: Any, *plan: Fault) -> Any:
     return conversation
 
 
-def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_is_there_once(tmp_path: Any) -> None:
+@pytest.mark.parametrize("another", [False, True], ids=["", "another response"])
+def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_is_there_once(
+    another: bool, tmp_path: Any
+) -> None:
     """The caller looks at the calls instead of repeating the response: both are in the record, and nothing is twice."""
     whole = open_journal("RAM", tmp_path)
     conversation = journal_with(whole, Fault(call=1, method="commit", after=True))
@@ -210,7 +213,7 @@ def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_i
             with pytest.raises(DecisionHistoryStorageFailed):
                 await turn.respond(said("", "call-1"))
             with pytest.raises(PairingViolation):
-                await turn.window()
+                await (turn.respond(said("something else")) if another else turn.window())
             (call,) = await conversation.open_calls()
             await turn.result(call, "one")
             assert [message["content"] for message in await turn.window()].count("said once") == 1

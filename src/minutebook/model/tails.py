@@ -181,10 +181,13 @@ class Tokens:
             self._owed.pop(key, None)
 
     def seen(self, key: ConversationKey, token: str = "") -> None:
-        """Take note under which token a conversation was found held: nothing is owed for it unless by an orphan."""
-        if not self.is_orphan(token):
+        """Take note under which token a conversation was found held: with one of these it is still to be given back."""
+        if not self._is_own(token):
             self._owed.pop(key, None)
 
     def is_orphan(self, token: str) -> bool:
         """Return whether the token is this object's own and has no living holder."""
-        return token.startswith(self._prefix + "-") and token not in self._live
+        return self._is_own(token) and token not in self._live
+
+    def _is_own(self, token: str) -> bool:
+        return token.startswith(self._prefix + "-")

@@ -92,9 +92,10 @@ def _other_schema(version: int, nothing: str) -> DecisionHistorySchemaUnsupporte
     """Return the refusal of tables that our statements do not fit; `version` is what they are said to have."""
     if version > sql.SCHEMA_VERSION:
         return _newer(version)
+    told = f"are not those of schema version {version}, which it says that it has" if version else "say no version"
     return DecisionHistorySchemaUnsupported(
-        f"the database's tables are not those of schema version {version}, which it says that it has; {nothing}. This "
-        f"minutebook knows up to version {sql.SCHEMA_VERSION}: use the one that wrote them, or restore a backup",
+        f"the database's tables {told}; {nothing}. This minutebook knows up to version {sql.SCHEMA_VERSION}: use the "
+        "one that wrote them, or restore a backup",
         found=version,
         supported=sql.SCHEMA_VERSION,
     )
