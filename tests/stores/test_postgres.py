@@ -464,12 +464,16 @@ CREATE TABLE {schema}x.person (id bigint PRIMARY KEY);
 ALTER TABLE {schema}x.person OWNER TO {stranger};
 CREATE TYPE {schema}x.kind AS ENUM ('ticket');
 ALTER TYPE {schema}x.kind OWNER TO {stranger};
-CREATE SEQUENCE {schema}x.number;
-ALTER SEQUENCE {schema}x.number OWNER TO {stranger};
+CREATE TABLE {schema}x.numbered (number bigserial);
+ALTER TABLE {schema}x.numbered OWNER TO {stranger};
+CREATE TABLE {schema}x.base ();
+ALTER TABLE {schema}x.base OWNER TO {role};
+CREATE TABLE {schema}x.sibling () INHERITS ({schema}x.base);
+ALTER TABLE {schema}x.sibling OWNER TO {stranger};
 CREATE TABLE {schema}x.key (
-    namespace bytea, conversation bytea, number bigint DEFAULT nextval('{schema}x.number'),
+    namespace bytea, conversation bytea, number bigint DEFAULT nextval('{schema}x.numbered_number_seq'),
     kind {schema}x.kind DEFAULT 'ticket', kinds {schema}x.kind[], person bigint REFERENCES {schema}x.person
-);
+) INHERITS ({schema}x.base);
 ALTER TABLE {schema}x.key OWNER TO {role};
 """
     + KEY_TO_US

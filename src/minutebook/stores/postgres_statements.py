@@ -103,8 +103,9 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
               ARRAY['pg_catalog.pg_namespace', 'pg_catalog.pg_extension', 'pg_catalog.pg_language']
               AS pg_catalog.regclass[]
           ))
-          AND (d.classid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_constraint' AS pg_catalog.regclass)
-               OR d.refclassid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_class' AS pg_catalog.regclass))
+          AND (d.classid OPERATOR(pg_catalog.<>) ALL (CAST(
+                   ARRAY['pg_catalog.pg_constraint', 'pg_catalog.pg_class'] AS pg_catalog.regclass[]
+               )) OR d.refclassid OPERATOR(pg_catalog.<>) CAST('pg_catalog.pg_class' AS pg_catalog.regclass))
         UNION ALL
         SELECT r.class, i.inhrelid
         FROM pg_catalog.pg_inherits AS i
