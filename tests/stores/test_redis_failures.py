@@ -483,38 +483,45 @@ def test_i03_only_a_write_that_was_sent_may_have_been_made(blocking: bool, serve
 @COLOURS
 def test_i16_no_free_connection_is_told_as_that(blocking: bool, server: Server) -> None:
     """Where all connections are in use for the whole time, the call says so, and that nothing was sent (I-16)."""
-    with proxy(server.port) as between:
-        store = journal(between.url, blocking=blocking, timeout=0.5, max_connections=1)
+    store: Any = journal(server.url, blocking=blocking, timeout=0.5, max_connections=1)
+    wire = store._remote._wire
+    refused = pytest.raises(DecisionHistoryStorageLocked, match="none of 1 connections was free")
 
-        async def first() -> None:
+    def in_use(hold: Callable[[Any], Any]) -> Any:
+        return wire._links.lend(wire._address.nodes[0], hold, time.monotonic() + 60)
+
+    async def beside() -> None:
+        used, over = asyncio.Event(), asyncio.Event()
+
+        async def hold(link: Any) -> None:
+            used.set()
+            await over.wait()
+
+        other = asyncio.create_task(in_use(hold))
+        await used.wait()
+        with refused:
             await store.header(KEY)
+        over.set()
+        await other
+        assert await store.header(KEY) is None
 
-        async def both() -> list[Any]:
-            await store.header(KEY)
-            between.silent = True
-            return await asyncio.gather(first(), first(), return_exceptions=True)
+    if not blocking:
+        asyncio.run(beside())
+        return
+    used, over = threading.Event(), threading.Event()
 
-        if blocking:
-            drive(store.header(KEY))
-            between.silent = True
-            told: list[Any] = []
+    async def hold(link: Any) -> None:
+        used.set()
+        over.wait()
 
-            def call() -> None:
-                try:
-                    drive(store.header(KEY))
-                except MinutebookError as error:
-                    told.append(error)
-
-            threads = [threading.Thread(target=call) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        else:
-            told = asyncio.run(both())
-        locked = [each for each in told if isinstance(each, DecisionHistoryStorageLocked)]
-        assert ["none of 1 connections was free" in str(each) for each in locked] == [True]
-        assert all(isinstance(each, DecisionHistoryStorageFailed) for each in told if each not in locked)
+    other = threading.Thread(target=lambda: drive(in_use(hold)))
+    other.start()
+    used.wait()
+    with refused:
+        drive(store.header(KEY))
+    over.set()
+    other.join()
+    assert drive(store.header(KEY)) is None
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
