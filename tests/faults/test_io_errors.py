@@ -366,7 +366,8 @@ def test_i09_closing_in_the_middle_of_use_leaks_nothing(tmp_path: Path, figure: 
         with pytest.raises(StoreClosed):
             drive(store.header(talk.key))
         recover_all(tmp_path)
-    assert (descriptors(), threading.active_count()) == (before, threads)
+    assert descriptors() <= before
+    assert threading.active_count() <= threads
     figure(f"{cycles} cycles, descriptors and threads flat")
 
 

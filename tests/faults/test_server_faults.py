@@ -333,7 +333,8 @@ def test_i09_closing_a_store_in_any_state_leaves_no_connection(kind: str, figure
         before, threads = descriptors(), threading.active_count()
         for number in range(1, cycles + 1):
             used(url, number)
-        assert (descriptors(), threading.active_count()) == (before, threads)
+        assert descriptors() <= before
+        assert threading.active_count() <= threads
         until(lambda: connections() == 0, "the server has no connection of ours")
     figure(f"{kind}: {cycles} cycles of four stores each, descriptors and threads flat")
 

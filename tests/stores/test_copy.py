@@ -751,6 +751,7 @@ def test_i18_a_copy_that_is_cancelled_leaves_all_or_nothing(folder: Path) -> Non
                 return steps
             steps += 1
 
+    before = threading.active_count()
     asyncio.run(story())
     assert asyncio.run(sweep()) > 3
-    assert threading.active_count() < 20
+    assert threading.active_count() <= before + 1  # of the last store's writer, which may still be ending

@@ -863,7 +863,7 @@ def test_i09_opening_and_closing_leaks_no_descriptor_and_no_thread(path: Path) -
         await journal.close()
 
     asyncio.run(cycle(-1))
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     for number in range(1000):
         if number % 10 == 0:
             asyncio.run(cycle(number))
@@ -871,7 +871,8 @@ def test_i09_opening_and_closing_leaks_no_descriptor_and_no_thread(path: Path) -
             journal = SQLiteJournal(path, blocking=True)
             done(journal.header(KEY))
             done(journal.close())
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert threading.active_count() <= threads
 
 
 def test_a_closed_journal_refuses_and_the_other_goes_on(path: Path) -> None:
@@ -1593,7 +1594,7 @@ def test_i40_tables_of_another_schema_than_they_say_are_refused_with_both_number
         assert (caught.value.found, caught.value.supported) == (named, sql.SCHEMA_VERSION)
         told = "use the newer release" if named > sql.SCHEMA_VERSION else f"nothing was {nothing}"
         assert told in str(caught.value)
-        assert f"schema version {named}" in str(caught.value)
+        assert (f"schema version {named}" if named else "say no version") in str(caught.value)
     done(journal.close())
     assert raw(path, "SELECT count(*) FROM minutebook_log") == [(1,)]
 
