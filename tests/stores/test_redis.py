@@ -257,7 +257,7 @@ def test_bad_input_101_a_cluster_is_no_single_server_and_the_other_way_round() -
 )
 def test_bad_input_97_98_101_settings_one_by_one(settings: dict[str, str], problem: str | None) -> None:
     """Each setting alone is enough to refuse; without it the same server is fit."""
-    from minutebook.stores.redis_wire import check_server
+    from minutebook.stores.redis_servers import check_server
 
     good = {
         "redis_version": "7.0.15",

@@ -222,29 +222,29 @@ class Chat(ChatReading):
             if streamed:
                 await emit(opened)
             return opened, []
-        renewed: Renewed | None = None
-        failed = ""
         async with opened as hold:
-            entry = await self._input(hold)
-            view = await self._view(hold.header, entry)
-            try:
-                renewed = await self._renewed_if_long(hold, view, Said("user", entry), context)
-            except NO_SUMMARY as error:
-                failed, self._failed = error.code, (entry.seq, entry.digest)
-                self._failed_turns = hold.header.state.turns
-            said = renewed.said if renewed else view.said
-            asked = asked_with(said, Said("user", entry), self.settings.max_history_messages)
-            executed = await self._executed_before(hold, superseded)
-            staged = (*executed.drafts, summary_draft(renewed.opening)) if renewed else executed.drafts
-            provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
-            try:
-                answer = await self._run(provider, executed)
-            finally:
-                hold.unrecorded = provider.left()
-            committed = await hold.conclude(provider.staged, settles=True, idempotency=answer_id(id))
-        answered = [each for each in map(said_in, committed.written) if each is not None]
-        both = (Said("user", entry), answered[-1])
-        trimmed = self._grown(hold.header, said, both, renewed.opening if renewed else view.opening)
+            return await self._answered(hold, context, answer_id(id), superseded, streamed=streamed)
+
+    async def _answered(
+        self, hold: Hold, context: str | None, idempotency: str, superseded: list[str], *, streamed: bool
+    ) -> tuple[str, list[ChatEvent]]:
+        """Return the answer to the message whose turn is held, recorded under an id, and what is to be told."""
+        entry = await self._input(hold)
+        asking = Said("user", entry)
+        view = await self._view(hold.header, entry)
+        renewed, failed = await self._renewed_or_failed(hold, view, asking, context)
+        said, opening = (renewed.said, renewed.opening) if renewed else (view.said, view.opening)
+        asked = asked_with(said, asking, self.settings.max_history_messages)
+        executed = await self._executed_before(hold, superseded)
+        staged = (*executed.drafts, summary_draft(renewed.opening)) if renewed else executed.drafts
+        provider = ChatProvider(self._server, hold, asked, staged, context, streamed=streamed)
+        try:
+            answer = await self._run(provider, executed)
+        finally:
+            hold.unrecorded = provider.left()
+        committed = await hold.conclude(provider.staged, settles=True, idempotency=idempotency)
+        answering = [each for each in map(said_in, committed.written) if each is not None][-1]
+        trimmed = self._grown(hold.header, said, (asking, answering), opening)
         told: list[ChatEvent] = [renewed.event] if renewed else []
         if failed:
             removed = sum(each.removed_count for each in trimmed)
@@ -284,6 +284,17 @@ class Chat(ChatReading):
         if newest and newest[0].seq == turn and newest[0].kind is INPUT:
             return newest[0]
         return await self._entry(hold.header, turn)
+
+    async def _renewed_or_failed(
+        self, hold: Hold, view: View, asking: Said, context: str | None
+    ) -> tuple[Renewed | None, str]:
+        """Return what `_renewed_if_long` does, and the code of the error where no summary could be made."""
+        try:
+            return await self._renewed_if_long(hold, view, asking, context), ""
+        except NO_SUMMARY as error:
+            self._failed = (asking.entry.seq, asking.entry.digest)
+            self._failed_turns = hold.header.state.turns
+            return None, error.code
 
     async def _renewed_if_long(self, hold: Hold, view: View, newest: Said, context: str | None) -> Renewed | None:
         """

@@ -40,9 +40,9 @@ from minutebook.stores.packed import (
     unpack_id,
     unpack_receipt,
 )
+from minutebook.stores.postgres_address import Address
 from minutebook.stores.postgres_lines import (
     READ_ONLY,
-    Address,
     AsynchronousLines,
     BlockingLines,
     ForeignReply,

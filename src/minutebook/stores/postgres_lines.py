@@ -21,7 +21,6 @@ loop alone, and keep threads or tasks of their own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import threading
 import time
@@ -38,11 +37,11 @@ from psycopg.types.numeric import Int8BinaryDumper
 from minutebook.errors import (
     DecisionHistoryStorageFailed,
     DecisionHistoryStorageLocked,
-    InvalidOption,
     StorageError,
 )
 from minutebook.stores import postgres_statements as sql
 from minutebook.stores.places import INTERVAL, LoopPlaces, Place, Places
+from minutebook.stores.postgres_address import LATE, reason
 from minutebook.stores.postgres_places import Idle, Owed, is_at_work
 from minutebook.stores.sections import inside, later, section
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGconn
 
+    from minutebook.stores.postgres_address import Address
     from minutebook.stores.postgres_statements import Statement
 
     Row = tuple[Any, ...]
@@ -95,74 +95,6 @@ class Lines(Protocol):
     async def close(self) -> None:
         """Close what is idle; what is lent is closed when it comes back."""
         ...
-
-
-class Address:
-    """Where a server is, with the password, which nothing of this shows."""
-
-    def __init__(self, text: str, seconds: float) -> None:
-        """
-        Take a URL or a list of `key=value`, and how long a call may take.
-
-        Raises:
-            InvalidOption: it is neither, or names a host that none can be.
-        """
-        given = None
-        with contextlib.suppress(psycopg.Error, AttributeError, TypeError, ValueError):
-            given = conninfo.conninfo_to_dict(text)
-        if given is None:  # out here: a driver's words may quote a piece of the text, and so of the password
-            raise InvalidOption(
-                "no connection string of PostgreSQL: give postgresql://user@host/database, or key=value …", option="url"
-            )
-        if not all(map(_can_be_a_host, str(given.get("host") or "").split(","))):
-            raise InvalidOption(
-                "no host can have the name in the URL: its parts have 1 to 63 letters, digits and hyphens", option="url"
-            )
-        if type(seconds) not in (int, float) or not 0 < seconds <= 86_400:
-            raise InvalidOption("timeout must be seconds, more than 0 and up to a day", option="timeout")
-        options: dict[str, Any] = {
-            "fallback_application_name": "minutebook",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": int(seconds * 1000),
-        }
-        if "," in str(given.get("host") or given.get("hostaddr") or ""):
-            options["target_session_attrs"] = "read-write"
-        # Whatever a URL says of encodings: ids and records are bytes, and settings are told in ASCII.
-        self.options = {**options, **given, "client_encoding": "UTF8"}
-        self.seconds = seconds
-        self._each = _seconds_of(given.get("connect_timeout"))
-
-    def share(self, left: float, hosts: int) -> float:
-        """Return how many of the seconds that are left the next of so many hosts may take."""
-        share = max(left, 0.0) / hosts
-        return min(share, self._each) if self._each else share
-
-
-def _can_be_a_host(host: str) -> bool:
-    """Return whether a host's name can be looked up, as Python does it: in ASCII, by the rules of IDNA."""
-    if host.startswith(("/", "@")):
-        return True  # a folder of sockets
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
-
-
-def _seconds_of(connect_timeout: object) -> float:
-    """
-    Return libpq's limit for one host; 0 for none.
-
-    Raises:
-        InvalidOption: it is no number.
-    """
-    try:
-        return max(float(str(connect_timeout or 0)), 0.0)
-    except ValueError:
-        pass
-    raise InvalidOption("connect_timeout must be a number of seconds", option="url")
 
 
 class _Notices:
@@ -287,48 +219,18 @@ def _is_clean(connection: _Blocking | _Asynchronous, error: BaseException) -> bo
     )
 
 
-_LATE: Final = "it took too long"
-_REASONS: Final = (
-    ("certificate", "the certificate is not accepted, or there is no such file of one"),
-    ("authentication failed", "the user or the password is wrong"),
-    ("no password supplied", "the server wants a password"),
-    ("no pg_hba.conf entry", "the server does not admit this user from here"),
-    ("does not exist", "there is no such database or role"),
-    ("too many", "the server has too many connections"),
-    ("remaining connection slots", "the server has too many connections"),
-    ("starting up", "the server is starting"),
-    ("shutting down", "the server is shutting down"),
-    ("session is read-only", "the server only reads"),
-    ("refused", "nothing listens there"),
-    ("No such file", "there is no such socket"),
-    ("timeout expired", _LATE),
-    ("timed out", _LATE),
-    ("resolve", "the host's name is unknown"),
-    ("translate host name", "the host's name is unknown"),
-    ("idna", "no host can have that name"),
-    ("SSL", "the two do not agree on TLS"),
-    ("invalid ", "an option of the connection has a value that it cannot have"),
-)
-"""What a driver's or server's words mean. The words themselves may quote the connection string."""
-
-
-def _reason(error: Exception) -> str:
-    told = str(error)
-    return next((reason for words, reason in _REASONS if words in told), type(error).__name__)
-
-
 def _unconnected(*reasons: str) -> StorageError:
-    reason = ", ".join(dict.fromkeys(reasons))
+    all_of_them = ", ".join(dict.fromkeys(reasons))
     return DecisionHistoryStorageFailed(
-        f"no connection to the server could be made: {reason}; nothing was sent",
+        f"no connection to the server could be made: {all_of_them}; nothing was sent",
         problem="connection",
-        reason=reason,
+        reason=all_of_them,
         sent=False,
     )
 
 
 def _late_to_connect() -> StorageError:
-    return _unconnected(_LATE)
+    return _unconnected(LATE)
 
 
 def _is_demoted(error: BaseException) -> bool:
@@ -362,7 +264,7 @@ class _Lines:
         try:
             attempts = await self._attempts()
         except (psycopg.Error, UnicodeError) as error:  # of a name in PGHOST, which no URL shows
-            reasons.append(_reason(error))
+            reasons.append(reason(error))
         for number, attempt in enumerate(attempts):
             seconds = self._address.share(until - time.monotonic(), len(attempts) - number)
             try:
@@ -370,7 +272,7 @@ class _Lines:
             except (psycopg.Error, TimeoutError) as error:
                 if getattr(error, "sqlstate", None) is not None:
                     raise  # it has answered
-                reasons.append(_LATE if isinstance(error, TimeoutError) else _reason(error))
+                reasons.append(LATE if isinstance(error, TimeoutError) else reason(error))
         raise _unconnected(*reasons)
 
     @abstractmethod
@@ -385,6 +287,16 @@ class _Lines:
         idle.connections.append(connection)
         if self._closed:  # looked at afterwards: whoever closes the store meanwhile has it in the list, or is seen here
             idle.finish()
+
+    def _struck(self, idle: Idle, connection: Any, error: BaseException) -> bool:
+        """Take back a connection in whose call an error struck, and return whether it can be used again."""
+        if _is_clean(connection, error):
+            self._give_back(idle, connection)
+            return True
+        self._break_off(connection)
+        if _is_demoted(error):
+            idle.finish()  # its name may lead to another server by now
+        return False
 
     def _break_off(self, connection: Any) -> None:
         """Part with a connection; while the server is still at its call it is owed, and counts among those in use."""
@@ -441,13 +353,8 @@ class BlockingLines(_Lines):
             connection.until = until
             result = await work(connection)
         except BaseException as error:
-            if _is_clean(connection, error):
-                self._give_back(self._idle, connection)
-                raise
-            self._break_off(connection)
-            if _is_demoted(error):
-                self._idle.finish()  # its name may lead to another server by now
-            if not isinstance(error, psycopg.Error) or time.monotonic() < until:
+            clean = self._struck(self._idle, connection, error)
+            if clean or not isinstance(error, psycopg.Error) or time.monotonic() < until:
                 raise
         else:
             self._give_back(self._idle, connection)
@@ -515,12 +422,7 @@ class AsynchronousLines(_Lines):
                     try:
                         result = await work(connection)
                     except BaseException as error:
-                        if _is_clean(connection, error):
-                            self._give_back(idle, connection)
-                        else:
-                            self._break_off(connection)
-                        if _is_demoted(error):
-                            idle.finish()  # its name may lead to another server by now
+                        self._struck(idle, connection, error)
                         raise
                     self._give_back(idle, connection)
                     return result

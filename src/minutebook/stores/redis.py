@@ -46,7 +46,8 @@ from minutebook.stores.packed import (
     unpack_id,
     unpack_receipt,
 )
-from minutebook.stores.redis_wire import Wire, foreign
+from minutebook.stores.redis_refusals import foreign
+from minutebook.stores.redis_wire import Wire
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 

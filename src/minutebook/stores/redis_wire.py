@@ -17,43 +17,37 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
-import socket
-import ssl
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
-    MasterDownError,
     MovedError,
-    NoPermissionError,
     NoScriptError,
-    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeout
 
-from minutebook.errors import (
-    DecisionHistorySchemaUnsupported,
-    DecisionHistoryStorageFailed,
-    DecisionHistoryStorageLocked,
-    DecisionHistoryStorageUnsafe,
-    StorageError,
-)
+from minutebook.errors import StorageError
 from minutebook.stores.redis_address import Node
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
+from minutebook.stores.redis_refusals import (
+    DEMOTED,
+    DENIED,
+    TOO_LONG,
+    UNTRUSTED,
+    no_room,
+    reason_of,
+    refusal,
+    unconnected,
+)
+from minutebook.stores.redis_servers import SYNCED, check_server, is_appended, is_synced, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,9 +55,6 @@ if TYPE_CHECKING:
     from minutebook.stores.redis_address import Address
     from minutebook.stores.redis_links import Link, Links
     from minutebook.stores.redis_scripts import Script
-
-OLDEST: Final = (7, 0)
-"""The oldest version of Redis whose scripts have flags; every Valkey has them."""
 
 LOOKED_SECONDS: Final = 10.0
 """
@@ -73,18 +64,6 @@ unfit, is at most so old where the connection is used.
 
 _REST_SECONDS: Final = 0.05
 _SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
-_DENIED: Final = (
-    NoPermissionError,
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    AuthorizationError,
-)
-
-
-_DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in script|NOPERM")
-"""What servers say where a script calls a command that the user may not."""
-_SYNCED: Final = ("appendfsync", "no-appendfsync-on-rewrite")
-_DEMOTED: Final = (ReadOnlyError, MasterDownError)
 _UNKNOWN: Final = ("", "?")
 """What a cluster calls a host where a node's endpoint is not known, or its name."""
 
@@ -234,7 +213,7 @@ class Wire:
             share = (until - time.monotonic()) / (len(nodes) - number)
             try:
                 answer = await self._exchange(node, ("CLUSTER", "SLOTS"), until, share=share)
-            except (StorageError, *_DENIED) as error:
+            except (StorageError, *DENIED) as error:
                 refused = refused or error
                 continue
             except (_Unsent, RedisError, OSError) as error:
@@ -300,16 +279,16 @@ class Wire:
             made = await link.open(until)
             if not made and time.monotonic() < link.looked + LOOKED_SECONDS:
                 return
-            info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", *_SYNCED)), until)
-        except _DENIED:
+            info, synced = await link.exchange((("INFO",), ("CONFIG", "GET", *SYNCED)), until)
+        except DENIED:
             raise
         except (RedisError, OSError, UnicodeError) as error:
             raise _Unsent from error
         if isinstance(info, BusyLoadingError):
             raise _Unsent from info
-        settings = _settings(info)
+        settings = read_settings(info)
         check_server(settings, cluster=self.cluster)
-        self._durable[node] = _is_appended(settings) and _is_synced(synced)
+        self._durable[node] = is_appended(settings) and is_synced(synced)
         link.looked = time.monotonic()
 
 
@@ -329,18 +308,18 @@ def _unsent_for(error: BaseException) -> _Unsent:
 
 def _rather(known: Exception | None, newer: Exception | None) -> Exception | None:
     """Return which failure tells more: the newer, unless there was no time left to find out what it is about."""
-    out_of_time = isinstance(newer, _Unsent) and _reason(newer.__cause__) == _TOO_LONG
+    out_of_time = isinstance(newer, _Unsent) and reason_of(newer.__cause__) == TOO_LONG
     return known if newer is None or (known is not None and out_of_time) else newer
 
 
 def _is_untrusted(failed: Exception | None) -> bool:
     """Return whether a server's certificate was not accepted, which a later attempt finds no other."""
-    return isinstance(failed, _Unsent) and _reason(failed.__cause__) == _UNTRUSTED
+    return isinstance(failed, _Unsent) and reason_of(failed.__cause__) == UNTRUSTED
 
 
 def _is_demoted(answer: Any) -> bool:
     """Return whether a server refused something, whole, since it only reads."""
-    return isinstance(answer, _DEMOTED) or (isinstance(answer, list) and answer[1:2] == [b"replica"])
+    return isinstance(answer, DEMOTED) or (isinstance(answer, list) and answer[1:2] == [b"replica"])
 
 
 def _told(answer: AskError, asked: Node) -> Node:
@@ -378,171 +357,3 @@ def _check_canary(answer: Any, nonce: bytes) -> None:
     """See that an answer is the one to this request: a fault of a driver or a proxy ends here and tells nothing."""
     if not isinstance(answer, list) or not answer or answer[0] != nonce:
         raise RedisConnectionError("a reply that belongs to another request")
-
-
-# --- what a server has to be -----------------------------------------------------------------------------------------
-
-
-def _is_appended(settings: dict[str, str]) -> bool:
-    """
-    Return whether all that a server has is in its append-only file, as its INFO proves it.
-
-    Right after the file was switched on it is none: until the first rewrite has ended, which the server repeats should
-    it fail, a server that is killed begins again with nothing. No figure tells the first rewrite from a later one.
-    """
-    wanted = {"aof_enabled": "1", "aof_rewrite_in_progress": "0", "aof_rewrite_scheduled": "0"}
-    return all(settings.get(name) == value for name, value in wanted.items())
-
-
-def _is_synced(told: Any) -> bool:
-    """Return whether a server that appends to a file says that it syncs each time, also while it rewrites the file."""
-    if isinstance(told, Exception):
-        return False
-    settings: dict[bytes, bytes] = dict(zip(told[::2], told[1::2], strict=True))
-    return settings.get(b"appendfsync") == b"always" and settings.get(b"no-appendfsync-on-rewrite") == b"no"
-
-
-def _settings(info: Any) -> dict[str, str]:
-    if isinstance(info, Exception):
-        raise DecisionHistoryStorageUnsafe(
-            "the server's settings cannot be read; grant the user the command INFO", problem="denied"
-        )
-    lines = info.decode(errors="replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def check_server(settings: dict[str, str], *, cluster: bool) -> None:
-    """
-    See that a server, as its INFO describes it, keeps what it is given (bad inputs 97, 98, 101).
-
-    Raises:
-        DecisionHistorySchemaUnsupported: it is too old.
-        DecisionHistoryStorageUnsafe: it evicts, only reads, or is a cluster where none is meant or the other way round.
-    """
-    version = settings.get("redis_version", "0")
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
-        raise DecisionHistorySchemaUnsupported(
-            f"the server speaks as Redis {version}; it has to be Redis {OLDEST[0]}.{OLDEST[1]} or Valkey 7.2 at least"
-        )
-    mode = settings.get("redis_mode", settings.get("server_mode", ""))
-    if mode == "sentinel":
-        _unsafe("the server is a sentinel, which keeps nothing; give the URL of what it watches", "sentinel")
-    if (mode == "cluster") is not cluster:
-        _unsafe(
-            "the server is a single one; give redis://"
-            if cluster
-            else "the server is a cluster's node; give redis+cluster:// or cluster=True",
-            "cluster",
-        )
-    if settings.get("role") != "master" and not cluster:
-        _unsafe("the server is a replica and only reads; give the URL of its primary", "replica")
-    policy = settings.get("maxmemory_policy", "unknown")
-    if policy != "noeviction":
-        _unsafe(
-            f"maxmemory-policy is {policy}: the server would delete history to make room; set it to noeviction",
-            "evicting",
-        )
-
-
-def _unsafe(message: str, problem: str) -> NoReturn:
-    raise DecisionHistoryStorageUnsafe(message, problem=problem)
-
-
-_TOO_LONG: Final = "it took too long"
-_UNTRUSTED: Final = "the certificate is not accepted"
-_REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (ssl.SSLCertVerificationError, _UNTRUSTED),
-    (ssl.SSLError, "the two do not agree on TLS"),
-    (FileNotFoundError, "there is no such socket, or no such file of a certificate"),
-    (ConnectionRefusedError, "nothing listens there"),
-    (socket.gaierror, "the host's name is unknown"),
-    (UnicodeError, "a host's name, a user or a password is none that can be sent"),
-    (TimeoutError, _TOO_LONG),
-    (RedisTimeout, _TOO_LONG),
-)
-
-
-def _reason(error: BaseException | None) -> str:
-    chain: list[BaseException] = []
-    while error is not None:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
-    return next(named, type(chain[0]).__name__ if chain else "it ended")
-
-
-def no_room(address: Address) -> StorageError:
-    """Return what it is here that every connection was in use for the whole time."""
-    return DecisionHistoryStorageLocked(
-        f"none of {address.max_connections} connections was free within {address.timeout:g} s; nothing was sent. "
-        "Raise max_connections or timeout",
-        seconds=address.timeout,
-    )
-
-
-def unconnected(error: BaseException | None, address: Address) -> StorageError:
-    """Return what it is here that a connection could not be made; what the driver says may quote the address."""
-    if isinstance(error, ResponseError) and "DB index" in str(error):
-        return DecisionHistoryStorageUnsafe(
-            f"the server has no database {address.database}; give another number, or raise its setting databases",
-            problem="database",
-        )
-    if isinstance(error, ResponseError | AuthenticationError):
-        return refusal(error, writes=False)
-    reason = _reason(error)
-    return DecisionHistoryStorageFailed(
-        f"no connection to the server could be made: {reason}; nothing was sent",
-        problem="connection",
-        reason=reason,
-        sent=False,
-    )
-
-
-def refusal(error: BaseException, *, writes: bool) -> StorageError:
-    """Return what a server's or a connection's error is here; of its words at most the first, a code, is kept."""
-    if isinstance(error, OutOfMemoryError):
-        return DecisionHistoryStorageFailed(
-            "the server's memory is full (maxmemory); nothing was written. Delete conversations or give it more",
-            problem="out_of_memory",
-        )
-    if isinstance(error, _DEMOTED):
-        return DecisionHistoryStorageUnsafe(
-            "the server has become a replica and only reads; nothing was written", problem="replica"
-        )
-    if isinstance(error, _DENIED) or (isinstance(error, ResponseError) and _DENIED_INSIDE.search(str(error))):
-        return DecisionHistoryStorageUnsafe(
-            "the server denies the user; check its password, and grant EVALSHA, EVAL, INFO, what the scripts call, "
-            "and all keys that begin with minutebook",
-            problem="denied",
-        )
-    if isinstance(error, ResponseError):
-        return _answered(error)
-    return DecisionHistoryStorageFailed(
-        f"the connection to the server failed ({type(error).__name__}); "
-        + (
-            "a write under way may have been made: ask for its receipt, or repeat it with the same idempotency id"
-            if writes
-            else "nothing was changed"
-        ),
-        problem="connection",
-    )
-
-
-def _answered(error: ResponseError) -> StorageError:
-    words = _words(error)
-    if "WRONGTYPE" in str(error) or words == "WRONGTYPE":
-        return foreign()
-    code = re.match(r"[A-Z]{3,20}\b", words)
-    told = code[0] if code else type(error).__name__
-    return DecisionHistoryStorageFailed(f"the server refused with {told}; see its log", problem=told.lower())
-
-
-def _words(error: ResponseError) -> str:
-    return getattr(error, "status_code", None) or str(error)
-
-
-def foreign() -> DecisionHistorySchemaUnsupported:
-    """Return the refusal of a key that is ours by its name and not by what it holds."""
-    return DecisionHistorySchemaUnsupported(
-        "a key of this store holds something that this library did not write; nothing was changed"
-    )
