@@ -21,7 +21,7 @@ from minutebook.errors import (
 )
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
-from minutebook.stores import remote_journal
+from minutebook.stores import remote_memory
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.remote import DRIFT_MS, Written
 from minutebook.stores.remote_journal import RemoteJournal
@@ -388,8 +388,8 @@ def test_i15_a_loss_is_known_however_many_others_were_used_since(others: int) ->
 
 def test_i15_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more conversations than the guide names nothing stays; the marks go least recently used first (I-15)."""
-    monkeypatch.setattr(remote_journal, "_KNOWN_HEADERS", 2)
-    monkeypatch.setattr(remote_journal, "_KNOWN_MARKS", 4)
+    monkeypatch.setattr(remote_memory, "_KNOWN_HEADERS", 2)
+    monkeypatch.setattr(remote_memory, "_KNOWN_MARKS", 4)
     with pytest.raises(DecisionHistoryRegressed):
         drive(_lost_behind_others(5).header(KEY))
     assert drive(_lost_behind_others(6).header(KEY)).version == 1

@@ -2,14 +2,13 @@
 The journal of every server that several hosts share: the model's law over conditional writes (SPEC B2, D22).
 
 A worker decides here, in Python, what a conversation becomes, and the server writes it if the conversation still is
-what the worker thinks. So a journal remembers the headers that it wrote or read last: whoever holds a reservation, or
-comes back to a conversation that nobody else went on with, needs one round trip. Where the header was another one by
-now, the server sends it with its refusal, and the worker decides anew: each such turn means that somebody else got on.
-Nothing is refused on the strength of what is only remembered. A change that is large is made on a fresh look, one round
-trip more, so that it is sent once.
+what the worker thinks. So a journal remembers the headers that it wrote or read last (`remote_memory`): whoever holds a
+reservation, or comes back to a conversation that nobody else went on with, needs one round trip. Where the header was
+another one by now, the server sends it with its refusal, and the worker decides anew: each such turn means that
+somebody else got on. Nothing is refused on the strength of what is only remembered. A change that is large is made on a
+fresh look, one round trip more, so that it is sent once.
 
-Time is the server's, as its last reply told and as the worker's own ticks went on since: a worker's wall clock may say
-what it likes (promise I-30).
+Time is the server's: a worker's wall clock may say what it likes (promise I-30).
 
 A server that knows less of a conversation than this journal saw of it has lost what it acknowledged, as a standby does
 that was promoted too early. That is refused by name (promise I-15), also where somebody has written on meanwhile: a
@@ -22,9 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -40,7 +36,6 @@ from minutebook.errors import (
     StoreClosed,
 )
 from minutebook.model.bounds import MAX_COUNT, StoreBounds
-from minutebook.model.clock import read_clock
 from minutebook.model.cuts import leaving
 from minutebook.model.entries import damaged
 from minutebook.model.keys import ConversationKey, check_id
@@ -50,7 +45,7 @@ from minutebook.model.reservation import check_idle, check_owner, expired, free,
 from minutebook.model.shown import type_alone
 from minutebook.ports import STREAM_PAGE, Committed, Listing, Reserved, Totals
 from minutebook.stores.remote import LARGE_BYTES, Change, Look, Written, drift_of, weight_of
-from minutebook.stores.sections import section
+from minutebook.stores.remote_memory import Mark, RemoteMemory, is_overtaken, monotonic_ms, regressed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -60,8 +55,6 @@ if TYPE_CHECKING:
     from minutebook.ports import Page
     from minutebook.stores.remote import Remote
 
-__all__ = ["PURGED_PER_WRITE", "RemoteJournal", "monotonic_ms"]
-
 T = TypeVar("T")
 
 PURGED_PER_WRITE: Final = 8
@@ -69,42 +62,8 @@ PURGED_PER_WRITE: Final = 8
 
 _TRIES: Final = 64
 _LATE_TRIES: Final = 3
-_KNOWN_HEADERS: Final = 4096
-_KNOWN_MARKS: Final = 65_536
-"""How many conversations beside those are told apart from what a server lost; about half a kilobyte each."""
 _KNOWN_NAMESPACES: Final = 1024
 _PURGE_MS: Final = 65_536
-
-
-def monotonic_ms() -> int:
-    """Return milliseconds since some moment; a wall clock that is set does not touch them."""
-    return time.monotonic_ns() // 1_000_000
-
-
-class _Mark(msgspec.Struct, frozen=True, gc=False):
-    """How far a journal saw one record go, and when, as a count of all that it heard."""
-
-    birth: bytes
-    version: int
-    digest: bytes
-    heard: int
-
-    __repr__ = type_alone
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """What a journal last heard of one conversation, and when, as a count of all that it heard."""
-
-    header: Header
-    stamp: bytes
-    heard: int
-
-    __repr__ = type_alone
-
-    @property
-    def mark(self) -> _Mark:
-        """What stays once the header is forgotten."""
-        return _Mark(self.header.birth, self.header.version, self.header.digest, self.heard)
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,14 +95,7 @@ class RemoteJournal:
         self._remote = remote
         self._bounds = bounds or StoreBounds()
         self.ttl_ms = self._bounds.ttl_ms
-        self._ticks = ticks
-        self._lock = threading.Lock()
-        """Held over the memory of what was heard, and over nothing that waits."""
-        self._known: OrderedDict[ConversationKey, _Known] = OrderedDict()
-        self._marks: OrderedDict[ConversationKey, _Mark] = OrderedDict()
-        """Of those conversations whose headers are forgotten: least recently used first, as `_known` is."""
-        self._heard = 0
-        self._time: tuple[int, int] | None = None
+        self._memory = RemoteMemory(ticks)
         self._purges: dict[str, tuple[int, int]] = {}
         self._process = os.getpid()
         self._closed = False
@@ -315,7 +267,7 @@ class RemoteJournal:
         with `fresh` nothing that is remembered counts.
         """
         self._check_open()
-        look = None if fresh else self._remembered(key, guess=guess)
+        look = None if fresh else self._memory.recall(key, guess=guess)
         sure = False
         late = 0
         for _ in range(_TRIES):
@@ -429,7 +381,7 @@ class RemoteJournal:
 
         After a look that found no more nothing can expire for a while, so the next one waits.
         """
-        ttl_ms, now = self._bounds.ttl_ms, self._now()
+        ttl_ms, now = self._bounds.ttl_ms, self._memory.now()
         if ttl_ms is None or now is None:
             return
         looked, due = self._purges.get(namespace, (now, now))
@@ -453,7 +405,7 @@ class RemoteJournal:
     async def _paged(self, key: ConversationKey, call: Callable[[], Awaitable[tuple[Look, T]]]) -> tuple[Look, T]:
         """Return what a remote read, and the look that came with it."""
         self._check_open()
-        begun = self._heard
+        begun = self._memory.heard
         look, found = await call()
         await self._learn(key, look, begun)
         return await self._unless_expired(key, _sound(look)), found
@@ -467,19 +419,19 @@ class RemoteJournal:
         return Look(now=look.now)
 
     async def _look(self, key: ConversationKey, receipt: str) -> Look:
-        begun = self._heard
+        begun = self._memory.heard
         look = await self._remote.look(key, receipt=receipt)
         await self._learn(key, look, begun)
         return look
 
     async def _write(self, key: ConversationKey, change: Change, tail: Page | None) -> Written:
-        begun = self._heard
+        begun = self._memory.heard
         # Where this fails nobody knows whether it is written; if so, the next write is refused and told of it.
         written = await self._remote.write(key, change, self._bounds, tail=tail)
         if written.refused:
             await self._learn(key, written.look, begun)
         else:
-            self._hear(key, written.look, begun)  # it goes on from what was seen, or it would have been refused
+            self._memory.hear(key, written.look, begun)  # it goes on from what was seen, or it would have been refused
         return written
 
     async def _learn(self, key: ConversationKey, look: Look, begun: int) -> None:
@@ -489,12 +441,12 @@ class RemoteJournal:
         Raises:
             DecisionHistoryRegressed: it does not go on from the newest version that the server told of before.
         """
-        before = self._seen(key)
-        if before is not None and look.header is not None and _is_overtaken(before, look.header):
+        before = self._memory.seen(key)
+        if before is not None and look.header is not None and is_overtaken(before, look.header):
             await self._check_continued(key, before)
-        self._hear(key, look, begun)
+        self._memory.hear(key, look, begun)
 
-    async def _check_continued(self, key: ConversationKey, before: _Mark) -> None:
+    async def _check_continued(self, key: ConversationKey, before: Mark) -> None:
         """Look up the receipt of a version that others went on from."""
         try:
             look, receipts = await self._remote.receipts(key, before.version - 1, 1)
@@ -503,90 +455,13 @@ class RemoteJournal:
         if look.header is None or look.header.birth != before.birth:
             return  # deleted meanwhile: these are another record's
         if any(receipt.version == before.version and receipt.digest != before.digest for receipt in receipts):
-            raise _regressed(look.header, before)
-
-    # --- what is remembered ------------------------------------------------------------------------------------------
-
-    def _now(self) -> int | None:
-        """Return the server's time by reckoning; `None` before its first reply."""
-        return None if self._time is None else self._time[0] + read_clock(self._ticks) - self._time[1]
-
-    def _remembered(self, key: ConversationKey, *, guess: bool) -> Look | None:
-        """Return the conversation as it was heard of last, at the present time; `None` where a look is needed."""
-        now, known = self._now(), self._known.get(key)
-        if now is None or (known is None and not guess):
-            return None
-        if known is None:
-            return Look(now=now)
-        return Look(now=now, header=known.header, stamp=known.stamp)
-
-    def _hear(self, key: ConversationKey, look: Look, begun: int) -> None:
-        """
-        Remember what a reply says whose request was made when `begun` replies had been heard.
-
-        Raises:
-            DecisionHistoryRegressed: the server had told of a newer version before it was asked.
-        """
-        with section as inside, inside, self._lock:
-            self._time = (look.now, read_clock(self._ticks))
-            self._heard += 1
-            before = self._mark(key)
-            # A reply may be overtaken by that of a later request, and then tells of the past.
-            overtaken = before is not None and before.heard > begun
-            if look.header is None:
-                if not overtaken:
-                    self._known.pop(key, None)
-                    self._marks.pop(key, None)
-            elif before is None or not _is_behind(look.header, before):
-                self._keep(key, _Known(look.header, look.stamp, self._heard))
-            elif not overtaken:
-                raise _regressed(look.header, before)
-
-    def _seen(self, key: ConversationKey) -> _Mark | None:
-        with section as inside, inside, self._lock:
-            return self._mark(key)
-
-    def _mark(self, key: ConversationKey) -> _Mark | None:
-        """Return how far a conversation was seen to go; the lock is held."""
-        known = self._known.get(key)
-        return known.mark if known is not None else self._marks.get(key)
-
-    def _keep(self, key: ConversationKey, known: _Known) -> None:
-        """Remember a header, of the least recently used one only its mark, and of more nothing; the lock is held."""
-        self._marks.pop(key, None)
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > _KNOWN_HEADERS:
-            oldest, left = self._known.popitem(last=False)
-            self._marks[oldest] = left.mark
-            if len(self._marks) > _KNOWN_MARKS:
-                self._marks.popitem(last=False)
+            raise regressed(look.header, before)
 
     def _check_open(self) -> None:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open one in this process")
         if self._closed:
             raise StoreClosed("the store is closed")
-
-
-def _is_overtaken(before: _Mark, now: Header) -> bool:
-    return 0 < before.version < now.version and now.birth == before.birth
-
-
-def _is_behind(now: Header, before: _Mark) -> bool:
-    if now.birth != before.birth:
-        return False  # another record: this one was deleted or has expired
-    return now.version < before.version or (now.version == before.version and now.digest != before.digest)
-
-
-def _regressed(now: Header, before: _Mark) -> DecisionHistoryRegressed:
-    return DecisionHistoryRegressed(
-        f"the server has version {now.version} of this conversation, and not the version {before.version} that it "
-        "acknowledged before: it was restored, or a standby took over that had not everything; find what was lost, "
-        "then open the store again to go on from what the server has",
-        version=now.version,
-        seen=before.version,
-    )
 
 
 def _change_to(look: Look, header: Header, grown: Extension | None = None) -> Change:
