@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +22,6 @@ from minutebook.errors import (
     DecisionHistoryNotReserved,
     InvalidOption,
     PairingViolation,
-    ProviderContextCountUnavailable,
 )
 from minutebook.history import History, Hold, opening_id
 from minutebook.model import codec
@@ -34,9 +33,9 @@ from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
 from minutebook.policy.tokens import TokenGuard
-from minutebook.providers.counting import COUNTINGS, Refusal, count_body, count_failed, counted_tokens, reason
+from minutebook.providers.counting import COUNTINGS, count_body, count_failed, counted_tokens
 from minutebook.providers.decision import Ask, joined
-from minutebook.providers.explicit import check_content, check_explicit
+from minutebook.providers.extra_body import extra_fields
 from minutebook.providers.generator import Generator
 from minutebook.providers.native import Native
 from minutebook.providers.step import (
@@ -124,7 +123,7 @@ class Steps:
         self.context = _checked_context(context, max_output_tokens)
         self.count = count or context is not None
         self.stream = api.stream if stream else None
-        self.extra = _extra_fields(api, {} if extra_body is None else extra_body, count=self.count)
+        self.extra = extra_fields(api, {} if extra_body is None else extra_body, count=self.count)
         self.options = given_options(history)
         self.store = self.options.open_store(blocking=blocking) if self.options else None
         self._post = post
@@ -474,44 +473,3 @@ def _checked_context(context: object, max_output_tokens: int | None) -> ContextW
         raise InvalidOption("context reserves the output too; give max_output_tokens", option="max_output_tokens")
     context.check_output(max_output_tokens)
     return context
-
-
-def _extra_fields(api: Api, extra: object, *, count: bool) -> dict[str, bytes]:
-    if not isinstance(extra, Mapping):
-        raise InvalidOption(f"extra_body is a mapping of fields, not {type(extra).__name__}", option="extra_body")
-    extra = cast("Mapping[str, JSON]", extra)
-    fields = {codec.text(name, "extra_body"): codec.encode(value) for name, value in extra.items()}
-    for name, value in extra.items():
-        if name in api.own:
-            raise InvalidOption(f"the field {name!r} is set here, or would change what the model sees", option=name)
-        if name in api.shared:
-            _check_members(name, value, api.shared[name])
-    _check_explicit(api, {name: codec.decode(value) for name, value in fields.items()}, count=count)
-    return fields
-
-
-def _check_explicit(api: Api, extra: Mapping[str, JSON], *, count: bool) -> None:
-    """Hold further fields to what the guard holds a request to; to be known only where requests are counted."""
-    counting = COUNTINGS[api.name]
-    check = check_explicit if count else check_content
-    refusal: InvalidOption
-    try:
-        check(counting, {**counting.required, **extra})
-    except ProviderContextCountUnavailable as error:
-        field = error.field or ""
-        why = reason(Refusal(error.provider_error_code or ""), field)
-        refusal = InvalidOption(f"extra_body cannot be sent: {why}", option=field or "extra_body")
-    else:
-        return
-    raise refusal
-
-
-def _check_members(name: str, value: object, own: frozenset[str]) -> None:
-    """Refuse members of a shared field that are ours, and a value that has no members."""
-    if not isinstance(value, dict):
-        raise InvalidOption(f"the field {name!r} is an object", option=name)
-    taken = sorted(own & cast("dict[str, JSON]", value).keys())
-    if taken:
-        raise InvalidOption(
-            f"the member {taken[0]!r} of {name!r} is set here, or would change what the model sees", option=name
-        )

@@ -19,10 +19,9 @@ import hashlib
 import heapq
 import itertools
 import os
-import struct
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from minutebook.errors import (
     DecisionHistoryCorrupt,
@@ -32,19 +31,27 @@ from minutebook.errors import (
     InvalidOption,
     MinutebookError,
 )
-from minutebook.model.entries import damaged, pack_entries, unpack_entries
 from minutebook.model.keys import ConversationKey
 from minutebook.ports import Totals
 from minutebook.stores import redis_scripts as lua
 from minutebook.stores.packed import (
-    STAMP_BYTES,
-    look_of,
     pack_header,
-    pack_receipt,
     read_header,
-    stamp_of,
     unpack_id,
     unpack_receipt,
+)
+from minutebook.stores.redis_payloads import (
+    APART,
+    SLICE,
+    Slice,
+    head_parts,
+    outcome_of,
+    paged_as,
+    pairs_of,
+    read_entries,
+    read_look,
+    slices_of,
+    written_as,
 )
 from minutebook.stores.redis_refusals import foreign
 from minutebook.stores.redis_wire import Wire
@@ -65,17 +72,11 @@ if TYPE_CHECKING:
 BUCKETS: Final = 64
 """How many buckets a namespace without bounds has in a cluster."""
 
-_SIZE = struct.Struct(">Q")
-_WEIGHT = struct.Struct(">QQ")
 _KNOWN_NAMESPACES: Final = 4096
 _SCANNED: Final = 10_000
 """How many ids one script looks at: about ten milliseconds in which its server does nothing else (promise I-31)."""
-_SLICE: Final = 1_000
-_SLICE_BYTES: Final = 1 << 20
-"""What one script writes at most, but for a single larger entry: a few milliseconds of its server (promise I-31)."""
 _LAYOUTS: Final = 8
 _LAST: Final = 2**53
-_APART: Final = "a conversation's keys do not belong together; restore a backup"
 
 
 class RedisRemote:
@@ -103,9 +104,9 @@ class RedisRemote:
     async def look(self, key: ConversationKey, *, receipt: str = "") -> Look:
         """See `Remote.look`."""
         now, head, found, damaged = await self._read(lua.LOOK, key, name=receipt.encode())
-        look = _look(now, head, found, damaged=bool(damaged))
+        look = read_look(now, head, found, damaged=bool(damaged))
         if look.receipt is not None and look.receipt.idempotency != receipt:
-            raise DecisionHistoryCorrupt(_APART)
+            raise DecisionHistoryCorrupt(APART)
         return look
 
     async def write(self, key: ConversationKey, change: Change, bounds: StoreBounds, *, tail: Page | None) -> Written:
@@ -119,17 +120,17 @@ class RedisRemote:
         grows = change.header is not None and (change.grown > 0 or not change.expected)
         script = lua.WRITE if grows else lua.WRITE_WITHIN
         packed = pack_header(change.header) if change.header is not None else b""
-        given = _written(change, packed, bounds, tail)
-        slices = _slices(change)
+        given = written_as(change, packed, bounds, tail)
+        slices = slices_of(change)
         part, *following = itertools.islice(slices, 2)
         if not following:
             answer = await self._change(script, key, given | part.given, part.rest)
         else:
             answer = await self._staged(script, key, given, itertools.chain((part, *following), slices))
-        return _outcome(answer, change.header, packed)
+        return outcome_of(answer, change.header, packed)
 
     async def _staged(
-        self, script: Script, key: ConversationKey, change: dict[str, object], slices: Iterator[_Slice]
+        self, script: Script, key: ConversationKey, change: dict[str, object], slices: Iterator[Slice]
     ) -> list[Any]:
         """
         Write in slices, the last one with the change itself; a reader sees nothing of it before.
@@ -169,14 +170,14 @@ class RedisRemote:
         self, key: ConversationKey, first: int, last: int, page: Page, *, newest_first: bool
     ) -> tuple[Look, Sequence[Entry]]:
         """See `Remote.page`."""
-        wanted = {"first": first, "last": min(last, _LAST), "newest_first": int(newest_first), **_paged(page)}
+        wanted = {"first": first, "last": min(last, _LAST), "newest_first": int(newest_first), **paged_as(page)}
         now, head, start, rows = await self._read(lua.PAGE, key, **wanted)
-        return _look(now, head), _entries(rows, start, -1 if newest_first else 1)
+        return read_look(now, head), read_entries(rows, start, -1 if newest_first else 1)
 
     async def receipts(self, key: ConversationKey, after: int, rows: int) -> tuple[Look, Sequence[Receipt]]:
         """See `Remote.receipts`."""
         now, head, found = await self._read(lua.RECEIPTS, key, after=after, rows=rows)
-        return _look(now, head), [unpack_receipt(receipt) for receipt in found]
+        return read_look(now, head), [unpack_receipt(receipt) for receipt in found]
 
     async def names(self, namespace: str, after: str, rows: int, ttl_ms: int | None) -> Sequence[tuple[str, Header]]:
         """See `Remote.names`. With 64 buckets they are asked one after the other, so that is not one moment."""
@@ -192,7 +193,7 @@ class RedisRemote:
         while heads and len(found) < rows:
             name, number = heads[0]
             with named_in_listing(ConversationKey(namespace, name), len(found)):
-                stamp, packed = _parts(streams[number].pop())
+                stamp, packed = head_parts(streams[number].pop())
                 found.append((name, read_header(packed, stamp)))
             following = await streams[number].name()
             if following is None:
@@ -245,14 +246,14 @@ class RedisRemote:
         seen, share = 0, rows
         while True:
             now, gone, ids = await self._run(lua.STALE, place, {"ttl": ttl_ms, "rows": share, "seen": seen})
-            for number, (name, head) in enumerate(_pairs(ids)):
-                look = _look(now, head, damaged=not head)
+            for number, (name, head) in enumerate(pairs_of(ids)):
+                look = read_look(now, head, damaged=not head)
                 with contextlib.suppress(DecisionHistoryCorrupt):
                     if number < gone or not look.damage:
                         found.append((unpack_id(name), look))
             if len(found) >= rows or len(ids) < 2 * share:
                 return found[:rows]
-            seen, share = seen + share, min(4 * share, _SLICE)
+            seen, share = seen + share, min(4 * share, SLICE)
 
     async def _counted(self, place: tuple[str, int, int], ttl_ms: int | None) -> tuple[int, int, int, int, int]:
         """
@@ -333,7 +334,7 @@ class RedisRemote:
                 f"the namespace was written in schema {answer[2]}, this library knows {lua.SCHEMA}; nothing was changed"
             )
         if word == b"damaged":
-            raise DecisionHistoryCorrupt(_APART)
+            raise DecisionHistoryCorrupt(APART)
         return answer if told else answer[1:]
 
     async def _laid_out(self, namespace: str, *, writes: bool = False, guess: bool = True) -> int:
@@ -407,7 +408,7 @@ class _Stream:
         """Return the next id, or `None` behind the last."""
         while not self._ready and not self._ended:
             _, self._ended, self._after, found = await self._ask(self._after)
-            self._ready = [*_pairs(found)][::-1]
+            self._ready = [*pairs_of(found)][::-1]
         return unpack_id(self._ready[-1][0]) if self._ready else None
 
     def pop(self) -> bytes:
@@ -415,136 +416,11 @@ class _Stream:
         return self._ready.pop()[1]
 
 
-class _Slice:
-    """Receipts and then entries that one script writes, as it is given them."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        """The number of the entry before its first one."""
-        self.receipts = self.entries = self.size = 0
-        self.rest: list[bytes] = []
-
-    @property
-    def given(self) -> dict[str, object]:
-        return {"after": self.after, "receipts": self.receipts}
-
-    def takes(self, size: int) -> bool:
-        """Return whether there is room for one more of this size."""
-        held = self.receipts + self.entries
-        return not held or (held < _SLICE and self.size + size <= _SLICE_BYTES)
-
-    def add(self, *parts: bytes, receipt: bool = False) -> None:
-        self.receipts += receipt
-        self.entries += not receipt
-        self.size += sum(map(len, parts))
-        self.rest += parts
-
-
-def _slices(change: Change) -> Iterator[_Slice]:
-    """
-    Yield what a change brings, at least one slice.
-
-    Receipts that come into a conversation that is there already are all in one: readers would see them before.
-    """
-    part = _Slice(change.entries[0].seq - 1 if change.entries else 0)
-    for earlier in change.earlier:
-        packed = pack_receipt(earlier)
-        if not change.expected and not part.takes(len(packed)):
-            yield part
-            part = _Slice(part.after)
-        part.add(earlier.idempotency.encode(), b"%d" % earlier.version, packed, receipt=True)
-    if change.expected and change.earlier:
-        for entry in change.entries:
-            part.add(_packed(entry))
-        yield part
-        return
-    for entry in change.entries:
-        packed = _packed(entry)
-        if not part.takes(len(packed)):
-            yield part
-            part = _Slice(part.after + part.entries)
-        part.add(packed)
-    yield part
-
-
-def _packed(entry: Entry) -> bytes:
-    return _WEIGHT.pack(entry.messages, entry.size) + pack_entries((entry,))
-
-
 def _bucket(name: str, buckets: int) -> int:
     return 0 if buckets == 1 else int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % buckets
-
-
-def _written(change: Change, packed: bytes, bounds: StoreBounds, tail: Page | None) -> dict[str, object]:
-    """Return a change as what `WRITE` is given, without what it brings."""
-    header, receipt = change.header, change.receipt
-    return {
-        "removes": int(header is None),
-        "expected": change.expected,
-        "wall": change.wall,
-        "drift": change.drift,
-        "grown": "" if change.damaged else change.grown,
-        "max_sessions": bounds.max_sessions or "",
-        "max_bytes": bounds.max_bytes or "",
-        "stager": b"",
-        "idle": "" if header is None or header.token else header.touched,
-        "entries": header.entries if header is not None else 0,
-        "gone": header.cut.seq if header is not None else 0,
-        "name": receipt.idempotency.encode() if receipt else b"",
-        "version": receipt.version if receipt else "",
-        "packed": pack_receipt(receipt) if receipt else b"",
-        "value": _SIZE.pack(header.bytes) + stamp_of(packed) + packed if header is not None else b"",
-        **_paged(tail),
-    }
-
-
-def _paged(page: Page | None) -> dict[str, int]:
-    if page is None:
-        return {"rows": 0, "messages": 0, "size": 0}
-    return {"rows": page.rows, "messages": page.messages, "size": page.size}
 
 
 def _relaid() -> DecisionHistoryStorageFailed:
     return DecisionHistoryStorageFailed(
         "the namespace was laid out anew meanwhile; nothing was written; repeat", problem="layout"
     )
-
-
-def _outcome(answer: list[Any], header: Header | None, packed: bytes) -> Written:
-    """Return what became of a change to `header`, which is `packed` where it is one."""
-    word, now, *said = answer
-    if word == b"ok":
-        newest, tail = said
-        look = Look(now=now, header=header, stamp=stamp_of(packed) if packed else b"")
-        return Written(look=look, tail=tuple(_entries(tail, newest, -1)))
-    refused: Literal["stale", "full"] = "stale" if word == b"stale" else "full"
-    if refused == "stale":
-        return Written(refused=refused, look=_look(now, *said))
-    head, conversations, size = said
-    return Written(refused=refused, look=_look(now, head), conversations=conversations, bytes=size)
-
-
-def _look(now: int, head: bytes, receipt: bytes = b"", *, damaged: bool = False) -> Look:
-    stamp, packed = _parts(head)
-    if damaged:
-        return Look(now=now, stamp=stamp, damage=_APART)
-    return look_of(now, packed if head else None, stamp, receipt)
-
-
-def _parts(head: bytes) -> tuple[bytes, bytes]:
-    """Return the stamp and the packed header of a bucket's entry; less than there should be where it is damaged."""
-    return head[_SIZE.size : _SIZE.size + STAMP_BYTES], head[_SIZE.size + STAMP_BYTES :]
-
-
-def _entries(rows: Sequence[bytes], start: int, step: int) -> list[Entry]:
-    found: list[Entry] = []
-    for number, row in enumerate(rows):
-        seq = start + step * number
-        if not row:
-            raise damaged(seq, "is missing")
-        found += unpack_entries(row[_WEIGHT.size :], seq)
-    return found
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
