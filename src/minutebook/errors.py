@@ -219,6 +219,8 @@ class DecisionHistoryLimitExceeded(DecisionHistoryError):
     max_messages: int | None = None
     summary_bytes: int | None = None
     mandatory: int | None = None
+    earliest: int | None = None
+    """Where the window would have had to begin inside an open tool loop: the next turn's begins there."""
 
 
 class DecisionHistoryRetentionExceeded(DecisionHistoryError):

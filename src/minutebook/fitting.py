@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.events import Event, ProviderContextCount
+    from minutebook.policy.room import Room
     from minutebook.ports import Wire
 
 ROUNDS = 2
@@ -51,7 +52,8 @@ class Fitting:
     """
     One window on its way; `summary` is the one that it shows.
 
-    `bind` returns a plan as it is sent, told whether that is behind another summary than this.
+    `bind` returns a plan as it is sent, told whether that is behind another summary than this. `room_for` returns what
+    a window of a plan's units leaves free; see `policy.room`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Fitting:
         low_water: float,
         emit: Callable[[Event], None],
         bind: Callable[[Plan, bool], Plan],
+        room_for: Callable[[Plan], Room | None],
         *,
         summary: Summary | None,
         guard: TokenGuard | None,
@@ -72,6 +75,8 @@ class Fitting:
         self._low_water = low_water
         self._emit = emit
         self._bind = bind
+        self._room_for = room_for
+        self._room: Room | None = None
         self._given = self._summary = summary
         self._guard = guard
         self._last_count: ProviderContextCount | None = None
@@ -106,7 +111,7 @@ class Fitting:
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
-            if await self._fits(json):
+            if await self._fits(json, room=self._room):
                 return self._fitted(plan, json)
         made = self._summary
         room = made if made and summary_size(made) > summary_size(stand_in) else stand_in
@@ -145,6 +150,9 @@ class Fitting:
 
     def _planned(self) -> tuple[Plan, bytes]:
         plan = self._scan.plan(self._limits, self._low_water, self._reserved)
+        room = self._room = self._room_for(plan)
+        if room is not None:
+            plan = self._scan.plan(self._limits, room.low_water, self._reserved, room)
         json = self._joined(plan)
         if len(json) > self._limits.max_bytes:
             plan = self._within_bytes(plan)
@@ -186,8 +194,11 @@ class Fitting:
     def _fitted(self, plan: Plan, json: bytes, summary: Summary | None = None, newly_covered: int = 0) -> Fitted:
         return Fitted(plan=plan, shown=self._shown(plan), json=json, summary=summary, newly_covered=newly_covered)
 
-    async def _fits(self, json: bytes) -> bool:
-        return self._guard is None or (await self._measured(self._guard, json)).fits
+    async def _fits(self, json: bytes, room: Room | None = None) -> bool:
+        if self._guard is None:
+            return True
+        counted = await self._measured(self._guard, json)
+        return counted.count <= _wanted(counted.count, len(json), self._guard.most_input, room)
 
     async def _measured(self, guard: TokenGuard, json: bytes) -> ProviderContextCount:
         counted = self._last_count = await guard.measure(json)
@@ -207,5 +218,20 @@ class Fitting:
                 built[removed] = self._fitted(narrower, self._joined(narrower))
             return await self._measured(guard, built[removed].json)
 
+        def wanted(count: int) -> int:
+            return _wanted(count, len(json), guard.most_input, self._room)
+
         sizes = removable_sizes(plan, self._scan.removable(plan))
-        return built[await fewest_removed(sizes, len(json), guard.most_input, measure)]
+        return built[await fewest_removed(sizes, len(json), wanted, measure)]
+
+
+def _wanted(count: int, size: int, most: int, room: Room | None) -> int:
+    """
+    Return the input tokens to come down to, for a window of `size` bytes that counts so many.
+
+    Those that fit; where room is to be made, what a loop would add is reckoned by its bytes.
+    """
+    if room is None:
+        return most
+    free = room.left_of(most, count * room.size // size)
+    return free if count <= free else room.left_of(most, most)

@@ -24,6 +24,7 @@ from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
+from minutebook.policy.room import Room, room_for
 from minutebook.policy.standing import Passing, without_passed
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import STREAM_PAGE, Page
@@ -160,7 +161,10 @@ class WindowReader(RecordReader):
             mark = prelude_mark(self._wire, prelude, header.entries + 1 if behind_new else after.state.summary)
             return bind(plan, after, self._wire, limits, self._reasoning, mark)
 
-        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, summary=summary, guard=guard)
+        def room(plan: Plan) -> Room | None:
+            return room_for(plan.units, after.state, self._wire, self._reasoning, low_water)
+
+        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, room, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()
         else:

@@ -141,7 +141,7 @@ class Counter:
         sizes = [100] * (len(self.counts) - 1) if sizes is None else sizes
         most_input = self.context.most_input(0)
         try:
-            return drive(tokens.fewest_removed(sizes, sum(sizes) + 50, most_input, self.measure))  # type: ignore[arg-type]
+            return drive(tokens.fewest_removed(sizes, sum(sizes) + 50, lambda _: most_input, self.measure))  # type: ignore[arg-type]
         except ProviderContextWindowExceeded as refused:
             self.refused = refused
             return None

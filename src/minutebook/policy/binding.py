@@ -75,7 +75,7 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
     if not stripped:
         return plan
-    if not stripped.keys().isdisjoint(_open_loop(plan.units, wire)):
+    if not stripped.keys().isdisjoint(open_loop(plan.units, wire)):
         raise _refusal(plan, limits)
     return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))
 
@@ -114,7 +114,7 @@ def _unbound(entry: Entry, wire: Wire) -> Entry | None:
     return msgspec.structs.replace(entry, payload=left, size=size, start=0, stop=len(left))
 
 
-def _open_loop(units: Sequence[Unit], wire: Wire) -> set[int]:
+def open_loop(units: Sequence[Unit], wire: Wire) -> set[int]:
     """Return the exchanges that the next answer belongs to: those in a row, up to the newest, that call tools."""
     loop: set[int] = set()
     for unit in reversed(units):
@@ -144,12 +144,14 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
 
 def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
     return DecisionHistoryLimitExceeded(
-        "older exchanges had to leave inside an open tool loop, or the tools changed in it, and the provider binds the "
-        f"loop's reasoning to them; raise max_messages ({limits.max_messages:,}) or max_bytes ({limits.max_bytes:,}), "
-        "or have the provider drop that reasoning: reasoning='drop_block' does, or 'keep' where the request is your "
-        "own and asks for it",
+        "older exchanges would have to leave inside an open tool loop, or the tools changed in it, and the provider "
+        "binds the loop's reasoning to them. Give the task up, and the next one's window begins with room for a loop; "
+        f"or raise what limits it: max_messages ({limits.max_messages:,}), max_bytes ({limits.max_bytes:,}), or the "
+        "context window where requests are counted; or have the provider drop that reasoning: a provider's "
+        "reasoning='drop_block', or in a loop of your own 'keep' and requests that ask for it (see the guide)",
         messages=plan.messages,
         bytes=plan.size,
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
+        earliest=plan.window_from,
     )

@@ -47,7 +47,7 @@ class TokenGuard(msgspec.Struct, frozen=True, kw_only=True):
 async def fewest_removed(
     sizes: Sequence[int],
     whole: int,
-    most_input: int,
+    wanted: Callable[[int], int],
     measure: Callable[[int], Awaitable[ProviderContextCount]],
 ) -> int:
     """
@@ -59,37 +59,42 @@ async def fewest_removed(
     Args:
         sizes: the bytes of each unit that may leave, oldest first.
         whole: the bytes of all the messages.
-        most_input: the input tokens that fit, for the estimate.
+        wanted: returns the input tokens to come down to, given what the whole counts: those that fit, or fewer where
+            room is to be made. Where even the least cannot come down so far, it has to fit.
         measure: counts the request without so many of the oldest units.
 
     Raises:
         ProviderContextWindowExceeded: it does not fit without all of them.
     """
     counted = await measure(0)
-    if counted.fits:
+    most = wanted(counted.count)
+    if counted.count <= most:
         return 0
     too_few, enough = 0, len(sizes) + 1
-    probe, step = _estimate(sizes, whole, counted.count, most_input), 1
+    probe, step = _estimate(sizes, whole, counted.count, most), 1
     estimate_fits: bool | None = None
     while enough - too_few > 1:
         counted = await measure(probe)
-        too_few, enough = (too_few, probe) if counted.fits else (probe, enough)
-        estimate_fits = counted.fits if estimate_fits is None else estimate_fits
-        if counted.fits is not estimate_fits:
+        fits = counted.count <= most
+        too_few, enough = (too_few, probe) if fits else (probe, enough)
+        estimate_fits = fits if estimate_fits is None else estimate_fits
+        if fits is not estimate_fits:
             step = 0  # the answer lies between two requests that were counted: from here on, the middle
         if step:
-            probe = max(enough - step, too_few + 1) if counted.fits else min(too_few + step, enough - 1)
+            probe = max(enough - step, too_few + 1) if fits else min(too_few + step, enough - 1)
             step *= 2
         else:
             probe = (too_few + enough) // 2
-    if enough > len(sizes):
+    if enough <= len(sizes):
+        return enough
+    if not counted.fits:  # it is of the least
         raise window_exceeded(counted)
-    return enough
+    return len(sizes)
 
 
-def _estimate(sizes: Sequence[int], whole: int, counted: int, most_input: int) -> int:
+def _estimate(sizes: Sequence[int], whole: int, counted: int, most: int) -> int:
     """Return where the answer is, if every byte of the messages weighs the same."""
-    excess = (counted - most_input) * whole
+    excess = (counted - most) * whole
     for removed, size in enumerate(accumulate(sizes), 1):
         if size * counted >= excess:
             return removed

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.record import Header, State
+    from minutebook.policy.room import Room
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,12 +305,12 @@ class Scan:
         said.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
         self.inputs[turn] = [said[seq] for seq in sorted(said, reverse=True)]
 
-    def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0) -> Plan:
+    def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0, room: Room | None = None) -> Plan:
         """
         Return the newest units within `limits`, oldest first, with so many bytes reserved for a summary.
 
-        With a `low_water` below 1 the window keeps its start for as long as it fits, and is cut to that fraction of the
-        limits when it does not (SPEC B3).
+        With a `low_water` below 1 the window keeps its start for as long as it fits, with `room` behind it, and is cut
+        to that fraction of the limits when it does not (SPEC B3).
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit (SPEC D8).
@@ -319,8 +320,11 @@ class Scan:
         kept = min(self._largest(full), self._shown())
         if kept < must:
             raise self._refusal(must, limits, reserved)
+        if room is not None:
+            before = self._state.window_from if self._resumes(limits) else 0
+            kept = max(must, min(kept, self._since(max(before, room.earliest))))
         if low_water < 1:
-            kept = self._steady(full, low_water, kept, must, limits)
+            kept = self._steady(full, low_water, kept, must, limits, room)
         return self._planned(kept)
 
     def _waiting(self) -> int:
@@ -336,12 +340,17 @@ class Scan:
         latest = self._at(waiting)
         return waiting + 1 if latest and latest.is_exchange and latest.key > self._covered else min(self._shown(), 1)
 
-    def _steady(self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits) -> int:
+    def _steady(
+        self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits, room: Room | None
+    ) -> int:
+        free = kept
+        if room is not None:
+            free = min(kept, self._largest((room.left_of(full[0], room.messages), room.left_of(full[1], room.size))))
         if self._resumes(limits) and self._state.window_from:
             before = self._since(self._state.window_from)
-            if before <= kept:
+            if before <= free:
                 return max(before, must)
-        elif kept == self._shown():
+        elif free == self._shown():
             return kept
         low = (int(full[0] * low_water), int(full[1] * low_water))
         return min(kept, max(must, self._largest(low)))

@@ -138,6 +138,8 @@ class Anthropic(BlockFormat):
 
     def unbound(self, fragment: bytes) -> bytes:
         """Return a response's list without its thinking, every other block byte for byte."""
+        if b"thinking" not in fragment and b"\\u" not in fragment:  # an escape may spell it
+            return fragment
         blocks = _blocks(fragment)
         kept = [place for place, block in enumerate(blocks) if not self.is_thought(block)]
         if len(kept) == len(blocks):

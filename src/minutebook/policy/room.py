@@ -1,0 +1,89 @@
+"""
+Room for a tool loop whose reasoning is bound to the window it began in.
+
+Inside such a loop nothing can leave the window: its reasoning would be stale, and the provider demands it there (SPEC
+D26). So a window makes room before the loop begins, in the first request of a turn. It keeps its start for as long as a
+third of its limits is free, and room for a loop like the largest that it holds; else it is cut to half of them, as for
+SPEC B3. A loop that outgrows its room is refused all the same. Then the record remembers from where its window would
+have had to begin, and the next turn's begins there: whatever the limits are, a conversation never gets stuck at them.
+
+What has left does not come back while reasoning stands that was made without it. Windows that hold no reasoning of the
+kind are as large as ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minutebook.model.bounds import MAX_COUNT
+from minutebook.policy.binding import open_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minutebook.model.record import State
+    from minutebook.model.units import Unit
+    from minutebook.policy.binding import Reasoning
+    from minutebook.ports import Wire
+
+LOW_WATER: Final = 0.5
+"""To what share of its limits a window is cut, at most, where it has to make room."""
+
+LEAST: Final = 1 / 3
+"""The share of the limits that a turn begins with, at least."""
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What a window leaves free behind it."""
+
+    low_water: float
+    """The share of the limits that it is cut to."""
+    least: float = 0
+    """The share of them that stays free."""
+    messages: int = 0
+    """How many messages have room, where that is more."""
+    size: int = 0
+    """How many bytes, separators left out."""
+    earliest: int = 0
+    """The `seq` before which nothing stays, 0 for none."""
+
+    def left_of(self, most: int, wanted: int) -> int:
+        """Return how much of `most` a window may fill where so much is `wanted` behind it: no less than a cut fills."""
+        return max(most - max(wanted, int(most * self.least)), int(most * self.low_water))
+
+
+def room_for(units: Sequence[Unit], state: State, wire: Wire, reasoning: Reasoning, low_water: float) -> Room | None:
+    """
+    Return the room that a window of the newest of `units`, oldest first, leaves for a tool loop; `None` for none.
+
+    A window in the middle of a loop keeps its start and leaves none, nor does one of reasoning without calls. Linear in
+    the units.
+    """
+    if not (wire.binds and wire.loops) or reasoning != "strip":
+        return None
+    exchanges = [unit for unit in units if unit.is_exchange]
+    thinking = [unit for unit in exchanges if _thinks(unit.entries[0].fragment, wire)]
+    if not any(unit.entries[0].calls for unit in thinking) and not state.earliest:
+        return Room(low_water=low_water) if thinking else None
+    low_water = min(low_water, LOW_WATER)
+    if open_loop(units, wire):
+        return Room(low_water=low_water)
+    loops: dict[int, tuple[int, int]] = {}
+    for unit in exchanges:
+        if unit.entries[0].calls:
+            messages, size = loops.get(unit.turn, (0, 0))
+            loops[unit.turn] = (messages + unit.messages, size + unit.size)
+    least = MAX_COUNT if state.earliest else 0  # nobody knows how large the loop would have become
+    return Room(
+        low_water=low_water,
+        least=LEAST,
+        messages=max([least, *(messages for messages, _ in loops.values())]),
+        size=max([least, *(size for _, size in loops.values())]),
+        earliest=state.earliest,
+    )
+
+
+def _thinks(fragment: bytes, wire: Wire) -> bool:
+    return wire.unbound(fragment) != fragment
