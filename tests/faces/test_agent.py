@@ -21,6 +21,7 @@ import msgspec
 import openai
 import pytest
 from tests.http_clients import http_client
+from tests.stores.labs import ALONE, KINDS, opening
 
 import minutebook
 from minutebook import Agent, AgentEvent, Budgets, MemoryStore, SQLiteStore, sync
@@ -1806,30 +1807,35 @@ def test_a9_o32_two_chats_at_once_are_one_after_the_other_or_busy(fake: Provider
 # --- A10: durable, searchable, streamed ------------------------------------------------------------------------------
 
 
-def test_a10_a_store_and_an_id_are_all_that_coming_back_takes(scribe: ProviderFake, tmp_path: Path) -> None:
-    """A10: history, summary, system messages and the new start survive; the next request is the same to the byte."""
-    tmp_path.chmod(0o700)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a10_b2_a_store_and_an_id_are_all_that_coming_back_takes(
+    kind: str, scribe: ProviderFake, tmp_path: Path
+) -> None:
+    """A10, B2: history, summary, system messages and the new start survive; the next request is the same bytes."""
+    opened = opening(kind, tmp_path, blocking=False)
 
     async def story() -> None:
         bodies: list[bytes] = []
         for again in range(4):
-            async with SQLiteStore(tmp_path / "book.sqlite", namespace="n") as store:
-                each = agent(scribe, store=store, conversation="chat-1", auto_manage_history=again == 0)
-                if again == 0:
-                    await each.chat("forgotten")
-                    await each.clear_history()
-                    await each.add_to_history(system("S"))
-                    for n in range(6):
-                        await each.chat(f"u{n}")
-                    await each.summarize_history(4)
-                    history, identity = await each.get_history(), each.agent_id
-                    summary = await each.get_conversation_summary()
-                assert await each.get_history() == history
-                assert (await each.get_conversation_summary(), each.agent_id) == (summary, identity)
-                await agent(scribe, store=store, conversation="chat-1", auto_manage_history=False).chat("what now?")
-                bodies.append(scribe.requests[-1].body)
-                assert (await store.verify(each.key)).entries
-                assert [found.seq async for found in each.search("forgotten")] == [1, 2]
+            store = JournalStore(opened(), namespace="n")
+            each = agent(scribe, store=store, conversation="chat-1", auto_manage_history=again == 0)
+            if again == 0:
+                await each.chat("forgotten")
+                await each.clear_history()
+                await each.add_to_history(system("S"))
+                for n in range(6):
+                    await each.chat(f"u{n}")
+                await each.summarize_history(4)
+                history, identity = await each.get_history(), each.agent_id
+                summary = await each.get_conversation_summary()
+            assert await each.get_history() == history
+            assert (await each.get_conversation_summary(), each.agent_id) == (summary, identity)
+            await agent(scribe, store=store, conversation="chat-1", auto_manage_history=False).chat("what now?")
+            bodies.append(scribe.requests[-1].body)
+            assert (await store.verify(each.key)).entries
+            assert [found.seq async for found in each.search("forgotten")] == [1, 2]
+            if again == 3 or kind not in ALONE:
+                await store.close()
         assert len(set(bodies)) == 1
         assert b"forgotten" not in bodies[0]
 
