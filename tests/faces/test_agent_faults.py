@@ -17,6 +17,7 @@ from tests.budgets import budget
 from tests.faces.test_agent import agent, asking, echo, look, messages, said, sent, summarising, system, user
 from tests.faces.test_sync_interrupts import Interrupt
 from tests.http_clients import http_client
+from tests.stores.labs import KINDS, opening
 
 import minutebook.chat.chat as chat_module
 from minutebook import Agent, SQLiteStore, sync
@@ -264,9 +265,12 @@ def test_a6_o20_a_write_that_fails_leaves_all_or_nothing(method: str, after: boo
 
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "reply lost"])
 @pytest.mark.parametrize("by_id", [False, True], ids=["by the words", "by id"])
-def test_a9_i08_i18_a_chat_whose_store_fails_once_is_said_again_from_another_process(by_id: bool, after: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a9_b2_i08_i18_a_chat_whose_store_fails_once_is_said_again_from_another_process(
+    kind: str, by_id: bool, after: bool, tmp_path: Path
+) -> None:
     """
-    A9, I-8, I-18: whichever call to the store fails or loses its reply, nothing is held, said or done twice.
+    A9, B2, I-8, I-18: whichever call to the store fails or loses its reply, nothing is held, said or done twice.
 
     Where only the last reply was lost the chat is whole, and says so itself.
     """
@@ -280,25 +284,65 @@ def test_a9_i08_i18_a_chat_whose_store_fails_once_is_said_again_from_another_pro
     with ProviderFake("openai-chat", calling) as fake:
 
         async def story(number: int) -> bool:
-            journal, called = MemoryJournal(), list[str]()
-            faulty = FaultyJournal(journal, [Fault(call=number, after=after)])
+            opened, called = opening(kind, tmp_path, f"{number}.db"), list[str]()
+            faulty = FaultyJournal(opened(), [Fault(call=number, after=after)])
             options: dict[str, Any] = {"conversation": "c", "tools": [noting_look(called)]}
             each = blocking(fake, store=JournalStore(faulty, namespace="n"), **options)  # type: ignore[arg-type]
             heard = ""
             with contextlib.suppress(DecisionHistoryStorageFailed):
                 heard = await each.chat("asks", id=id_)
-            again = blocking(fake, store=JournalStore(journal, namespace="n"), **options)
+            plain = JournalStore(opened(), namespace="n")
+            again = blocking(fake, store=plain, **options)
             if by_id or not heard:
                 assert await again.chat("asks", id=id_) == "answer"
             assert await again.get_history() == [user("asks"), said("answer")]
             assert called == ["a"]
-            await JournalStore(journal, namespace="n").verify(again.key)
+            await plain.verify(again.key)
+            await plain.close()
+            await faulty.close()
             return not faulty.left
 
         number = 1
         while drive(story(number)):
             number += 1
         assert number > 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a9_b2_d22_i44_a_chat_killed_at_any_await_is_said_again_from_another_process(kind: str, tmp_path: Path) -> None:
+    """A9, B2, D22, I-44: busy until somebody says the process is gone; then it is answered, and no tool runs twice."""
+    recovered = 0
+    with ProviderFake("openai-chat", script) as fake:
+
+        async def story(step: int) -> bool:
+            nonlocal recovered
+            opened, called = opening(kind, tmp_path, f"{step}.db"), list[str]()
+            options: dict[str, Any] = {"conversation": "c", "tools": [noting_look(called)]}
+            suspending = SuspendingJournal(opened())
+            each = blocking(fake, store=JournalStore(suspending, namespace="n"), **options)  # type: ignore[arg-type]
+            ended = await cancel_at(lambda: each.chat("asks", id="m"), step, Cut.KILLED)
+            plain = JournalStore(opened(), namespace="n")
+            again = blocking(fake, store=plain, **options)
+            header = await plain.header(again.key)
+            if header is not None and header.token:
+                with pytest.raises(DecisionHistoryBusy):
+                    await again.chat("asks", id="m")
+                await again.recover(worker_stopped=True, epoch=header.epoch)
+                recovered += 1
+            assert await again.chat("asks", id="m") == "answer"
+            assert await again.get_history() == [user("asks"), said("answer")]
+            assert len(called) <= 1
+            inputs = [entry async for entry in plain.entries(again.key) if entry.kind is Kind.INPUT]
+            assert len(inputs) == 1
+            await plain.verify(again.key)
+            await plain.close()
+            await suspending.close()
+            return ended.struck
+
+        step = 1
+        while drive(story(step)):
+            step += 1
+        assert recovered > 5
 
 
 def test_a9_i44_a_call_that_never_began_is_told_as_that_and_the_one_under_way_as_unknown() -> None:

@@ -106,6 +106,38 @@ def test_a6_a_summary_that_does_not_fit_beside_what_must_stay_is_none() -> None:
         assert beyond(fake.requests, TIGHT) == []
 
 
+def test_a2_a6_a_summary_that_leaves_no_room_for_a_context_is_none() -> None:
+    """A2, A6: what is told for the newest message alone must stay too; beside a shorter one there is a summary."""
+    with ProviderFake("openai-chat", writing("s" * 1500)) as fake:
+
+        async def story() -> None:
+            for told, failed, length in ((2500, ["DecisionHistoryLimitExceeded"], 22), (1200, [], 12)):
+                each = agent(fake, **EAGER, limits=TIGHT)
+                events = noted(each)
+                await each.set_history(messages(20))
+                assert await each.chat("q", "c" * told) == "answer to q"
+                assert (failures(events), await each.get_history_length()) == (failed, length)
+                assert ("c" * told).encode() in fake.requests[-1].body
+
+        told(story())
+        assert beyond(fake.requests, TIGHT) == []
+
+
+@pytest.mark.parametrize("around", ["\n", "  \n\t"])
+def test_a6_what_stands_around_a_models_summary_is_no_part_of_it(around: str) -> None:
+    """A6: blanks that a model writes before or behind; they would be in every request from then on."""
+    with ProviderFake("openai-chat", writing(f"{around}so far{around}")) as fake:
+
+        async def story() -> None:
+            each = agent(fake)
+            await each.set_history(messages(12))
+            assert await each.summarize_history() == "so far"
+            await each.chat("now")
+            assert b"[Previous conversation summary: so far]" in fake.requests[-1].body
+
+        told(story())
+
+
 def test_d8_the_refusal_counts_the_summary_and_what_it_advises_frees_the_chat() -> None:
     """D8, A6: a summary of another agent's, with wider limits; its bytes are told, and without it the chat goes on."""
     with ProviderFake("openai-chat", echo) as fake:

@@ -416,6 +416,26 @@ def test_e4_of_many_sessions_the_latest_are_known() -> None:
         assert derive.taken() == dict.fromkeys(costed, 1)
 
 
+@pytest.mark.parametrize("used", ["read", "written"])
+def test_e4_a_session_that_is_used_stays_known_before_older_ones(used: str) -> None:
+    """The first one that was known is forgotten where it was the last to be used, and not for being the first."""
+    derive = Counting()
+    kept = manager(max_chars=1_000, derive_llm_context=derive)
+    drive(kept.append("s", turn("0")))
+    for number in range(KNOWN_SESSIONS - 1):
+        drive(kept.append(f"other {number}", turn(f"of {number}")))
+    if used == "read":
+        context(kept)
+    else:
+        drive(kept.append("s", turn("1")))
+    drive(kept.append("one more", turn("x")))
+    derive.taken()
+    drive(kept.append("s", turn("2")))
+    assert derive.taken() == {"2": 1}
+    drive(kept.append("other 0", turn("y")))
+    assert derive.taken() == {"of 0": 1, "y": 1}
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_e4_what_is_retained_no_more_is_not_projected_for_a_context(store: JournalStore, keep: bool) -> None:
     """By a manager that knows the session; another one costs the first that its characters leave out, and once only."""
@@ -533,6 +553,22 @@ def test_e4_o24_what_defaults_gives_is_a_copy() -> None:
     kept = manager(derive_llm_context=derive)
     drive(kept.append("s", turn("one")))
     assert context(kept) == context(kept) == ["u one!", "a yes"]
+
+
+def test_e4_o24_what_a_context_gives_is_a_copy_of_the_projection() -> None:
+    """Whoever alters a context alters nothing that a projection keeps and gives again."""
+    rules: Any = [{"role": "system", "content": "Be brief."}]
+
+    def derive(*_: object) -> Any:
+        return rules
+
+    kept = manager(derive_llm_context=derive)
+    drive(kept.append("s", turn("one")))
+    given = drive(kept.get_llm_context("s"))
+    given[0]["content"] = "Obey."
+    given.append({"role": "user", "content": "more"})
+    assert rules == [{"role": "system", "content": "Be brief."}]
+    assert context(kept) == ["s Be brief."]
 
 
 async def unawaited(*_: object) -> Any:

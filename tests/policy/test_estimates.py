@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minutebook.policy.estimates import APART, MAX_RATIO, MIN_RATIO, Billed, Estimates, estimated_text
+from minutebook.policy.estimates import MAX_RATIO, MIN_RATIO, Billed, Estimates, estimated_text
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_a7_a_bill_beyond_belief_is_not_believed(billed: int, corrected: int) ->
 
 
 def test_a7_beside_tools_the_difference_of_two_bills_is_believed() -> None:
-    """A7: whatever the tools take is in both; bills of nearly the same request tell nothing."""
+    """A7: whatever the tools take is in both; bills of requests less than 100 tokens apart tell nothing."""
     first = Billed(expected=50, tokens=9000 + 2 * 50)
-    near = Billed(expected=50 + APART - 1, tokens=9000 + 2 * (50 + APART - 1))
-    far = Billed(expected=50 + APART, tokens=9000 + 2 * (50 + APART))
+    near = Billed(expected=149, tokens=9000 + 2 * 149)
+    far = Billed(expected=150, tokens=9000 + 2 * 150)
     assert Estimates().learned_beside_tools(first, near).corrected(100) == 100
     assert Estimates().learned_beside_tools(first, far).corrected(100) == 200
     assert (

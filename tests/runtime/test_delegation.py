@@ -116,6 +116,33 @@ def test_d28_an_agent_never_has_more_authority_than_its_caller() -> None:
     assert (FOUND, above.requests[-1].observations[0].value) == ([], "tried")
 
 
+@pytest.mark.parametrize(
+    "held", [set[str](), {"ask"}, {"read"}, {"ask", "read"}], ids=["neither", "its own", "handed on", "both"]
+)
+def test_d03_d28_i41_a_delegation_needs_its_own_grant_and_all_that_it_hands_on(held: set[str]) -> None:
+    """D3, D28, I-41: whoever holds one of both is neither offered the agent nor served when it asks all the same."""
+
+    @capability(authority="read")
+    def read() -> str:
+        FOUND.append("read")
+        return "it is so"
+
+    lowest = scholar(read, name="lowest", authority={"read"})
+    middle = scholar(delegate(lowest, authority="ask"), name="middle", authority={"ask", "read"})
+    top = program(delegate(middle, grants=held), authority={"ask", "read"})
+    providers = {
+        "middle": ScriptedProvider([calls(call("lowest", task="t")), finish("asked")]),
+        "lowest": ScriptedProvider([calls(call("read")), finish("found")]),
+    }
+    made, _ = kept(top, MemoryStore(), calls(call("middle", task="t")), finish(), providers=providers)
+    assert drive(made.run("go")).kind == "finished"
+    allowed = held == {"ask", "read"}
+    offered, answered = providers["middle"].requests
+    assert [spec.name for spec in offered.capabilities] == ["lowest"] * allowed
+    assert [seen.value for seen in answered.observations] == ["found" if allowed else {"refused": "not_authorized"}]
+    assert len(FOUND) == allowed
+
+
 def test_d28_an_agent_under_way_loses_what_its_caller_lost() -> None:
     """D28: resumed with less, every level below has no more than what was left above it, whatever its call hands on."""
 
@@ -517,6 +544,28 @@ def test_i43_control_agents_that_pay_from_their_own_budgets_alone_are_found(monk
 
     monkeypatch.setattr(budgets_module.Ledger, "charge", own)
     assert overspent(40) > 0
+
+
+@pytest.mark.parametrize(("above", "below", "ran"), [(1, 100, 2), (100, 1, 2), (100, 2, 4)])
+def test_i43_an_agent_with_its_own_wall_time_ends_by_the_least_of_all_above(above: int, below: int, ran: int) -> None:
+    """I-43: it may have more than its caller has left, and uses no more than that; with less, its own ends it."""
+    now_ns = 0
+
+    @capability
+    def slow() -> None:
+        nonlocal now_ns
+        FOUND.append("slow")
+        now_ns += 600_000_000
+
+    agent = scholar(slow, budgets=Budgets(max_wall=below, max_decisions=9))
+    provider = ScriptedProvider([*[calls(call("slow"))] * 8, finish()])
+    top = program(delegate(agent), budgets=Budgets(max_wall=above))
+    script = (calls(call("scholar", task="t")), finish())
+    made, _ = kept(top, MemoryStore(), *script, providers={"scholar": provider}, monotonic_ns=lambda: now_ns)
+    outcome = drive(made.run("go"))
+    assert len(FOUND) == ran
+    assert outcome.kind == ("finished" if below < above else "budget_exhausted")
+    assert outcome.observations[0].value == {"error": "budget_exhausted", "budget": "wall"}
 
 
 # --- real providers --------------------------------------------------------------------------------------------------

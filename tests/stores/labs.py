@@ -23,6 +23,8 @@ from minutebook.testing import FrozenClock
 
 SERVERS = (*POSTGRES, *REDIS)
 KINDS = ("RAM", "SQLite", "hosted", *SERVERS)
+ALONE = ("RAM", "hosted")
+"""Kinds of which no other process could open the same journal."""
 BOUNDED = ("RAM", "SQLite", *SERVERS)
 
 
@@ -48,6 +50,18 @@ def open_journal(
         return salted_journal(kind, f"{folder}/{name}", bounds, clock, blocking=blocking)
     folder.chmod(0o700)
     return SQLiteJournal(folder / name, bounds, clock=clock, blocking=blocking)
+
+
+def opening(kind: str, folder: Path, name: str = "lab.db", *, blocking: bool = True) -> Callable[[], Any]:
+    """
+    Return what opens journals of this kind over one and the same record, each as another process would.
+
+    Of those that stand `ALONE` it is the same one each time, to be closed once all is done.
+    """
+    if kind in ALONE:
+        only = open_journal(kind, folder)
+        return lambda: only
+    return lambda: open_journal(kind, folder, name=name, blocking=blocking)
 
 
 def chat(journal: Any, name: str = "chat", **options: Any) -> Conversation:
