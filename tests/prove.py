@@ -8,6 +8,7 @@ test stands under each of them. docs/promises.md has a row for every one.
 """
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -40,37 +41,45 @@ FAMILIES = {
 
 
 class Collector:
-    """What ran, how it ended, and how long it took."""
+    """What ran, how it ended, how long it took, and what of it ran at full length, and when."""
 
     def __init__(self) -> None:
         self.ended: dict[str, tuple[str, float]] = {}
-        self.figures: dict[str, list[str]] = defaultdict(list)
-        self.long: set[str] = set()
-        """The functions that ran at full length: those with a budget, in a long run."""
+        self.figures: dict[str, list[str]] = {}
+        """Of each function, as its newest run at the greatest length told them."""
+        self.long: dict[str, tuple[str, str]] = {}
+        """Of each test that has a budget and ran with it raised: on which day, and the digest of what it was then."""
 
     def load(self, path: Path) -> None:
-        """Begin with what an earlier part of the same long run found."""
+        """Begin with what earlier parts found; a test that is another by now did not run at full length."""
         if path.exists():
-            ended, figures, *long = json.loads(path.read_text())
+            ended, figures, long = json.loads(path.read_text())
             self.ended.update((nodeid, (outcome, seconds)) for nodeid, (outcome, seconds) in ended.items())
             self.figures.update(figures)
-            self.long.update(function for functions in long for function in functions if scales(function))
+            self.long.update(
+                (nodeid, (day, digest))
+                for nodeid, (day, digest) in long.items()
+                if digest == digest_of(function_of(nodeid))
+            )
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps([self.ended, self.figures, sorted(self.long)]))
+        path.write_text(json.dumps([self.ended, self.figures, self.long]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped or report.failed:
             self.ended[report.nodeid] = (report.outcome, report.duration)
             function = function_of(report.nodeid)
-            noted = self.long.add if os.environ.get(SWITCH) == "1" and scales(function) else self.long.discard
-            noted(function)
+            if report.outcome != "passed":
+                self.long.pop(report.nodeid, None)
+            elif os.environ.get(SWITCH) == "1" and scales(function):
+                self.long[report.nodeid] = (f"{datetime.now(UTC):%Y-%m-%d}", digest_of(function))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         told: dict[str, list[str]] = defaultdict(list)
         for nodeid, text in session.config.stash[FIGURES].noted:
             told[function_of(nodeid)].append(text)
-        self.figures.update(told)
+        kept = set() if os.environ.get(SWITCH) == "1" else {function_of(nodeid) for nodeid in self.long}
+        self.figures.update({function: figures for function, figures in told.items() if function not in kept})
 
 
 def function_of(nodeid: str) -> str:
@@ -81,6 +90,26 @@ def scales(function: str) -> bool:
     """Whether a test has a budget that the long run raises; one that has none is not run any longer by it."""
     path, _, name = function.partition("::")
     return (ROOT / path).exists() and name in scaling(ROOT / path)
+
+
+def digest_of(function: str) -> str:
+    """Return what tells a test from what it was: a digest of it and of all in its module that it uses."""
+    path, _, name = function.partition("::")
+    return _digests(ROOT / path).get(name, "") if (ROOT / path).exists() else ""
+
+
+@cache
+def _digests(path: Path) -> dict[str, str]:
+    named = {name: node for node in ast.parse(path.read_text()).body for name in _bound(node)}
+    found: dict[str, str] = {}
+    for test in named:
+        used: set[str] = set()
+        due = {test}
+        while due:
+            used |= due
+            due = {name for each in due for name in _used(named[each]) if name in named} - used
+        found[test] = hashlib.sha256("\n".join(ast.dump(named[name]) for name in sorted(used)).encode()).hexdigest()
+    return found
 
 
 @cache
@@ -139,15 +168,16 @@ def promises_of(nodeid: str) -> set[tuple[str, int]]:
 
 def table(collector: Collector) -> str:
     """Return the document: one row for each test function, under the promise that its name gives."""
-    runs: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for nodeid, ended in collector.ended.items():
-        runs[function_of(nodeid)].append(ended)
+    runs: dict[str, list[str]] = defaultdict(list)
+    for nodeid in collector.ended:
+        runs[function_of(nodeid)].append(nodeid)
     lines = [
         "# Reliability",
         "",
-        "Written by `make prove`, which runs promises at their full length: those that say so below. `make test`",
-        "runs the same tests on a budget of seconds each. A harness that can only pass has a planted fault that it",
-        "must find, in the same file.",
+        "Written by `make prove`, which runs promises at their full length. That takes hours and is done in parts: a",
+        "row says what of it was run so, and on which day; its figure is of then. All others are of the last run, on a",
+        "budget of seconds each, as `make test` has it. A test that was changed since counts as not run so.",
+        "A harness that can only pass has a planted fault that it must find, in the same file.",
         "",
         f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, {len(collector.ended):,} tests.",
     ]
@@ -161,21 +191,21 @@ def table(collector: Collector) -> str:
                 "| promise | test | runs | outcome | last figure |",
                 "| --- | --- | --- | --- | --- |",
             ]
-            lines += [
-                row(f"{prefix}{number}", name, runs[name], collector.figures.get(name, []), long=name in collector.long)
-                for number, name in rows
-            ]
+            lines += [row(f"{prefix}{number}", name, runs[name], collector) for number, name in rows]
     return "\n".join(lines) + "\n"
 
 
-def row(promise: str, name: str, runs: list[tuple[str, float]], figures: list[str], *, long: bool) -> str:
+def row(promise: str, name: str, runs: list[str], collector: Collector) -> str:
     path, _, function = name.partition("::")
-    outcomes = [outcome for outcome, _ in runs]
+    outcomes = [collector.ended[nodeid][0] for nodeid in runs]
     outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else "skipped"
     if skipped := outcomes.count("skipped") * (outcome != "skipped"):
         outcome += f", {skipped} skipped"
-    outcome += ", at full length" if long else ""
-    shown = "; ".join(dict.fromkeys(figures)).replace("|", "/") or f"{sum(seconds for _, seconds in runs):.1f} s"
+    if days := sorted(collector.long[nodeid][0] for nodeid in runs if nodeid in collector.long):
+        share = f"{len(days)} of {len(runs)} " if len(days) + outcomes.count("skipped") < len(runs) else ""
+        outcome += f", {share}at full length on {days[0]}"
+    seconds = sum(collector.ended[nodeid][1] for nodeid in runs)
+    shown = "; ".join(dict.fromkeys(collector.figures.get(name, []))).replace("|", "/") or f"{seconds:.1f} s"
     return f"| {promise} | `{path}` {function.removeprefix('test_')} | {len(runs)} | {outcome} | {shown} |"
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.prove import FAMILIES, Collector, promises_of, scales, scaling, table
+from tests.prove import FAMILIES, Collector, _digests, digest_of, promises_of, scales, scaling, table
 
 TESTS = Path(__file__).parent
 FACES = TESTS / "faces"
@@ -155,6 +155,45 @@ def outcome_of(*outcomes: str) -> str:
 def test_a_row_says_how_many_of_its_runs_were_skipped(outcomes: tuple[str, ...], told: str) -> None:
     """A promise that was looked at on one store of seven is not told as one that was looked at on all."""
     assert outcome_of(*outcomes) == told
+
+
+KILLS = "tests/faults/test_crash.py::test_i01_killed_at_random_moments"
+
+
+@pytest.mark.parametrize(
+    ("long", "told"),
+    [
+        ({}, "passed"),
+        ({"[a]": "2026-01-02"}, "passed, 1 of 2 at full length on 2026-01-02"),
+        ({"[a]": "2026-01-02", "[b]": "2026-01-01"}, "passed, at full length on 2026-01-01"),
+        ({"[gone]": "2026-01-02"}, "passed"),
+    ],
+)
+def test_a_row_says_what_of_it_ran_at_full_length_and_when(long: dict[str, str], told: str, tmp_path: Path) -> None:
+    """Runs that came since, or are another test's by now, are told as the short ones that they are."""
+    earlier, now = Collector(), Collector()
+    for run in ("[a]", "[b]"):
+        earlier.ended[KILLS + run] = ("passed", 0.1)
+    earlier.long = {KILLS + run: (day, digest_of(KILLS)) for run, day in long.items()}
+    earlier.long[KILLS + "[b]"] = earlier.long.get(KILLS + "[b]", ("2026-01-03", "as it was before"))
+    earlier.save(tmp_path / "parts.json")
+    now.load(tmp_path / "parts.json")
+    assert next(line for line in table(now).splitlines() if line.startswith("| I-1 ")).split(" | ")[3] == told
+
+
+def test_a_digest_tells_a_test_by_all_that_it_uses_of_its_module(tmp_path: Path) -> None:
+    """A constant or a helper that changes makes another test of it; a neighbour, a comment and the layout do not."""
+    module = tmp_path / "test_made_up.py"
+
+    def digest(text: str) -> str:
+        module.write_text(text)
+        _digests.cache_clear()
+        return digest_of(f"{module}::test_it")
+
+    was = digest("A = 1\ndef help(): return A\ndef test_it(): help()\ndef test_else(): pass\n")
+    assert digest("A = 1  # one\ndef help():\n  return A\ndef test_it(): help()\n") == was
+    assert digest("A = 2\ndef help(): return A\ndef test_it(): help()\n") != was
+    assert digest("A = 1\ndef help(): return -A\ndef test_it(): help()\n") != was
 
 
 @pytest.mark.parametrize(
