@@ -125,11 +125,12 @@ class ChatProvider:
         """
         Return what came in and was not recorded: an operator, and a retry, find it under the failed turn's mark.
 
-        With it goes that calls were never begun: else nobody could tell them from one that was under way. That is the
-        first of those that wait once nothing is staged, for they begin one after the other, each behind a commit.
+        With it goes that calls were never begun: else nobody could tell them from one that was under way.
         """
         waiting = self._record().state.open if self._hold is not None else ()
-        never_begun = stopped(waiting, ())[not self.staged :]
+        never_begun = stopped(waiting, ())
+        if not self.staged:  # calls begin one after the other, each behind a commit: the first one was under way
+            never_begun = never_begun[1:]
         # What was given goes along with calls alone, which stand behind it: else each failure would record it again.
         staged = self.staged if waiting else self.staged[self._given :]
         return (*staged, *results(waiting, never_begun, CHAT_INTERFACE), *self._unusable)
