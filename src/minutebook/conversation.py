@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt
+from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, PairingViolation
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained, checked_limits
-from minutebook.model.entries import Draft
+from minutebook.model.entries import ABANDONED, INPUT, Draft
 from minutebook.model.events import check_observer
 from minutebook.model.keys import check_given_id
 from minutebook.model.summaries import SUMMARY_BYTES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
 
-    from minutebook.model.record import Receipt
+    from minutebook.model.record import Header, Receipt
     from minutebook.model.transfer import Imported
     from minutebook.ports import Observer, Summarize
     from minutebook.stores.journal import JournalStore
@@ -185,11 +185,12 @@ class Conversation(Reading):
         `output`, `error` and `raw` are those of `Turn.result`. The same result again is a no-op.
 
         Raises:
-            PairingViolation: the call does not wait for a result, another conversation made it, or its id or name is
-                not what the response has.
+            PairingViolation: the call does not wait for a result, since its turn was abandoned, say; or another
+                conversation made it, or its id or name is not what the response has.
             DecisionHistoryConflict: another result stands already.
         """
-        call = checked_call(call, self.key, await self.history.header())
+        header = await self.history.header()
+        call = checked_call(call, self.key, header)
         draft = result_draft(self._wire, call, output, error=error, raw=raw)
         try:
             committed = await self.history.append((draft,), idempotency=await self._result_id(call))
@@ -198,7 +199,25 @@ class Conversation(Reading):
                 raise
             told = "another result of this call stands already, and no result is replaced; give that one or none"
             raise DecisionHistoryConflict(told, **conflict.facts) from None
+        except PairingViolation as refused:
+            if header is None or not await self._was_abandoned(call.exchange, header):
+                raise
+            told = (
+                "the turn that made this call was abandoned, and the call with it, parked or not: no window shows it, "
+                "so tell the model of the result in a message"
+            )
+            raise PairingViolation(told, **refused.facts) from None
         return committed.receipt if committed else None
+
+    async def _was_abandoned(self, exchange: int, header: Header) -> bool:
+        """Return whether a mark took out an exchange; costs what its turn recorded behind it."""
+        for seq in range(exchange + 1, header.entries + 1) if exchange > header.cut.seq else ():
+            entry = await self.history.entry(seq)
+            if entry.kind is ABANDONED and entry.exchange <= exchange <= entry.call:
+                return True
+            if entry.kind is INPUT:
+                break
+        return False
 
     async def _result_id(self, call: ToolCall) -> str:
         """Return the idempotency id of a late result; its response's digest makes it one that no caller chooses."""

@@ -88,7 +88,7 @@ class Turn:
         self._lost: tuple[Draft, ...] = ()
         """What came in and was neither recorded nor refused, until it comes again: it is for an operator to find."""
         self._doubts: tuple[_Doubt, ...] = ()
-        self._repeatable: list[_Doubt] = []
+        self._repeatable: tuple[_Doubt, ...] = ()
         """Doubtful commits that were written after all; their callers, who never heard of it, may give that again."""
         self._results: set[tuple[int, int, bytes]] = set()
         """The exchange, position and digest of each result that is recorded."""
@@ -211,7 +211,7 @@ class Turn:
             header = await self._record()
         _check_answered(header, "the model answers")
         self._forget_lost((answer, *said))
-        self._repeatable.clear()
+        self._repeatable = ()
         self._answer, self._responded = (answer, *said), True
 
     async def result(self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False) -> None:
@@ -267,13 +267,15 @@ class Turn:
         strikes behind the commit, until `then` is done, leaves that in doubt as well.
         """
         hold = self._held()
-        left = drafts
+        left, before = drafts, self._repeatable
         try:
             await self._resolve(hold)
             known = next((each for each in self._repeatable if each.drafts[:1] == drafts[:1]), None)
             if known is not None:
                 return self._known_again(known, drafts, then(hold.header))
-            left = self._unwritten(drafts, parks)
+            left = self._unwritten(drafts)
+            if left or parks:
+                self._forget_repeatable(before, left)
             if left or parks or (not drafts and (self._answer or self._said)):
                 return await self._commit(hold, then, left, parks)
             return then(hold.header)
@@ -311,25 +313,27 @@ class Turn:
     def _known_again(self, known: _Doubt, drafts: tuple[Draft, ...], result: T) -> T:
         """Return the result of what is recorded and comes again; what was said since is kept for the next commit."""
         said = (*_without(drafts[1:], known.drafts), *self._said)
-        others = [each for each in self._repeatable if each is not known]
+        others = tuple([each for each in self._repeatable if each is not known])
         self._said, self._repeatable = said, others  # in one step: struck between the two it would be there twice
         return result
 
-    def _unwritten(self, drafts: tuple[Draft, ...], parks: tuple[int, ...]) -> tuple[Draft, ...]:
-        """
-        Return `drafts`, or nothing where all are results that are recorded: a call has one, which may come again.
-
-        Anything else may be meant to be there twice unless it comes right after its commit was in doubt; a response
-        may have messages in between.
-        """
-        if not (drafts or parks):
-            return ()
+    def _unwritten(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        """Return `drafts`, or nothing where all are results that are recorded: a call has one, which may come again."""
         places = _result_places(drafts)
-        if places and places <= self._results:
-            return ()
+        return () if places and places <= self._results else drafts
+
+    def _forget_repeatable(self, before: tuple[_Doubt, ...], drafts: tuple[Draft, ...]) -> None:
+        """
+        Have what was in doubt, and known to be written `before` a commit began, be new if it comes again behind it.
+
+        It may be meant to be there twice unless it comes right after its commit was in doubt; a response may have
+        messages in between. Where several commits were in doubt together, each of them comes right after the others.
+        """
+        if drafts and drafts[0] in self._lost:
+            return
         message = bool(drafts) and drafts[0].kind is INJECTION
-        self._repeatable = [each for each in self._repeatable if message and each.drafts[0].kind is RESPONSE]
-        return drafts
+        gone = [each for each in before if not (message and each.drafts[0].kind is RESPONSE)]
+        self._repeatable = tuple([each for each in self._repeatable if all(each is not old for old in gone)])
 
     async def _resolve(self, hold: Hold) -> None:
         """See how doubtful commits ended: what they wrote is not written again, and the turn goes on from there."""
@@ -344,7 +348,7 @@ class Turn:
                 self._said = _without(self._said, doubt.drafts)
                 self._forget_lost(doubt.drafts)
                 if doubt.drafts and doubt not in self._repeatable:
-                    self._repeatable.append(doubt)
+                    self._repeatable = (*self._repeatable, doubt)
                 self._results.update(_result_places(doubt.drafts))
             self._doubts = self._doubts[1:]  # not before: what strikes above leaves it in doubt
 

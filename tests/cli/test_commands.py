@@ -726,6 +726,108 @@ def test_b10_a_reader_that_goes_away_ends_the_command_quietly(database: Path) ->
         assert child.wait(60) == 141
 
 
+FULL = Path("/dev/full")
+
+
+UNTOLD = {
+    "list": "",
+    "list --json": "",
+    "show one --json": "",
+    "verify": "one: sound, ",
+    "show absent --json": "DecisionHistoryAbsent: ",
+    "delete one --yes": "one: erased",
+    "delete one --yes --json": "one: erased",
+    "--version": "",
+    "--help": "",
+}
+"""Commands, and what of their output standard error says where standard output cannot be written."""
+
+
+def to_full_device(*arguments: str, **environs: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose standard output is on a disk that is full."""
+    with FULL.open("wb") as full:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(**environs),
+            timeout=120,
+        )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", UNTOLD)
+def test_b10_an_output_that_cannot_be_written_is_told(arguments: str, database: Path) -> None:
+    """B10: a full disk under standard output is exit code 3 and one line, which says what was to be told."""
+    converse(database, "one")
+    where = () if arguments.startswith("--") else ("--store", f"sqlite:///{database}", "--namespace", NAMESPACE)
+    told = to_full_device(*arguments.split(), *where)
+    assert told.returncode == 3, told.stderr
+    (line,) = told.stderr.splitlines()
+    assert line.startswith("OutputLost: standard output cannot be written (No space left on device)")
+    assert line.partition("; it was to say: ")[2].startswith(UNTOLD[arguments])
+    assert ("it was to say" in line) == bool(UNTOLD[arguments])
+    assert asked(database, "show", "one").returncode == arguments.startswith("delete")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_b10_a_copy_whose_account_cannot_be_written_says_it_on_standard_error(unbuffered: str, database: Path) -> None:
+    """B10: the copy is there, and whoever made it is told so."""
+    converse(database, "one", "two")
+    target = f"sqlite:///{database.with_name('copy.sqlite')}"
+    arguments = ("copy", f"sqlite:///{database}", target, "--namespace", NAMESPACE, "--create")
+    told = to_full_device(*arguments, PYTHONUNBUFFERED=unbuffered)
+    assert told.returncode == 3
+    assert "it was to say: copied 2 conversations " in told.stderr
+    assert run(*arguments).stdout.startswith("copied 0 conversations with 0 entries; 2 were there already; ")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_b10_an_error_that_cannot_be_told_keeps_its_exit_code(database: Path) -> None:
+    """B10: nothing depends on standard error, not even where it is full or closed."""
+    converse(database, "one")
+    for redirected in ("2>/dev/full", "2>&-"):
+        command = ("sh", "-c", f'exec "$@" {redirected}', "sh", *COMMAND)
+        where = ("--store", f"sqlite:///{database}", "--namespace", NAMESPACE)
+        assert run("show", "absent", *where, command=command).returncode == 1
+        assert run("list", "--limit", "1", "--json", *where, command=command).returncode == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_b10_a_command_works_without_streams(closed: str, database: Path) -> None:
+    """B10: what was closed is wanted by nobody, and no other file takes its number."""
+    converse(database, "one", "two")
+    command = ("sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND)
+    where = ("--store", f"sqlite:///{database}", "--namespace", NAMESPACE)
+    assert run("list", *where, command=command).returncode == 0
+    assert run("list", "--json", *where, command=command).returncode == 0
+    assert run("delete", "one", *where, command=command).returncode == 2
+    assert run("delete", "one", "--yes", *where, command=command).returncode == 0
+    assert run("show", "one", *where, command=command).returncode == 1
+    assert asked(database, "verify").returncode == 0
+
+
+def test_i37_b10_a_hint_is_read_by_a_shell_as_the_very_id_that_it_names(database: Path) -> None:
+    """B10: whoever follows `--after` meets each conversation once, also one whose id cannot be shown as it is."""
+    ids = sorted([HOSTILE, "\x1b'2\\", "it's", "\\", "x\u00a0"])
+    converse(database, *ids)
+    found: list[str] = []
+    hint = ""
+    for json in ("", "--json", "", "--json", ""):
+        command = ("bash", "-c", f'exec "$@" {json} {hint}'.rstrip(), "bash", *COMMAND)
+        ended = run(
+            "list", "--limit", "1", "--store", f"sqlite:///{database}", "--namespace", NAMESPACE, command=command
+        )
+        told = ended.stdout + ended.stderr
+        assert not any(map(is_unseen, told.replace("\n", "")))
+        hint = told.partition("There may be more: ")[2]
+        read = subprocess.run(["bash", "-c", f"printf %s {hint}"], capture_output=True, timeout=60).stdout
+        found.append(read.decode().removeprefix("--after"))
+    assert found == ids
+
+
 def test_b10_a_terminal_without_unicode_gets_escapes(database: Path) -> None:
     """B10: what an encoding cannot show is escaped, not an error."""
     converse(database, "größe")

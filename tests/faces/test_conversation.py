@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from tests.faces.places import (
     Place,
@@ -782,6 +783,32 @@ async def test_bad_input_40_a_call_without_result_holds_up_the_next_turn_alone(p
     await conversation.complete(call, "late")
     await tell(conversation, "next")
     assert await seen(conversation) == ["U u", "A{C1}", "R C1", "U beside", "U next", "A ok"]
+
+
+@lasting
+async def test_c01_c04_a_late_result_is_told_that_the_turn_of_its_call_was_abandoned(place):
+    """Parking outlives a turn, and no failure of it; a call that was answered, or never made, is no such one."""
+    conversation = chat(place.open())
+    with pytest.raises(ZeroDivisionError):
+        async with conversation.turn("refund it") as turn:
+            (lost,) = await turn.respond(reply(calling("C1")))
+            await turn.park(lost)
+            await turn.window()
+            raise ZeroDivisionError
+    async with conversation.turn("again") as turn:
+        (given,) = await turn.respond(reply(calling("C2")))
+        await turn.result(given, "done")
+        await turn.respond(reply(said("ok")))
+    for call, abandoned in (
+        (lost, True),
+        (given, False),
+        (msgspec.structs.replace(lost, exchange=-1), False),
+        (msgspec.structs.replace(lost, exchange=99), False),
+    ):
+        with pytest.raises(PairingViolation) as refused:
+            await conversation.complete(call, "approved")
+        assert ("was abandoned" in str(refused.value)) == abandoned
+        assert refused.value.exchange == call.exchange
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.0, float("nan"), 2**63, "128"])

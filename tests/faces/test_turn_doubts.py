@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from typing import Any
 
@@ -299,6 +300,56 @@ def test_i18_a_look_that_is_cancelled_too_leaves_an_answer_there_once(tmp_path: 
     assert conversation.history.journal.left == ()
     stored = drive(whole.oldest(conversation.key, 0, STREAM_PAGE))
     assert [entry.kind.name for entry in stored] == ["INPUT", "RESPONSE", "ABANDONED"]
+
+
+@pytest.mark.parametrize("again", list(itertools.permutations("abc")), ids="".join)
+@pytest.mark.parametrize("written", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_i08_i18_messages_that_were_lost_together_are_there_once(
+    written: tuple[bool, ...], again: tuple[str, ...], tmp_path: Any
+) -> None:
+    """I-8: whichever of them was written, and in whichever order they come again; one that comes later is another."""
+    whole = open_journal("RAM", tmp_path)
+    plan = [Fault(call=1 + number, method="commit", after=after) for number, after in enumerate(written)]
+    conversation = journal_with(SuspendingJournal(whole), *plan)
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            lost = await asyncio.gather(*map(turn.say, "abc"), return_exceptions=True)
+            assert all(type(error) is DecisionHistoryStorageFailed for error in lost)
+            for message in again:
+                await turn.say(message)
+            await turn.say("new")
+            await turn.say("a")
+            await turn.respond(said("answer"))
+
+    asyncio.run(story())
+    assert conversation.history.journal.left == ()
+    first = contents(chat(whole))[1:4]
+    assert sorted(first) == ["a", "b", "c"]
+    assert contents(chat(whole)) == ["asks", *first, "new", "a", "answer"]
+    drive(chat(whole).store.verify(conversation.key))
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_i08_i18_a_message_that_comes_again_beside_a_new_one_is_there_once(step: int, tmp_path: Any) -> None:
+    """I-8: at whichever point of the repetition the other begins: it makes nothing new of what is under way already."""
+    whole = open_journal("RAM", tmp_path)
+    plan = [Fault(call=1, method="commit", after=True), Fault(call=2, method="commit")]
+    conversation = journal_with(SuspendingJournal(whole), *plan)
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await asyncio.gather(turn.say("a"), turn.say("b"), return_exceptions=True)
+            again = asyncio.create_task(turn.say("a"))
+            for _ in range(step):
+                await asyncio.sleep(0)
+            await turn.say("new")
+            await again
+            await turn.respond(said("answer"))
+
+    asyncio.run(story())
+    assert conversation.history.journal.left == ()
+    assert sorted(contents(chat(whole))) == ["a", "answer", "asks", "new"]
 
 
 def kinds(whole: Any) -> list[str]:

@@ -9,6 +9,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; without its extra installed, say how to install it."""
+    from minutebook.cli.streams import guard_streams
+
+    guard_streams()  # before anything looks at them
     try:
         from minutebook.cli.app import run
     except ModuleNotFoundError as missing:

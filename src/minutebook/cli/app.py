@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,11 +24,12 @@ from minutebook.cli.running import (
     reported,
     with_store,
 )
+from minutebook.cli.streams import OutputLost, lose_output
 from minutebook.cli.terminal import (
     EXIT_FAILED,
-    allow_any_encoding,
     print_json,
     print_table,
+    quoted,
     say,
     shown,
 )
@@ -58,8 +58,14 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the command line."""
-    allow_any_encoding()
-    app(prog_name="minutebook")
+    try:
+        try:
+            app(prog_name="minutebook")
+        except SystemExit:  # as every command ends
+            sys.stdout.flush()
+            raise
+    except OutputLost as lost:
+        lose_output(lost)
 
 
 @app.callback(invoke_without_command=True)
@@ -91,7 +97,7 @@ def list_conversations(
             for listing in found:
                 print_json(_listed(listing))
             if len(found) == limit:
-                sys.stderr.write(f"There may be more: --after {shown(shlex.quote(_id(found[-1])))}\n")
+                sys.stderr.write(f"{_more(found)}\n")
         else:
             elsewhere = ", or none above --after" if after else "; see --namespace"
             print_table(
@@ -100,7 +106,7 @@ def list_conversations(
                 empty="no conversation in this namespace" + elsewhere,
             )
             if len(found) == limit:
-                say(f"There may be more: --after {shown(shlex.quote(_id(found[-1])))}")
+                say(_more(found))
         if any(isinstance(listing, DecisionHistoryCorrupt) for listing in found):
             raise SystemExit(EXIT_FAILED)
 
@@ -377,6 +383,10 @@ async def _verified(opened: JournalStore, id: str) -> dict[str, Any]:  # noqa: A
 
 def _id(listing: Listing | DecisionHistoryCorrupt) -> str:
     return str(listing.id) if isinstance(listing, DecisionHistoryCorrupt) else listing.key.id
+
+
+def _more(found: list[Listing | DecisionHistoryCorrupt]) -> str:
+    return f"There may be more: --after {quoted(_id(found[-1]))}"
 
 
 def _listed(listing: Listing | DecisionHistoryCorrupt) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from minutebook.cli.running import AsJson, FromUrl, Namespace, ToUrl, with_stores
+from minutebook.cli.streams import telling
 from minutebook.cli.terminal import exit_code, print_json, say, shown, told
 from minutebook.errors import (
     DecisionHistoryAbsent,
@@ -136,10 +137,12 @@ class _Account:
 
     def close(self) -> None:
         if not self._as_json and self.seen:
-            say(
+            told = (
                 f"copied {self._written:,} conversations with {self._entries:,} entries; {self._equal:,} were there "
                 f"already; {self._left:,} were left"
             )
+            with telling(told):
+                say(told)
 
 
 class _Bar:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minutebook.cli.terminal import fail, leave_pipe, print_json, say
+from minutebook.cli.streams import telling
+from minutebook.cli.terminal import fail, print_json, say
 from minutebook.errors import InvalidOption, MinutebookError
 from minutebook.stores.opening import open_store
 from minutebook.stores.urls import SCHEMES, file_of, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from minutebook.stores.journal import JournalStore
 
@@ -62,7 +63,7 @@ def with_store(
 
     def run() -> None:
         check_lasting(url, create=create)
-        finish(inside())
+        asyncio.run(inside())
 
     reported(run, as_json=as_json)
 
@@ -86,7 +87,7 @@ def with_stores(
         check_lasting(source, option="FROM")
         check_lasting(target, create=create, option="TO")
         _check_apart(source, target)
-        finish(inside())
+        asyncio.run(inside())
 
     reported(run, as_json=as_json)
 
@@ -96,12 +97,6 @@ def _check_apart(source: str, target: str) -> None:
     there = [name for name in files if name is not None and os.path.exists(name)]
     if source == target or (len(there) == len(files) and os.path.samefile(*there)):
         raise InvalidOption("FROM and TO are the same store, so nothing would be copied", option="target")
-
-
-def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Run what a command does, and write out all that it has told."""
-    asyncio.run(work)
-    sys.stdout.flush()
 
 
 def check_lasting(url: str, *, create: bool | None = None, option: str = "--store") -> None:
@@ -147,10 +142,9 @@ def reported(work: Callable[[], None], *, as_json: bool) -> None:
         work()
     except MinutebookError as error:
         fail(error, as_json=as_json)
-    except BrokenPipeError:
-        leave_pipe()
 
 
 def report(as_json: bool, values: dict[str, Any], told: str) -> None:
     """Tell the outcome of one thing: as a JSON document, or in words."""
-    print_json(values) if as_json else say(told)
+    with telling(told):
+        print_json(values) if as_json else say(told)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minutebook.cli.streams import telling
 from minutebook.errors import (
     CallerError,
     DecisionHistoryError,
@@ -43,8 +45,6 @@ EXIT_PROVIDER = 4
 """The model's side failed."""
 EXIT_FAILED = 5
 """A check that the command made has failed."""
-EXIT_PIPE = 141
-"""Whoever read our output has gone: what a shell shows for a program that SIGPIPE ended."""
 
 _EXITS: tuple[tuple[type[MinutebookError], int], ...] = (
     (DecisionHistoryError, EXIT_REFUSED),
@@ -69,36 +69,30 @@ _FLAGS = {
 """What the library's messages call by its own names, and what that is on the command line."""
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        leave_pipe()
-
-
 def _width() -> int | None:
     """Return how wide to write where no terminal says it: a file or a pipe folds nothing."""
     return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
 
 
-console = _Console(highlight=False, emoji=False, markup=False, width=_width())
-
-
-def leave_pipe() -> NoReturn:
-    """End quietly when nobody reads any more; what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    raise SystemExit(EXIT_PIPE)
-
-
-def allow_any_encoding() -> None:
-    """Let a terminal that cannot show a character show its escape instead of ending the command."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+console = Console(highlight=False, emoji=False, markup=False, width=_width())
 
 
 def shown(text: str) -> str:
     """Return `text` with every character escaped that is not seen as what it is; line breaks too."""
     return "".join(f"\\u{{{ord(char):x}}}" if is_unseen(char) else char for char in text)
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a shell reads it back to the very same one; seen as what it is, like what `shown` returns."""
+    if not any(map(is_unseen, text)):
+        return shlex.quote(text)
+    return f"$'{''.join(map(_in_shell, text))}'"
+
+
+def _in_shell(char: str) -> str:
+    if is_unseen(char):
+        return "".join(f"\\{byte:03o}" for byte in char.encode())
+    return f"\\{char}" if char in "'\\" else char
 
 
 def print_json(value: object) -> None:
@@ -200,8 +194,10 @@ def fail(error: MinutebookError, *, as_json: bool) -> NoReturn:
     """Report an error of ours by its code and message, and end with the exit code of its kind."""
     code = exit_code(error)
     message = told(error)
+    line = f"{error.code}: {shown(message)}"
     if as_json:
-        print_json({"error": error.code, "message": message, "exit": code})
+        with telling(line):
+            print_json({"error": error.code, "message": message, "exit": code})
     else:
-        sys.stderr.write(f"{error.code}: {shown(message)}\n")
+        sys.stderr.write(f"{line}\n")
     raise SystemExit(code)

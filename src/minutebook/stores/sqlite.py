@@ -264,7 +264,8 @@ class SQLiteJournal:
         check_id(namespace, "namespace")
 
         def job(cursor: sqlite3.Cursor) -> Totals:
-            bound = (self._oldest_live(self._now()), namespace.encode())
+            oldest = self._oldest_live(self._now())
+            bound = (oldest, oldest, namespace.encode())
             count, size, reserved, gone, gone_size = cursor.execute(sql.GET_TOTALS, bound).fetchone()
             return Totals(conversations=count - gone, bytes=size - gone_size, reserved=reserved, expired=gone)
 
@@ -518,7 +519,8 @@ class SQLiteJournal:
                 cursor.execute(sql.SET_MINUTE, (None, conversation))
             else:
                 self._purge(cursor, place, conversation, granted)
-        cursor.execute(sql.CLAMP_FUTURE, (wall, wall >> MINUTE_BITS, place.namespace, PURGED_PER_WRITE))
+        present = wall >> MINUTE_BITS
+        cursor.execute(sql.CLAMP_FUTURE, (wall, present, place.namespace, present, PURGED_PER_WRITE))
         if len(self._purges) >= _KNOWN_NAMESPACES:
             self._purges.clear()
         more = len(found) == PURGED_PER_WRITE or cursor.rowcount == PURGED_PER_WRITE

@@ -113,7 +113,7 @@ def find_doomed(cursor: sqlite3.Cursor, key: ConversationKey) -> Place:
 
 
 def _find_row(cursor: sqlite3.Cursor, key: ConversationKey, idempotency: str = "") -> tuple[Place, tuple[Any, ...]]:
-    bound = (key.id.encode(), key.namespace.encode(), idempotency.encode())
+    bound = (idempotency.encode(), key.id.encode(), key.namespace.encode())
     row = cursor.execute(sql.GET_PLACE, bound).fetchone()
     if row is None:
         return Place(), ()
@@ -224,7 +224,7 @@ def sweep_residue(cursor: sqlite3.Cursor) -> bool:
     conversation = found[0]
     left = RESIDUE_ROWS - cursor.execute(sql.DROP_SOME_ENTRIES, (conversation, RESIDUE_ROWS)).rowcount
     if left:
-        left -= cursor.execute(sql.DROP_SOME_RECEIPTS, (conversation, left)).rowcount
+        left -= cursor.execute(sql.DROP_SOME_RECEIPTS, (conversation, conversation, left)).rowcount
     if left:
         cursor.execute(sql.DROP_RESIDUE, (conversation,))
     return True
@@ -242,7 +242,8 @@ def add_entries(cursor: sqlite3.Cursor, conversation: int, entries: Sequence[Ent
 def first_entries(cursor: sqlite3.Cursor, conversation: int, seqs: range) -> Iterator[Entry]:
     """Yield the stored entries that a cut has to see, oldest first; one that is missing is for `extend` to tell."""
     if seqs:
-        for first, packed in cursor.execute(sql.OLDEST_ENTRIES, (conversation, seqs[0], len(seqs))):
+        bound = (conversation, conversation, seqs[0], len(seqs))
+        for first, packed in cursor.execute(sql.OLDEST_ENTRIES, bound):
             entries = _entries(first, packed)
             yield from entries[max(0, seqs[0] - first) : max(0, seqs[-1] + 1 - first)]
             if first + len(entries) > seqs[-1]:
@@ -296,7 +297,7 @@ def oldest_entries(cursor: sqlite3.Cursor, conversation: int, after: int, last: 
     """Return the entries above `after` and up to `last`, oldest first; one page of them."""
     taken = _Taken(page)
     due = after + 1
-    bound = (conversation, due, at_most(page.rows))
+    bound = (conversation, conversation, due, at_most(page.rows))
     for first, packed in cursor.execute(sql.OLDEST_ENTRIES, bound) if due <= last and page.rows > 0 else ():
         entries = _entries(first, packed)
         if not first <= due < first + len(entries):

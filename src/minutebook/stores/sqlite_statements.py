@@ -2,9 +2,10 @@
 Every SQL text of the SQLite journal, each under a name and an English line.
 
 Nothing else is ever given to `execute`: values are bound, and no text is put together at run time (a test walks the
-code for it). Strings are stored as UTF-8 in BLOB columns. So they compare by exact bytes, which is the order of code
-points, and neither a collation nor the `text_factory` of a host's connection can change them. The prefix keeps our
-tables apart from a host's own in a database that the host shares with us.
+code for it). They are bound by their order alone: of a number at a place (`?1`) Python 3.12.0 to 3.12.3 warn. Strings
+are stored as UTF-8 in BLOB columns. So they compare by exact bytes, which is the order of code points, and neither a
+collation nor the `text_factory` of a host's connection can change them. The prefix keeps our tables apart from a host's
+own in a database that the host shares with us.
 """
 
 from __future__ import annotations
@@ -217,12 +218,12 @@ TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 GET_PLACE: Final = """
 SELECT n.id, n.conversations, n.granted, n.ahead, c.id, c.minute, c.granted, c.recent,
-       EXISTS (SELECT 1 FROM minutebook_receipt AS r WHERE r.conversation = c.id AND r.idempotency = ?3),
+       EXISTS (SELECT 1 FROM minutebook_receipt AS r WHERE r.conversation = c.id AND r.idempotency = ?),
        c.format, c.birth, c.created, c.touched, c.epoch, c.token, c.since, c.version, c.entries, c.bytes, c.digest,
        c.state, c.attempt
 FROM minutebook_namespace AS n
-LEFT JOIN minutebook_conversation AS c ON c.namespace = n.id AND c.name = ?1
-WHERE n.name = ?2
+LEFT JOIN minutebook_conversation AS c ON c.namespace = n.id AND c.name = ?
+WHERE n.name = ?
 """
 """
 A namespace's totals and one conversation's header in it, NULLs where there is none.
@@ -289,10 +290,10 @@ ORDER BY c.name LIMIT ?
 
 GET_TOTALS: Final = """
 SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(token <> x''), 0),
-       coalesce(sum(token = x'' AND touched < ?1), 0),
-       coalesce(sum(CASE WHEN token = x'' AND touched < ?1 THEN bytes ELSE 0 END), 0)
+       coalesce(sum(token = x'' AND touched < ?), 0),
+       coalesce(sum(CASE WHEN token = x'' AND touched < ? THEN bytes ELSE 0 END), 0)
 FROM minutebook_conversation
-WHERE namespace = (SELECT id FROM minutebook_namespace WHERE name = ?2)
+WHERE namespace = (SELECT id FROM minutebook_namespace WHERE name = ?)
 """
 """Conversations, their bytes, and of them the reserved, the expired and the bytes of the expired."""
 
@@ -308,9 +309,9 @@ SELECT seq, entries FROM minutebook_log WHERE conversation = ? AND seq < ? ORDER
 
 OLDEST_ENTRIES: Final = """
 SELECT seq, entries FROM minutebook_log
-WHERE conversation = ?1
-  AND seq >= coalesce((SELECT max(seq) FROM minutebook_log WHERE conversation = ?1 AND seq <= ?2), 0)
-ORDER BY seq LIMIT ?3
+WHERE conversation = ?
+  AND seq >= coalesce((SELECT max(seq) FROM minutebook_log WHERE conversation = ? AND seq <= ?), 0)
+ORDER BY seq LIMIT ?
 """
 """The log from the row that holds a place, oldest first."""
 
@@ -351,8 +352,8 @@ DROP_RECEIPTS: Final = "DELETE FROM minutebook_receipt WHERE conversation = ?"
 """Remove a conversation's receipts."""
 
 DROP_SOME_RECEIPTS: Final = """
-DELETE FROM minutebook_receipt WHERE conversation = ?1 AND idempotency IN (
-    SELECT idempotency FROM minutebook_receipt WHERE conversation = ?1 LIMIT ?2
+DELETE FROM minutebook_receipt WHERE conversation = ? AND idempotency IN (
+    SELECT idempotency FROM minutebook_receipt WHERE conversation = ? LIMIT ?
 )
 """
 """Remove a slice of a conversation's receipts."""
@@ -371,8 +372,8 @@ WHERE namespace = ? AND minute <= ? AND touched < ? AND token = x'' ORDER BY min
 """Conversations that have expired to the millisecond, oldest minute first."""
 
 CLAMP_FUTURE: Final = """
-UPDATE minutebook_conversation SET touched = ?1, minute = ?2
-WHERE id IN (SELECT id FROM minutebook_conversation WHERE namespace = ?3 AND minute > ?2 LIMIT ?4)
+UPDATE minutebook_conversation SET touched = ?, minute = ?
+WHERE id IN (SELECT id FROM minutebook_conversation WHERE namespace = ? AND minute > ? LIMIT ?)
 """
 """Bring back to the present what was written while the clock stood ahead, lest it never expire."""
 
