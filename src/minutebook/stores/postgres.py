@@ -289,22 +289,37 @@ class PostgresRemote:
         _, tables = await self._look_for_schema(line)
         if not tables:
             return 0
+        if "version" not in tables:
+            raise DecisionHistorySchemaUnsupported(
+                f"the schema holds a table or type named `{tables[0]}` and no table `version`: this library did not "
+                "make it, or the table that says its version was taken away; nothing was changed: restore that, or "
+                "name another schema"
+            )
         found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
         if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
             raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
         return int(found[0])
 
-    async def _look_for_schema(self, line: Line) -> tuple[bool, bool]:
+    async def _look_for_schema(self, line: Line) -> tuple[bool, Sequence[str]]:
         """
-        Return whether the schema is there, and whether our tables are in it.
+        Return whether the schema is there, and which tables of our names are in it.
 
         Raises:
-            DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run.
+            DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run, or a crash would
+                empty a table.
         """
-        _, there, tables, of_a_stranger = await line.ask(sql.FIND_SCHEMA, self._schema, (nonce(), self._schema))
+        _, there, tables, unlogged, of_a_stranger = await line.ask(
+            sql.FIND_SCHEMA, self._schema, (nonce(), self._schema)
+        )
         if of_a_stranger is not None:
             raise _not_ours(of_a_stranger)
-        return there, tables
+        if unlogged is not None:
+            raise DecisionHistoryStorageUnsafe(
+                f"the server would lose what it acknowledged: a crash empties the table `{unlogged:.63}`, since it is "
+                "UNLOGGED; nothing was used: say ALTER TABLE … SET LOGGED",
+                problem="unlogged",
+            )
+        return there, tables or ()
 
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""

@@ -69,15 +69,16 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
     FROM pg_catalog.pg_database AS d
     LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+), ours (oid, name) AS (
+    SELECT c.oid, c.relname
+    FROM found AS f JOIN pg_catalog.pg_class AS c ON c.relnamespace OPERATOR(pg_catalog.=) f.schema
+    WHERE c.relname OPERATOR(pg_catalog.=) ANY (CAST(
+        ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
+    ))
 ), reached (class, oid) AS (
     SELECT named.class, named.oid
     FROM found AS f, LATERAL (
-        SELECT CAST('pg_catalog.pg_class' AS pg_catalog.regclass), c.oid
-        FROM pg_catalog.pg_class AS c
-        WHERE c.relnamespace OPERATOR(pg_catalog.=) f.schema
-          AND c.relname OPERATOR(pg_catalog.=) ANY (CAST(
-              ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
-          ))
+        SELECT CAST('pg_catalog.pg_class' AS pg_catalog.regclass), o.oid FROM ours AS o
         UNION ALL
         SELECT CAST('pg_catalog.pg_proc' AS pg_catalog.regclass), p.oid
         FROM pg_catalog.pg_proc AS p
@@ -111,6 +112,11 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
         FROM pg_catalog.pg_inherits AS i
         WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
           AND i.inhparent OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT r.class, i.inhparent
+        FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) i.inhrelid
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+          AND i.inhrelid OPERATOR(pg_catalog.=) r.oid AND c.relispartition
         UNION ALL
         SELECT r.class, k.conrelid
         FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_constraint AS k ON k.oid OPERATOR(pg_catalog.=) d.objid
@@ -164,10 +170,17 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
       AND a.privilege_type OPERATOR(pg_catalog.=) ANY (CAST(ARRAY['TRIGGER', 'REFERENCES'] AS pg_catalog.text[]))
 )
 SELECT f.nonce, f.schema IS NOT NULL,
-       EXISTS (
-           SELECT 1 FROM pg_catalog.pg_class AS c
-           WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
-             AND c.relnamespace OPERATOR(pg_catalog.=) f.schema
+       (SELECT CAST(pg_catalog.array_agg(o.name ORDER BY o.name) AS pg_catalog.text[]) FROM ours AS o),
+       (
+           SELECT pg_catalog.concat(c.relname)
+           FROM ours AS o, LATERAL (
+               SELECT o.oid
+               UNION ALL
+               SELECT p.relid FROM pg_catalog.pg_partition_tree(CAST(o.oid AS pg_catalog.regclass)) AS p
+           ) AS part (oid) JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) part.oid
+           WHERE c.relpersistence OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
+             AND c.relkind OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
+           LIMIT 1
        ),
        (
            SELECT pg_catalog.concat(i.type, ' ', i.identity)
@@ -180,14 +193,16 @@ SELECT f.nonce, f.schema IS NOT NULL,
 FROM found AS f
 """)
 """
-Whether the schema is there, whether our tables are in it, and what a stranger could have put there for us to run, or
-null. `to_regclass` would answer from before another process made them.
+Whether the schema is there, which tables of our names are in it, which of them or of their partitions a crash would
+empty, since it is in no log, and what a stranger could have put there for us to run; null for none. `to_regclass` would
+answer from before another process made them.
 
 Functions, triggers and all that computes on a table run as whoever calls or writes. So `reached` is what a call of ours
 can come to, from our tables and functions on: what PostgreSQL would drop along with a thing, as it does a table's
 triggers, rules, policies, constraints and indexes, a view's query and a domain's checks, while what a publication lists
 runs nothing; what a thing refers to, as the condition of a trigger does to a function, and an array to the type of its
-elements; partitions; and the tables whose foreign keys refer to one. A schema, an extension and a language run nothing,
+elements; partitions, and the tables that a thing is a partition of, by whose keys the server sees that a row belongs
+there; and the tables whose foreign keys refer to one. A schema, an extension and a language run nothing,
 nor does a table on the other side of a foreign key. Where the owner of a thing says what it runs, of a function, an
 operator, a domain, and a relation other than a sequence, that must be a role that could act as this one anyway, itself,
 its members and superusers, or the database's owner; and nobody else may make anything in the schema, a trigger on such
