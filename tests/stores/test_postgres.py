@@ -44,7 +44,7 @@ from minutebook.stores.journal import JournalStore
 from minutebook.stores.postgres_statements import FIND_SCHEMA
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
-from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
+from minutebook.testing.conformance.samples import EVERYTHING, FORMAT, KEY, adding, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 STARTS = budget(2, 20)
@@ -994,6 +994,70 @@ def test_bad_input_102_what_stands_where_a_table_or_function_would_be_made_is_na
         with pytest.raises(DecisionHistorySchemaUnsupported, match=f"named `{called}` that this library did not make"):
             drive(append(journal, KEY, "one", say("q")))
     assert server.ask("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'version'", (schema,)) == []
+    drive(journal.close())
+
+
+DROPPED = "FOR EACH ROW EXECUTE FUNCTION {schema}.nothing()"
+KEEPS_OUT = {
+    "entry, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry " + DROPPED,
+    "entry, INSERT of some": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry FOR EACH ROW WHEN (NEW.seq % 2 = 0) "
+    "EXECUTE FUNCTION {schema}.nothing()",
+    "receipt, INSERT": "CREATE RULE r AS ON INSERT TO {schema}.receipt DO INSTEAD NOTHING",
+    "receipt, INSERT of an earlier one": "CREATE TRIGGER t BEFORE INSERT ON {schema}.receipt FOR EACH ROW WHEN "
+    "(NEW.version = 1) EXECUTE FUNCTION {schema}.nothing()",
+    "conversation, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.conversation " + DROPPED,
+    "conversation, UPDATE": "CREATE TRIGGER t BEFORE UPDATE ON {schema}.conversation " + DROPPED,
+    "conversation, UPDATE by a rule": "CREATE RULE r AS ON UPDATE TO {schema}.conversation DO INSTEAD NOTHING",
+    "namespace, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.namespace " + DROPPED,
+    "namespace, UPDATE": "CREATE TRIGGER t BEFORE UPDATE ON {schema}.namespace " + DROPPED,
+    "entry, CUT": "CREATE TRIGGER t BEFORE DELETE ON {schema}.entry " + DROPPED,
+    "entry, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.entry " + DROPPED,
+    "receipt, DELETE": "CREATE RULE r AS ON DELETE TO {schema}.receipt DO INSTEAD NOTHING",
+    "conversation, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.conversation " + DROPPED,
+    "namespace, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.namespace " + DROPPED,
+}
+
+
+@pytest.mark.parametrize("what", KEEPS_OUT)
+def test_i05_d23_bad_input_102_what_keeps_rows_out_is_found_by_the_write(what: str, name: str) -> None:
+    """A trigger or rule that has a row not written, or not deleted, ends the write, and nothing of it is there."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    kept, other = ConversationKey("kept", "a"), ConversationKey("other", "b")
+    for key, count in ((kept, 2), (other, 3)):
+        for number in range(count):
+            drive(append(journal, key, str(number), say("q")))
+    server.ask(
+        f"CREATE FUNCTION {schema}.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+        + KEEPS_OUT[what].format(schema=schema)
+    )
+    tables = ("namespace", "conversation", "entry", "receipt")
+
+    def rows() -> list[Any]:
+        return [server.ask(f"SELECT t FROM {schema}.{table} AS t ORDER BY 1") for table in tables]
+
+    store = JournalStore(journal, namespace="kept")
+    calls: dict[str, Callable[[], Any]] = {
+        "INSERT": lambda: append(journal, KEY, "one", say("q"), say("r")),
+        "UPDATE": lambda: append(journal, kept, "one", say("x" * 100_000)),
+        "CUT": lambda: journal.reserve(kept, "t", format=FORMAT, opening=adding("cut", cut=1), release=True),
+        "DELETE": lambda: store.delete(kept),
+    }
+    if "earlier" in what:
+        journal_of_copy = postgres_lab.journal(name + "from", blocking=True)
+        for number in range(2):
+            drive(append(journal_of_copy, ConversationKey("kept", "copied"), str(number), say("q")))
+        origin = JournalStore(journal_of_copy, namespace="kept")
+        calls["INSERT"] = lambda: origin.copy(ConversationKey("kept", "copied"), store)
+    call, before = calls[what.split()[1]], rows()
+    with pytest.raises(DecisionHistorySchemaUnsupported, match=r"keeps rows from being written.*nothing was written"):
+        drive(call())
+    assert rows() == before
+    server.ask(f"DROP FUNCTION {schema}.nothing CASCADE")
+    if "RULE" in KEEPS_OUT[what]:
+        server.ask(f"DROP RULE r ON {schema}.{what.split(',')[0]}")
+        drive(journal._remote._lines.close())  # a plan that such a rule left nothing of outlives it in its session
+    drive(call())
     drive(journal.close())
 
 

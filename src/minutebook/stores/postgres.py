@@ -49,7 +49,7 @@ from minutebook.stores.postgres_lines import (
     Unreplicated,
     nonce,
 )
-from minutebook.stores.postgres_schema import CREATE_SCHEMA, MIGRATIONS, SCHEMA_VERSION
+from minutebook.stores.postgres_schema import CREATE_SCHEMA, KEPT_OUT, MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
@@ -491,6 +491,12 @@ def _translated(error: psycopg.Error) -> StorageError:
     if state == READ_ONLY:
         return DecisionHistoryStorageUnsafe(
             "the server has begun to only read: another one is the primary now; try again", problem="read_only"
+        )
+    if state == KEPT_OUT:
+        return DecisionHistorySchemaUnsupported(
+            "something this library did not make keeps rows from being written or deleted, as a trigger on its tables "
+            "does that returns NULL, or a rule; nothing was written: drop it",
+            sqlstate=state,
         )
     if state in _CONSTRAINTS:
         return DecisionHistorySchemaUnsupported(
