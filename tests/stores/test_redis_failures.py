@@ -47,6 +47,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield made
 
 
+def all_of(error: BaseException | None) -> str:
+    """Return all that an error and those behind it say."""
+    told = ""
+    while error is not None:
+        told += f" {error!r} {vars(error)}"
+        error = error.__cause__ or error.__context__
+    return told
+
+
 def run(story: Any, *, blocking: bool) -> Any:
     """Run a coroutine as a caller of that colour does."""
     return drive(story) if blocking else asyncio.run(story)
@@ -453,6 +462,90 @@ def test_bad_input_95_each_address_of_a_name_has_its_share(
             await store.close()
 
         run(story(), blocking=blocking)
+
+
+UNREADABLE = {
+    "number of bytes": b"$canary\r\n",
+    "number": b":canary\r\n",
+    "number of values": b"*canary\r\n",
+    "negative": b"$-5\r\ncanary\r\n",
+    "nothing": b"\r\n",
+    "kind": b"HTTP/1.1 400 canary\r\n\r\n",
+    "depth": b"*1\r\n" * 5_000 + b":1\r\n",
+    "MOVED to nowhere": b"-MOVED 1\r\n",
+    "MOVED to no port": b"-MOVED 1 canary:y\r\n",
+    "MOVED to no possible port": b"-MOVED 1 canary:99999999\r\n",
+    "MOVED to no possible host": b"-MOVED 1 canary..a:1\r\n",
+    "ASK": b"-ASK 1 canary\r\n",
+}
+
+
+@COLOURS
+@pytest.mark.parametrize("during", ["call", "connecting"])
+@pytest.mark.parametrize("reply", UNREADABLE)
+def test_i37_d23_bad_input_96_reply_that_cannot_be_read_is_told_as_that(
+    reply: str, during: str, blocking: bool, server: Server
+) -> None:
+    """It is no answer to a call, nor to a new connection's questions, and nothing of it is in the error (96, I-37)."""
+    with proxy(server.port) as between:
+        store = journal(between.url, blocking=blocking, timeout=2)
+
+        async def story() -> None:
+            if during == "call":
+                await append(store, KEY, "one", say("x"))
+            for call in (lambda: store.header(KEY), lambda: append(store, KEY, "two", say("y"))):
+                between.becomes = lambda _: UNREADABLE[reply]
+                with pytest.raises(DecisionHistoryStorageFailed) as refused:
+                    await call()
+                assert refused.value.problem == "connection"
+                told = all_of(refused.value)
+                assert "canary" not in told
+                assert refused.value.__context__ is None
+                between.becomes = None
+                await store.header(KEY)
+            await append(store, KEY, "two", say("y"))
+            await store.close()
+
+        run(story(), blocking=blocking)
+
+
+@COLOURS
+def test_i37_bad_input_96_reply_that_lost_the_end_of_a_line_is_no_answer(
+    blocking: bool, server: Server, figure: Callable[[str], None]
+) -> None:
+    """Whichever line it is, so that content is read as a length, the error is typed and repeats nothing (96, I-37)."""
+    ends = [0]
+
+    def without(number: int) -> Callable[[bytes], bytes]:
+        def lost(reply: bytes) -> bytes:
+            if b"canary" not in reply:
+                return reply
+            lines = reply.split(b"\r\n")
+            ends[0] = len(lines) - 2
+            return b"\r\n".join(lines[: number + 1]) + b"\r\n".join(lines[number + 1 :])
+
+        return lost
+
+    with proxy(server.port) as between:
+        drive(append(journal(server.url), KEY, "one", say("canary"), say("canary")))
+
+        async def story(number: int) -> None:
+            store = JournalStore(journal(between.url, blocking=blocking, timeout=0.5), namespace=KEY.namespace)
+            await store.header(KEY)
+            between.becomes = without(number)
+            with pytest.raises(MinutebookError) as refused:
+                [entry async for entry in store.entries(KEY)]
+            between.becomes = None
+            assert "canary" not in all_of(refused.value)
+            assert len([entry async for entry in store.entries(KEY)]) == 2
+            await store.close()
+
+        number = 0
+        while number <= ends[0]:
+            run(story(number), blocking=blocking)
+            number += 1
+    assert number > 8
+    figure(f"a reply without the end of each of {number} lines, 0 untyped errors")
 
 
 @COLOURS

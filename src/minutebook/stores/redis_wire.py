@@ -35,7 +35,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from minutebook.errors import StorageError
-from minutebook.stores.redis_address import Node
+from minutebook.stores.redis_address import Node, is_place
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
 from minutebook.stores.redis_refusals import (
     DEMOTED,
@@ -48,6 +48,7 @@ from minutebook.stores.redis_refusals import (
     unconnected,
 )
 from minutebook.stores.redis_servers import SYNCED, check_server, is_appended, is_synced, read_settings
+from minutebook.stores.redis_sockets import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,7 @@ unfit, is at most so old where the connection is used.
 
 _REST_SECONDS: Final = 0.05
 _SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
+_LAST_SLOT: Final = 16_383
 _UNKNOWN: Final = ("", "?")
 """What a cluster calls a host where a node's endpoint is not known, or its name."""
 
@@ -223,7 +225,11 @@ class Wire:
             if isinstance(answer, Exception):
                 failed = _rather(failed, answer)
                 continue
-            slots, named = _slot_map(answer, node)
+            try:
+                slots, named = _slot_map(answer, node)
+            except RedisConnectionError as error:
+                failed = _rather(failed, _unsent_for(error))
+                continue
             if slot in slots:
                 self._slots, self._named = slots, named
                 self._keep_only(set(slots.values()))
@@ -323,19 +329,44 @@ def _is_demoted(answer: Any) -> bool:
 
 
 def _told(answer: AskError, asked: Node) -> Node:
-    """Return where a node sends on; without a host that is its own."""
+    """
+    Return where a node sends on; without a host that is its own.
+
+    Raises:
+        RedisConnectionError: no node can be there.
+    """
     host, _, port = str(answer.args[0]).rpartition(" ")[2].rpartition(":")
-    return Node(asked.host if host in _UNKNOWN else host, int(port))
+    return _place(host, port, asked)
+
+
+def _place(host: str, port: Any, asked: Node) -> Node:
+    try:
+        node = Node(asked.host if host in _UNKNOWN else host, int(port))
+    except ValueError:
+        node = None
+    if node is None or not is_place(node):
+        raise unreadable()
+    return node
 
 
 def _slot_map(answer: Any, asked: Node) -> tuple[dict[int, Node], tuple[Node, ...]]:
-    """Return who has which slot, and every node that is named, replicas too."""
+    """
+    Return who has which slot, and every node that is named, replicas too.
+
+    Raises:
+        RedisConnectionError: it is no such map.
+    """
     slots: dict[int, Node] = {}
     named: dict[Node, None] = {}
-    for first, last, *told in answer:
-        nodes = [_node_of(each, asked) for each in told]
-        slots.update(dict.fromkeys(range(first, last + 1), nodes[0]))
-        named.update(dict.fromkeys(nodes))
+    try:
+        for first, last, *told in answer:
+            nodes = [_node_of(each, asked) for each in told]
+            slots.update(dict.fromkeys(range(max(first, 0), min(last, _LAST_SLOT) + 1), nodes[0]))
+            named.update(dict.fromkeys(nodes))
+    except (TypeError, ValueError, LookupError, AttributeError):
+        slots = {}
+    if not slots and answer:
+        raise unreadable()
     return slots, tuple(named)
 
 
@@ -350,7 +381,7 @@ def _node_of(told: Any, asked: Node) -> Node:
     if host == "?":
         beside = dict(zip(told[3][::2], told[3][1::2], strict=True)) if told[3:] else {}
         host = beside.get(b"ip", b"").decode()
-    return Node(asked.host if host in _UNKNOWN else host, int(told[1]))
+    return _place(host, told[1], asked)
 
 
 def _check_canary(answer: Any, nonce: bytes) -> None:
