@@ -997,6 +997,74 @@ def test_bad_input_102_what_stands_where_a_table_or_function_would_be_made_is_na
     drive(journal.close())
 
 
+LOOKS = "look(bigint, bigint, bytea, bytea, bytea, OUT bigint"
+PAGES = "page(bigint, bigint, bytea, bytea, bigint, bigint, bigint, bigint, bigint, boolean, OUT bigint, OUT bigint"
+OTHERWISE = {
+    "fewer columns": LOOKS + ", OUT bigint) LANGUAGE sql AS 'SELECT $1, 1::bigint'",
+    "words": LOOKS + ", OUT text, OUT text, OUT text, OUT text) LANGUAGE sql AS $$ SELECT $1, 'x', 'y', 'z', 'w' $$",
+    "no time": LOOKS + ", OUT bigint, OUT bytea, OUT bytea, OUT bytea) LANGUAGE sql AS "
+    "'SELECT $1, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea'",
+    "more numbers than entries": PAGES + ", OUT bytea, OUT bytea, OUT bigint[], OUT bytea[]) LANGUAGE sql AS "
+    "$$ SELECT $1, 1::bigint, '\\x01'::bytea, '\\x02'::bytea, ARRAY[1, 2]::bigint[], ARRAY['\\x00']::bytea[] $$",
+    "entries that are numbers": PAGES + ", OUT bytea, OUT bytea, OUT bigint[], OUT bigint[]) LANGUAGE sql AS "
+    "$$ SELECT $1, 1::bigint, '\\x01'::bytea, '\\x02'::bytea, ARRAY[1]::bigint[], ARRAY[1]::bigint[] $$",
+}
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_bad_input_102_a_function_that_answers_otherwise_is_refused(what: str, blocking: bool, name: str) -> None:
+    """One of our name and arguments whose answer has another shape is another schema's, and no error is Python's."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, blocking=blocking)
+        await append(journal, KEY, "one", say("q"))
+        made = OTHERWISE[what]
+        server.ask(f"DROP FUNCTION {schema}.{made.partition('(')[0]}; CREATE FUNCTION {schema}.{made}")
+        journal = postgres_lab.journal(name, blocking=blocking)
+        for _ in range(2):
+            call = journal.header(KEY) if made.startswith("look") else journal.oldest(KEY, 0, EVERYTHING)
+            with pytest.raises(DecisionHistorySchemaUnsupported, match="answers otherwise"):
+                await call
+        await journal.close()
+
+    run(blocking, story())
+
+
+@pytest.mark.parametrize("column", ["header", "stamp"])
+def test_i39_a_header_that_is_not_there_is_damage(column: str, name: str) -> None:
+    """One that is NULL is told by what reads and what writes, and the conversation can be deleted (I-39, 102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for key in (KEY, ConversationKey(KEY.namespace, "z")):
+        drive(append(journal, key, "one", say("q")))
+    server.ask(f"ALTER TABLE {schema}.conversation ALTER header DROP NOT NULL, ALTER stamp DROP NOT NULL")
+    server.ask(f"UPDATE {schema}.conversation SET {column} = NULL WHERE conversation = %s", (KEY.id.encode(),))
+    journal = postgres_lab.journal(name, blocking=True)
+    store = JournalStore(journal, namespace=KEY.namespace)
+    for call in (journal.header(KEY), store.verify(KEY), append(journal, KEY, "two", say("r")), store.list()):
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(call)
+    drive(store.delete(KEY))
+    assert [each.key.id for each in drive(store.list())] == ["z"]
+    drive(journal.close())
+
+
+def test_i39_what_is_null_in_a_log_is_damage(name: str) -> None:
+    """An entry or a receipt that is NULL is named as one that does not decode (I-39)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    for table, call in (("entry", entries(journal, KEY)), ("receipt", journal.receipts(KEY, 0, 9))):
+        server.ask(
+            f"ALTER TABLE {schema}.{table} ALTER packed DROP NOT NULL; UPDATE {schema}.{table} SET packed = NULL"
+        )
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(call)
+    drive(journal.close())
+
+
 DROPPED = "FOR EACH ROW EXECUTE FUNCTION {schema}.nothing()"
 KEEPS_OUT = {
     "entry, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry " + DROPPED,

@@ -235,8 +235,11 @@ class PostgresRemote:
         async def work(line: Line) -> Row:
             if not (self._writable if statement.writes else self._found) and not await self._find(line, statement):
                 row = await line.ask(sql.TIME, self._schema, (number, clock))
-                return (*row, *[None] * (statement.columns - len(row)))
-            return await line.ask(statement, self._schema, (number, clock, *values))
+                return (*row, *[None] * (len(statement.columns) - len(row)))
+            row = await line.ask(statement, self._schema, (number, clock, *values))
+            if not statement.answers(row):
+                raise _answered_otherwise()
+            return row
 
         until = self._lines.deadline()
         for _ in range(_TRIES):
@@ -373,7 +376,14 @@ def _look_with(idempotency: str, now: int, header: bytes | None, stamp: bytes, r
 
 
 def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """Return the rows of arrays that stand beside each other; one of nothing is `None`."""
+    """
+    Return the rows of arrays that stand beside each other; one of nothing is `None`.
+
+    Raises:
+        DecisionHistorySchemaUnsupported: one is longer than another.
+    """
+    if len({len(column or ()) for column in columns}) > 1:
+        raise _answered_otherwise()
     return zip(*(column or () for column in columns), strict=True)
 
 
@@ -439,6 +449,13 @@ def _check_version(version: int, *, gone: bool) -> None:
         raise DecisionHistorySchemaUnsupported(
             "the tables that this store has worked on are not there any more", found=version, supported=SCHEMA_VERSION
         )
+
+
+def _answered_otherwise() -> StorageError:
+    return DecisionHistorySchemaUnsupported(
+        "a function in the schema answers otherwise than the one that this library made; its answer was not used: "
+        "restore that, or name another schema"
+    )
 
 
 def _no_rights(what: str) -> StorageError:

@@ -180,12 +180,12 @@ DECLARE
     l_whole boolean := true;
 BEGIN
     nonce := p_nonce;
+    o_now := {schema}.present(p_clock);
     o_refused := {schema}.unsafe();
     IF o_refused <> '' THEN
         RETURN;
     END IF;
     o_refused := 'stale';
-    o_now := {schema}.present(p_clock);
     -- Most writes go on with a conversation as their worker thinks it is, within its grant: one statement compares and
     -- writes the header. Whatever stands in its way is found out, and named, below.
     l_plain := p_header IS NOT NULL AND p_expected <> '' AND p_grown >= 0 AND abs(o_now - p_wall) <= p_drift;

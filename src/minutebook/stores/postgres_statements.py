@@ -10,25 +10,59 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.shown import type_alone
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-class Statement(msgspec.Struct, frozen=True):
+class Column(msgspec.Struct, frozen=True):
+    """What may stand in one column of a row, and of a list in each of its places."""
+
+    kinds: frozenset[type]
+    elements: frozenset[type] = frozenset()
+
+    __repr__ = type_alone
+
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is such a one."""
+        kind = type(value)
+        return kind in self.kinds and (kind is not list or self.elements.issuperset(map(type, value)))
+
+
+_NULL: Final = type(None)
+_COUNT: Final = Column(frozenset({int}))
+_COUNT_OR_NOT: Final = Column(frozenset({int, _NULL}))
+_WORD: Final = Column(frozenset({str}))
+_BYTES: Final = Column(frozenset({bytes, _NULL}))
+_COUNTS: Final = Column(frozenset({list, _NULL}), frozenset({int}))
+_IDS: Final = Column(frozenset({list, _NULL}), frozenset({bytes}))
+_PACKS: Final = Column(frozenset({list, _NULL}), frozenset({bytes, _NULL}))
+"""Of records a NULL is damage, which is told where it is read."""
+
+
+class Statement(msgspec.Struct, frozen=True, cache_hash=True):
     """A text of SQL, in which `{schema}` stands for the schema's quoted name. Made in these two files alone."""
 
     text: str
-    columns: int = 0
-    """How many its row has, for a method of a remote."""
+    columns: tuple[Column, ...] = ()
+    """Those of its row, for a method of a remote."""
     writes: bool = False
 
     __repr__ = type_alone
+
+    def answers(self, row: Sequence[object]) -> bool:
+        """Return whether a row has its columns; a function of another's making may answer with others."""
+        return len(row) == len(self.columns) and all(
+            column.takes(value) for column, value in zip(self.columns, row, strict=True)
+        )
 
 
 def check_schema(schema: object) -> str:
@@ -245,7 +279,10 @@ SELECT %b, coalesce(%b, CAST(
 """)
 """The server's time as `present` tells it, where there are no functions of ours yet."""
 
-LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)", columns=5)
+LOOK: Final = Statement(
+    "SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _BYTES),
+)
 """A conversation as it stands."""
 
 WRITE: Final = Statement(
@@ -255,6 +292,7 @@ SELECT *, pg_catalog.set_config('client_min_messages', 'warning', true) FROM {sc
     %b
 )
 """,
+    columns=(_COUNT, _COUNT, _WORD, *[_BYTES] * 3, _COUNTS, _PACKS, _COUNT_OR_NOT, _COUNT_OR_NOT, _WORD),
     writes=True,
 )
 """
@@ -265,17 +303,32 @@ committed. So it is asked for here, until the end of the transaction: a setting 
 behind a pooler, and one of the function would end before the commit.
 """
 
-PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)", columns=6)
+PAGE: Final = Statement(
+    "SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _COUNTS, _PACKS),
+)
 """Entries from one end of a range."""
 
-RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)", columns=5)
+RECEIPTS: Final = Statement(
+    "SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _PACKS),
+)
 """Receipts above a version."""
 
-NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)", columns=5)
+NAMES: Final = Statement(
+    "SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _IDS, _PACKS, _PACKS),
+)
 """Conversations of a namespace, by id."""
 
-STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b, %b)", columns=6)
+STALE: Final = Statement(
+    "SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _IDS, _PACKS, _PACKS, _COUNTS),
+)
 """Conversations that have expired, or were written to in the future."""
 
-TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)", columns=6)
+TOTALS: Final = Statement(
+    "SELECT * FROM {schema}.totals(%b, %b, %b, %b)",
+    columns=(_COUNT,) * 6,
+)
 """What a namespace holds."""
