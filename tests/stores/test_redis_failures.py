@@ -464,6 +464,72 @@ def test_bad_input_95_each_address_of_a_name_has_its_share(
         run(story(), blocking=blocking)
 
 
+@COLOURS
+@pytest.mark.parametrize("connected", [True, False])
+def test_b2_bad_input_95_another_script_is_waited_out(connected: bool, blocking: bool, server: Server) -> None:
+    """A server that is at another's script has run nothing: it is asked again until the deadline, and told by name."""
+    server.ask("CONFIG", "SET", "busy-reply-threshold", "50")
+
+    @contextlib.contextmanager
+    def busy() -> Iterator[None]:
+        there = threading.Thread(target=spin)
+        there.start()
+        until(lambda: is_busy(server), "the server is busy")
+        yield
+        with contextlib.suppress(Exception):
+            server.ask("SCRIPT", "KILL")
+        there.join()
+
+    def spin() -> None:
+        with contextlib.suppress(Exception):
+            server.ask("EVAL", "while true do end", 0)
+
+    async def story(seconds: float) -> None:
+        store = journal(server.url, blocking=blocking, timeout=seconds)
+        if connected:
+            await store.header(KEY)
+        with busy():
+            if seconds < 1:
+                begun = time.monotonic()  # the answer to the last try may be late
+                with pytest.raises(DecisionHistoryStorageFailed, match=r"refused with BUSY|it took too long|Timeout"):
+                    await append(store, KEY, "one", say("x"))
+                assert time.monotonic() - begun > 0.3
+            else:
+                threading.Timer(0.3, lambda: server.ask("SCRIPT", "KILL")).start()
+                await append(store, KEY, "one", say("x"))
+        await store.close()
+
+    run(story(0.4), blocking=blocking)
+    run(story(10), blocking=blocking)
+
+
+def is_busy(server: Server) -> bool:
+    try:
+        server.ask("GET", "x")
+    except Exception as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+@COLOURS
+def test_b2_bad_input_95_too_many_connections_are_told_as_that(blocking: bool, server: Server) -> None:
+    """A server that takes no more connections says so, and that is the reason that is told (95)."""
+    store = journal(server.url, blocking=blocking, timeout=2)
+    with socket.create_connection(("127.0.0.1", server.port)) as other:
+        other.sendall(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nmaxclients\r\n$1\r\n1\r\n")
+        assert other.recv(64) == b"+OK\r\n"
+
+        def reason() -> str:
+            with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as refused:
+                run(store.header(KEY), blocking=blocking)
+            return str(refused.value.reason)
+
+        # It says so and hangs up, which may be noticed first.
+        until(lambda: reason() == "the server has too many connections", "it is told")
+        other.sendall(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nmaxclients\r\n$2\r\n99\r\n")
+        assert other.recv(64) == b"+OK\r\n"
+
+
 UNREADABLE = {
     "number of bytes": b"$canary\r\n",
     "number": b":canary\r\n",

@@ -33,8 +33,9 @@ class Column(msgspec.Struct, frozen=True):
 
     def takes(self, value: Any) -> bool:
         """Return whether a value is such a one."""
-        kind = type(value)
-        return kind in self.kinds and (kind is not list or self.elements.issuperset(map(type, value)))
+        if type(value) not in self.kinds:
+            return False
+        return value is None or list not in self.kinds or self.elements.issuperset(map(type, value))
 
 
 _NULL: Final = type(None)

@@ -115,6 +115,8 @@ class Address:
         for name in said:
             if name in given:
                 raise InvalidOption(f"{name} is given twice, in the URL and in client_options", option=name)
+        if not re.fullmatch("[!-~]*", str({**said, **given}.get("client_name") or "")):
+            raise InvalidOption("client_name has visible ASCII characters and no blank", option="client_name")
         # No command is sent twice by the client: whether a write that got no reply was done is for the journal to ask.
         return {
             "socket_connect_timeout": self.timeout,

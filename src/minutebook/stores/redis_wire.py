@@ -4,7 +4,7 @@ One script sent to the node that has its keys, and its answer: routing, the chec
 The routing is ours and redis-py's connections are under it, since two things have to hold that its cluster clients do
 not promise: that a command whose reply was lost is not sent again (a script may have been run), and that a connection
 is closed by whatever interrupts it. What for certain was not run, as the server says by MOVED, ASK, TRYAGAIN,
-CLUSTERDOWN and LOADING, or as a connection shows that was refused by a cluster's node, is tried again until the
+CLUSTERDOWN, LOADING and BUSY, or as a connection shows that was refused by a cluster's node, is tried again until the
 deadline.
 
 A server that has become a replica refuses writes, and reads too, since each script looks at the role. Whoever is behind
@@ -30,6 +30,7 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -64,7 +65,7 @@ unfit, is at most so old where the connection is used.
 """
 
 _REST_SECONDS: Final = 0.05
-_SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
+_SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError)
 _LAST_SLOT: Final = 16_383
 _UNKNOWN: Final = ("", "?")
 """What a cluster calls a host where a node's endpoint is not known, or its name."""
@@ -158,7 +159,7 @@ class Wire:
             try:
                 answer = await self._exchange(node, command, until, nonce, asking=asking)
             except _Unsent as unsent:
-                if not self.cluster or _is_untrusted(unsent):
+                if not (self.cluster or _is_occupied(unsent.__cause__)) or _is_untrusted(unsent):
                     self._slots = {}
                     raise
                 answer = unsent
@@ -173,7 +174,7 @@ class Wire:
                 node = self._slots[slot] = _told(answer, node)
             elif isinstance(answer, AskError):
                 node, asking = _told(answer, node), True
-            elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)):
+            elif not (isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)) or _is_occupied(answer)):
                 return answer
             if time.monotonic() > until:
                 raise answer
@@ -290,7 +291,7 @@ class Wire:
             raise
         except (RedisError, OSError, UnicodeError) as error:
             raise _Unsent from error
-        if isinstance(info, BusyLoadingError):
+        if _is_occupied(info):
             raise _Unsent from info
         settings = read_settings(info)
         check_server(settings, cluster=self.cluster)
@@ -321,6 +322,12 @@ def _rather(known: Exception | None, newer: Exception | None) -> Exception | Non
 def _is_untrusted(failed: Exception | None) -> bool:
     """Return whether a server's certificate was not accepted, which a later attempt finds no other."""
     return isinstance(failed, _Unsent) and reason_of(failed.__cause__) == UNTRUSTED
+
+
+def _is_occupied(answer: Any) -> bool:
+    """Return whether a server refused something, whole, since it loads its data or is at another's script."""
+    busy = isinstance(answer, ResponseError) and str(answer).startswith("BUSY ")
+    return busy or isinstance(answer, BusyLoadingError)
 
 
 def _is_demoted(answer: Any) -> bool:
