@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Proxy:
@@ -27,6 +27,8 @@ class Proxy:
         """Whether replies are swallowed while the connection stands: half open."""
         self.left: int | None = None
         """How many more bytes of replies go through before a connection is reset; then there is no limit again."""
+        self.becomes: Callable[[bytes], bytes] | None = None
+        """What each piece of a reply is changed into."""
         self.replied = 0
         """How many bytes of replies went through."""
         self.connections = 0
@@ -89,6 +91,8 @@ class Proxy:
                 await asyncio.sleep(self._chance.uniform(*self.delay))
             if self.silent:
                 continue
+            if self.becomes is not None:
+                data = self.becomes(data)
             left = self.left
             if left is not None and len(data) > left:
                 data, self.left = data[:left], None

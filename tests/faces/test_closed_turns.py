@@ -388,6 +388,25 @@ def test_i18_a_store_that_is_closed_waits_no_call_s_time_for_each_turn(
     assert journal.calls.count("recover") == tried
 
 
+def test_d23_i18_a_store_closes_whatever_comes_up_as_a_turn_is_given_back(path: Path) -> None:
+    """An error that is none of ours keeps neither the other turns' reservations nor the storage; it is told then."""
+    journal = FaultyJournal(
+        SQLiteJournal(path, blocking=True), [Fault(call=1, method="recover", error=lambda: LookupError("a host's"))]
+    )
+    store = JournalStore(journal, namespace="n")
+    turns = [Conversation(store, f"c{number}", format="openai-chat").turn("one") for number in range(3)]
+    for turn in turns:
+        drive(turn.__aenter__())
+    with pytest.raises(LookupError, match="a host's"):
+        drive(store.close())
+    assert journal.left == ()
+    with pytest.raises(StoreClosed):
+        drive(store.totals())
+    drive(store.close())
+    with sync.SQLiteStore(path, namespace="n") as other:
+        assert other.totals().reserved == 1
+
+
 @pytest.mark.parametrize("run", [asyncio.run, drive])
 def test_i18_a_store_gives_back_what_a_loop_stopped_before(run: Callable[[Any], object], path: Path) -> None:
     """A turn closed in another thread is handed to its loop, which stops: whoever closes the store gives it back."""

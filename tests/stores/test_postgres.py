@@ -34,7 +34,6 @@ from minutebook.errors import (
     DecisionHistoryStorageLocked,
     DecisionHistoryStorageUnsafe,
     InvalidOption,
-    MinutebookError,
     StorageError,
     StoreClosed,
 )
@@ -45,7 +44,7 @@ from minutebook.stores.journal import JournalStore
 from minutebook.stores.postgres_statements import FIND_SCHEMA
 from minutebook.testing import FrozenClock, drive
 from minutebook.testing.conformance import JournalConformance
-from minutebook.testing.conformance.samples import EVERYTHING, KEY, append, entries, say
+from minutebook.testing.conformance.samples import EVERYTHING, FORMAT, KEY, adding, append, entries, say
 
 ROOT = Path(__file__).parents[2]
 STARTS = budget(2, 20)
@@ -206,6 +205,33 @@ def test_bad_input_97_settings_of_a_role_are_refused(setting: str, name: str, ro
     assert refused.value.problem == setting.removeprefix("transaction_")
 
 
+@pytest.mark.parametrize("table", ["version", "namespace", "conversation", "entry", "receipt", "part"])
+def test_b2_bad_input_97_tables_that_a_crash_empties_are_refused(table: str, name: str) -> None:
+    """A table that is not in the server's log, or a partition of one, keeps nothing for sure: no call uses it (97)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    if table == "part":
+        server.ask(
+            f"ALTER TABLE {schema}.entry RENAME TO part; CREATE TABLE {schema}.entry (LIKE {schema}.part) "
+            f"PARTITION BY LIST (namespace); ALTER TABLE {schema}.entry ATTACH PARTITION {schema}.part DEFAULT"
+        )
+    server.ask(f"CREATE UNLOGGED TABLE {schema}.other (LIKE {schema}.entry)")
+    drive(journal._remote._lines.close())  # so that the next call is made on a new connection
+    drive(append(journal, KEY, "two", say("r")))
+    server.ask(f"ALTER TABLE {schema}.{table} SET UNLOGGED")
+    drive(journal._remote._lines.close())
+    for opened in (journal, postgres_lab.journal(name, blocking=True)):
+        for call in (opened.header(KEY), append(opened, KEY, "three", say("s"))):
+            with pytest.raises(DecisionHistoryStorageUnsafe, match=f"`{table}`.* SET LOGGED") as refused:
+                drive(call)
+            assert refused.value.problem == "unlogged"
+    server.ask(f"ALTER TABLE {schema}.{table} SET LOGGED")
+    drive(append(journal, KEY, "three", say("s")))
+    assert len(drive(entries(journal, KEY))) == 3
+    drive(journal.close())
+
+
 def test_bad_input_106_another_encoding_is_refused(name: str) -> None:
     """A database that is not in UTF8 is refused by name, and nothing is made in it (106)."""
     server = postgres.shared()
@@ -302,6 +328,15 @@ CREATE TABLE {schema}x.child () INHERITS ({schema}.entry);
 CREATE TABLE {schema}x.key (namespace bytea, conversation bytea)
 """
 KEY_TO_US = "ALTER TABLE {schema}x.key ADD FOREIGN KEY (namespace, conversation) REFERENCES {schema}.conversation"
+KEYS_TO_US = (
+    "CREATE TABLE {schema}x.keys (LIKE {schema}x.key) PARTITION BY LIST (namespace); ALTER TABLE {schema}x.keys ATTACH "
+    "PARTITION {schema}x.key DEFAULT; " + KEY_TO_US.replace(".key ", ".keys ")
+)
+PARTED = "CREATE TABLE {schema}x.whole (LIKE {schema}.entry) PARTITION BY LIST "
+PART_OF = (
+    "ALTER TABLE {schema}x.child NO INHERIT {schema}.entry; "
+    "ALTER TABLE {schema}x.whole ATTACH PARTITION {schema}.entry DEFAULT"
+)
 CHECK = "ALTER TABLE {schema}.entry ADD CHECK "
 STRANGE = {
     "schema": "ALTER SCHEMA {schema} OWNER TO {stranger}",
@@ -339,6 +374,20 @@ STRANGE = {
     "child": "ALTER TABLE {schema}x.child OWNER TO {stranger}",
     "trigger of a child": "CREATE TRIGGER t BEFORE INSERT ON {schema}x.child FOR EACH ROW EXECUTE FUNCTION "
     "{schema}x.f()",
+    "key of a table that ours is a partition of": PARTED + "({schema}x.g(namespace)); " + PART_OF,
+    "key above that": "CREATE TABLE {schema}x.top (LIKE {schema}.entry) PARTITION BY LIST ({schema}x.g(namespace)); "
+    + PARTED
+    + "(namespace); ALTER TABLE {schema}x.top ATTACH PARTITION {schema}x.whole DEFAULT; "
+    + PART_OF,
+    "table that ours is a partition of": PARTED
+    + "(namespace); "
+    + PART_OF
+    + "; ALTER TABLE {schema}x.whole OWNER TO {stranger}",
+    "key of a table that one with a key to ours is a partition of": "CREATE TABLE {schema}x.keys (LIKE {schema}x.key) "
+    "PARTITION BY LIST ({schema}x.g(namespace)); ALTER TABLE {schema}x.keys ATTACH PARTITION {schema}x.key DEFAULT; "
+    + KEY_TO_US,
+    "partition of a table with a key to ours": KEYS_TO_US + "; ALTER TABLE {schema}x.key OWNER TO {stranger}",
+    "TRIGGER on that": KEYS_TO_US + "; GRANT TRIGGER ON {schema}x.key TO {stranger}",
 }
 
 
@@ -356,7 +405,7 @@ def test_bad_input_105_all_that_a_call_can_come_to_is_looked_at(name: str, role:
             connection.execute(f"SET LOCAL ROLE {role}".encode())
             (row,) = connection.execute(FIND_SCHEMA.text.encode(), (1, schema), binary=True)
             connection.rollback()
-            return row[3] is not None
+            return row[-1] is not None
 
         assert [what for what, made in STRANGE.items() if not is_refused(made)] == []
         assert not is_refused("")
@@ -484,6 +533,9 @@ ALTER PUBLICATION {schema} OWNER TO {stranger};
 GRANT SELECT ON {schema}.entry TO {stranger};
 CREATE VIEW {schema}x.seen AS SELECT seq FROM {schema}.entry;
 ALTER VIEW {schema}x.seen OWNER TO {stranger};
+CREATE TABLE {schema}x.whole (LIKE {schema}.entry) PARTITION BY HASH (namespace, conversation);
+ALTER TABLE {schema}x.whole OWNER TO {role};
+ALTER TABLE {schema}x.whole ATTACH PARTITION {schema}.entry FOR VALUES WITH (MODULUS 1, REMAINDER 0);
 ALTER SCHEMA {schema}x OWNER TO {stranger}
 """
 )
@@ -807,8 +859,7 @@ def test_i40_o47_another_version_is_refused_and_a_failed_migration_leaves_nothin
     server.ask(f"CREATE SCHEMA {schema}")
     server.ask(f"CREATE TABLE {schema}.receipt (mine text)")
     journal = postgres_lab.journal(name, blocking=True)
-    assert drive(journal.header(KEY)) is None
-    with pytest.raises(MinutebookError):
+    with pytest.raises(DecisionHistorySchemaUnsupported):
         drive(append(journal, KEY, "one", say("q")))
     assert server.ask("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)) == [
         ("receipt",)
@@ -924,9 +975,7 @@ def test_bad_input_102_another_thing_of_our_name_is_refused(what: str, name: str
 @pytest.mark.parametrize(
     ("made", "called"),
     [
-        ("TABLE {}.conversation (id int)", "conversation"),
         ("VIEW {}.receipt_version AS SELECT 1", "receipt_version"),
-        ("TYPE {}.entry AS (a int)", "entry"),
         ("DOMAIN {}.receipt AS int", "receipt"),
         ("FUNCTION {}.present(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'", "present"),
     ],
@@ -945,6 +994,162 @@ def test_bad_input_102_what_stands_where_a_table_or_function_would_be_made_is_na
         with pytest.raises(DecisionHistorySchemaUnsupported, match=f"named `{called}` that this library did not make"):
             drive(append(journal, KEY, "one", say("q")))
     assert server.ask("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'version'", (schema,)) == []
+    drive(journal.close())
+
+
+LOOKS = "look(bigint, bigint, bytea, bytea, bytea, OUT bigint"
+PAGES = "page(bigint, bigint, bytea, bytea, bigint, bigint, bigint, bigint, bigint, boolean, OUT bigint, OUT bigint"
+OTHERWISE = {
+    "fewer columns": LOOKS + ", OUT bigint) LANGUAGE sql AS 'SELECT $1, 1::bigint'",
+    "words": LOOKS + ", OUT text, OUT text, OUT text, OUT text) LANGUAGE sql AS $$ SELECT $1, 'x', 'y', 'z', 'w' $$",
+    "no time": LOOKS + ", OUT bigint, OUT bytea, OUT bytea, OUT bytea) LANGUAGE sql AS "
+    "'SELECT $1, NULL::bigint, NULL::bytea, NULL::bytea, NULL::bytea'",
+    "more numbers than entries": PAGES + ", OUT bytea, OUT bytea, OUT bigint[], OUT bytea[]) LANGUAGE sql AS "
+    "$$ SELECT $1, 1::bigint, '\\x01'::bytea, '\\x02'::bytea, ARRAY[1, 2]::bigint[], ARRAY['\\x00']::bytea[] $$",
+    "entries that are numbers": PAGES + ", OUT bytea, OUT bytea, OUT bigint[], OUT bigint[]) LANGUAGE sql AS "
+    "$$ SELECT $1, 1::bigint, '\\x01'::bytea, '\\x02'::bytea, ARRAY[1]::bigint[], ARRAY[1]::bigint[] $$",
+}
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_bad_input_102_a_function_that_answers_otherwise_is_refused(what: str, blocking: bool, name: str) -> None:
+    """One of our name and arguments whose answer has another shape is another schema's, and no error is Python's."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+
+    async def story() -> None:
+        journal = postgres_lab.journal(name, blocking=blocking)
+        await append(journal, KEY, "one", say("q"))
+        made = OTHERWISE[what]
+        server.ask(f"DROP FUNCTION {schema}.{made.partition('(')[0]}; CREATE FUNCTION {schema}.{made}")
+        journal = postgres_lab.journal(name, blocking=blocking)
+        for _ in range(2):
+            call = journal.header(KEY) if made.startswith("look") else journal.oldest(KEY, 0, EVERYTHING)
+            with pytest.raises(DecisionHistorySchemaUnsupported, match="answers otherwise"):
+                await call
+        await journal.close()
+
+    run(blocking, story())
+
+
+@pytest.mark.parametrize("column", ["header", "stamp"])
+def test_i39_a_header_that_is_not_there_is_damage(column: str, name: str) -> None:
+    """One that is NULL is told by what reads and what writes, and the conversation can be deleted (I-39, 102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    for key in (KEY, ConversationKey(KEY.namespace, "z")):
+        drive(append(journal, key, "one", say("q")))
+    server.ask(f"ALTER TABLE {schema}.conversation ALTER header DROP NOT NULL, ALTER stamp DROP NOT NULL")
+    server.ask(f"UPDATE {schema}.conversation SET {column} = NULL WHERE conversation = %s", (KEY.id.encode(),))
+    journal = postgres_lab.journal(name, blocking=True)
+    store = JournalStore(journal, namespace=KEY.namespace)
+    for call in (journal.header(KEY), store.verify(KEY), append(journal, KEY, "two", say("r")), store.list()):
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(call)
+    drive(store.delete(KEY))
+    assert [each.key.id for each in drive(store.list())] == ["z"]
+    drive(journal.close())
+
+
+def test_i39_what_is_null_in_a_log_is_damage(name: str) -> None:
+    """An entry or a receipt that is NULL is named as one that does not decode (I-39)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    for table, call in (("entry", entries(journal, KEY)), ("receipt", journal.receipts(KEY, 0, 9))):
+        server.ask(
+            f"ALTER TABLE {schema}.{table} ALTER packed DROP NOT NULL; UPDATE {schema}.{table} SET packed = NULL"
+        )
+        with pytest.raises(DecisionHistoryCorrupt):
+            drive(call)
+    drive(journal.close())
+
+
+DROPPED = "FOR EACH ROW EXECUTE FUNCTION {schema}.nothing()"
+KEEPS_OUT = {
+    "entry, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry " + DROPPED,
+    "entry, INSERT of some": "CREATE TRIGGER t BEFORE INSERT ON {schema}.entry FOR EACH ROW WHEN (NEW.seq % 2 = 0) "
+    "EXECUTE FUNCTION {schema}.nothing()",
+    "receipt, INSERT": "CREATE RULE r AS ON INSERT TO {schema}.receipt DO INSTEAD NOTHING",
+    "receipt, INSERT of an earlier one": "CREATE TRIGGER t BEFORE INSERT ON {schema}.receipt FOR EACH ROW WHEN "
+    "(NEW.version = 1) EXECUTE FUNCTION {schema}.nothing()",
+    "conversation, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.conversation " + DROPPED,
+    "conversation, UPDATE": "CREATE TRIGGER t BEFORE UPDATE ON {schema}.conversation " + DROPPED,
+    "conversation, UPDATE by a rule": "CREATE RULE r AS ON UPDATE TO {schema}.conversation DO INSTEAD NOTHING",
+    "namespace, INSERT": "CREATE TRIGGER t BEFORE INSERT ON {schema}.namespace " + DROPPED,
+    "namespace, UPDATE": "CREATE TRIGGER t BEFORE UPDATE ON {schema}.namespace " + DROPPED,
+    "entry, CUT": "CREATE TRIGGER t BEFORE DELETE ON {schema}.entry " + DROPPED,
+    "entry, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.entry " + DROPPED,
+    "receipt, DELETE": "CREATE RULE r AS ON DELETE TO {schema}.receipt DO INSTEAD NOTHING",
+    "conversation, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.conversation " + DROPPED,
+    "namespace, DELETE": "CREATE TRIGGER t BEFORE DELETE ON {schema}.namespace " + DROPPED,
+}
+
+
+@pytest.mark.parametrize("what", KEEPS_OUT)
+def test_i05_d23_bad_input_102_what_keeps_rows_out_is_found_by_the_write(what: str, name: str) -> None:
+    """A trigger or rule that has a row not written, or not deleted, ends the write, and nothing of it is there."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    kept, other = ConversationKey("kept", "a"), ConversationKey("other", "b")
+    for key, count in ((kept, 2), (other, 3)):
+        for number in range(count):
+            drive(append(journal, key, str(number), say("q")))
+    server.ask(
+        f"CREATE FUNCTION {schema}.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+        + KEEPS_OUT[what].format(schema=schema)
+    )
+    tables = ("namespace", "conversation", "entry", "receipt")
+
+    def rows() -> list[Any]:
+        return [server.ask(f"SELECT t FROM {schema}.{table} AS t ORDER BY 1") for table in tables]
+
+    store = JournalStore(journal, namespace="kept")
+    calls: dict[str, Callable[[], Any]] = {
+        "INSERT": lambda: append(journal, KEY, "one", say("q"), say("r")),
+        "UPDATE": lambda: append(journal, kept, "one", say("x" * 100_000)),
+        "CUT": lambda: journal.reserve(kept, "t", format=FORMAT, opening=adding("cut", cut=1), release=True),
+        "DELETE": lambda: store.delete(kept),
+    }
+    if "earlier" in what:
+        journal_of_copy = postgres_lab.journal(name + "from", blocking=True)
+        for number in range(2):
+            drive(append(journal_of_copy, ConversationKey("kept", "copied"), str(number), say("q")))
+        origin = JournalStore(journal_of_copy, namespace="kept")
+        calls["INSERT"] = lambda: origin.copy(ConversationKey("kept", "copied"), store)
+    call, before = calls[what.split()[1]], rows()
+    with pytest.raises(DecisionHistorySchemaUnsupported, match=r"keeps rows from being written.*nothing was written"):
+        drive(call())
+    assert rows() == before
+    server.ask(f"DROP FUNCTION {schema}.nothing CASCADE")
+    if "RULE" in KEEPS_OUT[what]:
+        server.ask(f"DROP RULE r ON {schema}.{what.split(',')[0]}")
+        drive(journal._remote._lines.close())  # a plan that such a rule left nothing of outlives it in its session
+    drive(call())
+    drive(journal.close())
+
+
+@pytest.mark.parametrize(
+    ("made", "called"),
+    [
+        ("DROP TABLE {}.version", "conversation"),
+        ("ALTER TABLE {}.version RENAME TO old", "conversation"),
+        ("DROP SCHEMA {0} CASCADE; CREATE SCHEMA {0}; CREATE TABLE {0}.receipt (id int)", "receipt"),
+        ("DROP SCHEMA {0} CASCADE; CREATE SCHEMA {0}; CREATE TYPE {0}.entry AS (a int)", "entry"),
+    ],
+)
+def test_i40_bad_input_102_tables_that_say_no_version_are_no_empty_store(made: str, called: str, name: str) -> None:
+    """What reads refuses them as what writes does, by name, and nothing is made beside what they hold (I-40, 102)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    drive(append(postgres_lab.journal(name, blocking=True), KEY, "one", say("q")))
+    server.ask(made.format(schema))
+    there = "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace ORDER BY 1"
+    before = server.ask(there, (schema,))
+    journal = postgres_lab.journal(name, blocking=True)
+    for call in (journal.header(KEY), journal.totals("suite"), append(journal, KEY, "two", say("r"))):
+        with pytest.raises(DecisionHistorySchemaUnsupported, match=f"`{called}`.* no table `version`"):
+            drive(call)
+    assert server.ask(there, (schema,)) == before
     drive(journal.close())
 
 

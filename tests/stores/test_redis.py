@@ -1065,6 +1065,11 @@ def test_b2_socket_in_the_file_system() -> None:
         ("client_options", {"url": "redis://a?nonsense=1"}),
         ("client_options", {"url": "rediss+cluster://a,b?nonsense=1"}),
         ("timeout", {"url": "redis://a?timeout=3"}),
+        *(
+            ("client_name", {"url": f"redis://a?client_name={name}"})
+            for name in ("marker%20b", "marker%0A", "marker%C3%A4")
+        ),
+        ("client_name", {"client_options": {"client_name": "marker b"}}),
     ],
 )
 def test_v08_bad_input_118_options_are_refused_where_they_are_given(option: str, given: dict[str, Any]) -> None:

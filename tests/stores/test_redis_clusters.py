@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.proxy import proxy
 from servers.redis import Cluster, Server, binary, cluster, free_ports, until
 from tests.stores.redis_lab import address
 from tests.stores.test_redis import KEY, journal
@@ -87,6 +88,55 @@ def test_bad_input_101_a_node_without_slots_hides_no_other(blocking: bool, six: 
             await store.close()
 
         run(story(), blocking=blocking)
+
+
+NOWHERE = (
+    (b":7\r\n", b""),
+    (b"*1\r\n:7\r\n", b""),
+    (b"*1\r\n*2\r\n:0\r\n:16383\r\n", b""),
+    (b"*1\r\n*3\r\n$1\r\nx\r\n$1\r\ny\r\n*2\r\n$1\r\nh\r\n:1\r\n", b""),
+    (b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$1\r\nh\r\n:99999999\r\n", b""),
+    (b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$4\r\na..b\r\n:1\r\n", b""),
+    (b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$1\r\n\xff\r\n:1\r\n", b""),
+    (b"", b"-MOVED 1 h:99999999\r\n"),
+    (b"", b"-MOVED 1 a..b:1\r\n"),
+    (b"", b"-ASK 1 h:-1\r\n"),
+)
+"""What a cluster tells of its slots, or else answers to a script, where nobody can be reached."""
+
+
+@COLOURS
+def test_d23_bad_input_96_101_where_no_node_can_be_none_is_asked(blocking: bool, tmp_path: Path) -> None:
+    """A map or a redirection that leads nowhere is a reply that cannot be read, told within the time (96, 101)."""
+    given, moved = NOWHERE[0]
+    with stranger(tmp_path) as node, proxy(node.port) as between:
+        node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        until(lambda: node.ask("CLUSTER INFO")["cluster_state"] == "ok", "it has all slots")
+        map_there = [b":%d\r\n" % port for port in (node.port, between.port)]
+
+        def sound(reply: bytes) -> bytes:
+            return reply.replace(*map_there)
+
+        def becomes(reply: bytes) -> bytes:
+            if reply.startswith(b"+OK") or b"role:" in reply:
+                return reply
+            return (given if map_there[0] in reply else moved) or sound(reply)
+
+        async def story() -> None:
+            store = journal(f"redis+cluster://127.0.0.1:{between.port}", BOUNDED, blocking=blocking, timeout=0.5)
+            between.becomes = becomes
+            for call in (store.header(KEY), append(store, KEY, "one", say("x"))):
+                with pytest.raises(DecisionHistoryStorageFailed) as refused:
+                    await call
+                assert refused.value.problem == "connection"
+                assert ("nothing was sent" in str(refused.value)) is bool(given)
+            between.becomes = sound
+            await append(store, KEY, f"{given!r} {moved!r}", say("x"))
+            await store.close()
+
+        for told in NOWHERE:
+            given, moved = told
+            run(story(), blocking=blocking)
 
 
 @COLOURS

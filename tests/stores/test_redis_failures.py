@@ -47,6 +47,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield made
 
 
+def all_of(error: BaseException | None) -> str:
+    """Return all that an error and those behind it say."""
+    told = ""
+    while error is not None:
+        told += f" {error!r} {vars(error)}"
+        error = error.__cause__ or error.__context__
+    return told
+
+
 def run(story: Any, *, blocking: bool) -> Any:
     """Run a coroutine as a caller of that colour does."""
     return drive(story) if blocking else asyncio.run(story)
@@ -453,6 +462,156 @@ def test_bad_input_95_each_address_of_a_name_has_its_share(
             await store.close()
 
         run(story(), blocking=blocking)
+
+
+@COLOURS
+@pytest.mark.parametrize("connected", [True, False])
+def test_b2_bad_input_95_another_script_is_waited_out(connected: bool, blocking: bool, server: Server) -> None:
+    """A server that is at another's script has run nothing: it is asked again until the deadline, and told by name."""
+    server.ask("CONFIG", "SET", "busy-reply-threshold", "50")
+
+    @contextlib.contextmanager
+    def busy() -> Iterator[None]:
+        there = threading.Thread(target=spin)
+        there.start()
+        until(lambda: is_busy(server), "the server is busy")
+        yield
+        with contextlib.suppress(Exception):
+            server.ask("SCRIPT", "KILL")
+        there.join()
+
+    def spin() -> None:
+        with contextlib.suppress(Exception):
+            server.ask("EVAL", "while true do end", 0)
+
+    async def story(seconds: float) -> None:
+        store = journal(server.url, blocking=blocking, timeout=seconds)
+        if connected:
+            await store.header(KEY)
+        with busy():
+            if seconds < 1:
+                begun = time.monotonic()  # the answer to the last try may be late
+                with pytest.raises(DecisionHistoryStorageFailed, match=r"refused with BUSY|it took too long|Timeout"):
+                    await append(store, KEY, "one", say("x"))
+                assert time.monotonic() - begun > 0.3
+            else:
+                threading.Timer(0.3, lambda: server.ask("SCRIPT", "KILL")).start()
+                await append(store, KEY, "one", say("x"))
+        await store.close()
+
+    run(story(0.4), blocking=blocking)
+    run(story(10), blocking=blocking)
+
+
+def is_busy(server: Server) -> bool:
+    try:
+        server.ask("GET", "x")
+    except Exception as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+@COLOURS
+def test_b2_bad_input_95_too_many_connections_are_told_as_that(blocking: bool, server: Server) -> None:
+    """A server that takes no more connections says so, and that is the reason that is told (95)."""
+    store = journal(server.url, blocking=blocking, timeout=2)
+    with socket.create_connection(("127.0.0.1", server.port)) as other:
+        other.sendall(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nmaxclients\r\n$1\r\n1\r\n")
+        assert other.recv(64) == b"+OK\r\n"
+
+        def reason() -> str:
+            with pytest.raises(DecisionHistoryStorageFailed, match="nothing was sent") as refused:
+                run(store.header(KEY), blocking=blocking)
+            return str(refused.value.reason)
+
+        # It says so and hangs up, which may be noticed first.
+        until(lambda: reason() == "the server has too many connections", "it is told")
+        other.sendall(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nmaxclients\r\n$2\r\n99\r\n")
+        assert other.recv(64) == b"+OK\r\n"
+
+
+UNREADABLE = {
+    "number of bytes": b"$canary\r\n",
+    "number": b":canary\r\n",
+    "number of values": b"*canary\r\n",
+    "negative": b"$-5\r\ncanary\r\n",
+    "nothing": b"\r\n",
+    "kind": b"HTTP/1.1 400 canary\r\n\r\n",
+    "depth": b"*1\r\n" * 5_000 + b":1\r\n",
+    "MOVED to nowhere": b"-MOVED 1\r\n",
+    "MOVED to no port": b"-MOVED 1 canary:y\r\n",
+    "MOVED to no possible port": b"-MOVED 1 canary:99999999\r\n",
+    "MOVED to no possible host": b"-MOVED 1 canary..a:1\r\n",
+    "ASK": b"-ASK 1 canary\r\n",
+}
+
+
+@COLOURS
+@pytest.mark.parametrize("during", ["call", "connecting"])
+@pytest.mark.parametrize("reply", UNREADABLE)
+def test_i37_d23_bad_input_96_reply_that_cannot_be_read_is_told_as_that(
+    reply: str, during: str, blocking: bool, server: Server
+) -> None:
+    """It is no answer to a call, nor to a new connection's questions, and nothing of it is in the error (96, I-37)."""
+    with proxy(server.port) as between:
+        store = journal(between.url, blocking=blocking, timeout=2)
+
+        async def story() -> None:
+            if during == "call":
+                await append(store, KEY, "one", say("x"))
+            for call in (lambda: store.header(KEY), lambda: append(store, KEY, "two", say("y"))):
+                between.becomes = lambda _: UNREADABLE[reply]
+                with pytest.raises(DecisionHistoryStorageFailed) as refused:
+                    await call()
+                assert refused.value.problem == "connection"
+                told = all_of(refused.value)
+                assert "canary" not in told
+                assert refused.value.__context__ is None
+                between.becomes = None
+                await store.header(KEY)
+            await append(store, KEY, "two", say("y"))
+            await store.close()
+
+        run(story(), blocking=blocking)
+
+
+@COLOURS
+def test_i37_bad_input_96_reply_that_lost_the_end_of_a_line_is_no_answer(
+    blocking: bool, server: Server, figure: Callable[[str], None]
+) -> None:
+    """Whichever line it is, so that content is read as a length, the error is typed and repeats nothing (96, I-37)."""
+    ends = [0]
+
+    def without(number: int) -> Callable[[bytes], bytes]:
+        def lost(reply: bytes) -> bytes:
+            if b"canary" not in reply:
+                return reply
+            lines = reply.split(b"\r\n")
+            ends[0] = len(lines) - 2
+            return b"\r\n".join(lines[: number + 1]) + b"\r\n".join(lines[number + 1 :])
+
+        return lost
+
+    with proxy(server.port) as between:
+        drive(append(journal(server.url), KEY, "one", say("canary"), say("canary")))
+
+        async def story(number: int) -> None:
+            store = JournalStore(journal(between.url, blocking=blocking, timeout=0.5), namespace=KEY.namespace)
+            await store.header(KEY)
+            between.becomes = without(number)
+            with pytest.raises(MinutebookError) as refused:
+                [entry async for entry in store.entries(KEY)]
+            between.becomes = None
+            assert "canary" not in all_of(refused.value)
+            assert len([entry async for entry in store.entries(KEY)]) == 2
+            await store.close()
+
+        number = 0
+        while number <= ends[0]:
+            run(story(number), blocking=blocking)
+            number += 1
+    assert number > 8
+    figure(f"a reply without the end of each of {number} lines, 0 untyped errors")
 
 
 @COLOURS

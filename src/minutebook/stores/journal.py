@@ -445,7 +445,8 @@ class JournalStore(AsyncClosing):
 
         A turn that is still open can record nothing any more. Its conversation is given back first, so that the next
         worker need not recover it; what the turn recorded is out of every window, like that of any turn that failed.
-        Where the storage does not answer, that is tried for five seconds, and for as long as one more call waits.
+        Where the storage does not answer, that is tried for five seconds, and for as long as one more call waits. An
+        error that is none of ours, as a host's clock may raise, keeps nothing open: it is raised once all is closed.
 
         A signal handler may close a store in the middle of another call of its thread: that happens right after the
         transaction that it struck in. Any other call is refused there, with `StoreReentered`.
@@ -454,20 +455,33 @@ class JournalStore(AsyncClosing):
             self._aftermath.postpone(self.close())
             return
         await self._aftermath.finished()
-        if os.getpid() == self._process:  # a child closes nothing of its parent's
-            await self._free_all()
+        # A child closes nothing of its parent's.
+        failed = await self._free_all() if os.getpid() == self._process else None
         await self.journal.close()
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed
 
-    async def _free_all(self) -> None:
-        """Give back what is held, and after a while no more once that fails: silence would take too long."""
+    async def _free_all(self) -> Exception | None:
+        """
+        Give back what is held, and after a while no more once that fails: silence would take too long.
+
+        Return what came up first that is none of the storage's refusals, as what a host's own store raises.
+        """
         until = monotonic() + FREEING_SECONDS
+        strange: Exception | None = None
         for holder in self.tokens.holders():
             if isinstance(holder, Reservation):
                 try:
                     await holder.free()
-                except MinutebookError:
+                except Exception as error:
+                    if not isinstance(error, MinutebookError):
+                        strange = strange or error
                     if monotonic() >= until:
-                        return
+                        break
+        return strange
 
     def _own(self, key: ConversationKey) -> ConversationKey:
         if type(key) is not ConversationKey:

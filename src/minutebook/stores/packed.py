@@ -102,26 +102,26 @@ def unpack_entry(packed: bytes, seq: int) -> Entry:
     return entries[0]
 
 
-def look_of(now: int, packed: bytes | None, stamp: bytes, receipt: bytes | None) -> Look:
-    """Return what a server said of one conversation: its packed header, if there is one, and the stamp beside it."""
+def look_of(now: int, packed: bytes | None, stamp: bytes | None, receipt: bytes | None) -> Look:
+    """Return what a server said of one conversation: its packed header and the stamp beside it, if it is there."""
     header, damage = None, ""
-    if packed is not None:
+    if packed is not None or stamp:
         try:
             header = read_header(packed, stamp)
         except DecisionHistoryCorrupt as error:
             damage = str(error)
     found = unpack_receipt(receipt) if receipt else None
-    return Look(now=now, header=header, stamp=stamp if packed is not None else b"", damage=damage, receipt=found)
+    return Look(now=now, header=header, stamp=stamp or b"", damage=damage, receipt=found)
 
 
-def read_header(packed: bytes, stamp: bytes) -> Header:
+def read_header(packed: bytes | None, stamp: bytes | None) -> Header:
     """
     Return the header that was kept with its stamp.
 
     Raises:
         DecisionHistoryCorrupt: it is not what was written.
     """
-    if stamp_of(packed) != stamp:
+    if packed is None or stamp_of(packed) != stamp:
         raise DecisionHistoryCorrupt("a conversation's header is not what was written; restore a backup")
     return unpack_header(packed)
 

@@ -49,7 +49,7 @@ from minutebook.stores.postgres_lines import (
     Unreplicated,
     nonce,
 )
-from minutebook.stores.postgres_schema import CREATE_SCHEMA, MIGRATIONS, SCHEMA_VERSION
+from minutebook.stores.postgres_schema import CREATE_SCHEMA, KEPT_OUT, MIGRATIONS, SCHEMA_VERSION
 from minutebook.stores.remote import Look, Written
 from minutebook.stores.streams import named_in_listing
 
@@ -235,8 +235,11 @@ class PostgresRemote:
         async def work(line: Line) -> Row:
             if not (self._writable if statement.writes else self._found) and not await self._find(line, statement):
                 row = await line.ask(sql.TIME, self._schema, (number, clock))
-                return (*row, *[None] * (statement.columns - len(row)))
-            return await line.ask(statement, self._schema, (number, clock, *values))
+                return (*row, *[None] * (len(statement.columns) - len(row)))
+            row = await line.ask(statement, self._schema, (number, clock, *values))
+            if not statement.answers(row):
+                raise _answered_otherwise()
+            return row
 
         until = self._lines.deadline()
         for _ in range(_TRIES):
@@ -289,22 +292,37 @@ class PostgresRemote:
         _, tables = await self._look_for_schema(line)
         if not tables:
             return 0
+        if "version" not in tables:
+            raise DecisionHistorySchemaUnsupported(
+                f"the schema holds a table or type named `{tables[0]}` and no table `version`: this library did not "
+                "make it, or the table that says its version was taken away; nothing was changed: restore that, or "
+                "name another schema"
+            )
         found = (await line.ask(sql.GET_VERSIONS, self._schema))[0]
         if found is None or len(found) != 1 or not _VERSION.fullmatch(str(found[0])):
             raise DecisionHistorySchemaUnsupported("the table `version` in the schema is not ours; nothing was changed")
         return int(found[0])
 
-    async def _look_for_schema(self, line: Line) -> tuple[bool, bool]:
+    async def _look_for_schema(self, line: Line) -> tuple[bool, Sequence[str]]:
         """
-        Return whether the schema is there, and whether our tables are in it.
+        Return whether the schema is there, and which tables of our names are in it.
 
         Raises:
-            DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run.
+            DecisionHistoryStorageUnsafe: a stranger could have put something there for us to run, or a crash would
+                empty a table.
         """
-        _, there, tables, of_a_stranger = await line.ask(sql.FIND_SCHEMA, self._schema, (nonce(), self._schema))
+        _, there, tables, unlogged, of_a_stranger = await line.ask(
+            sql.FIND_SCHEMA, self._schema, (nonce(), self._schema)
+        )
         if of_a_stranger is not None:
             raise _not_ours(of_a_stranger)
-        return there, tables
+        if unlogged is not None:
+            raise DecisionHistoryStorageUnsafe(
+                f"the server would lose what it acknowledged: a crash empties the table `{unlogged:.63}`, since it is "
+                "UNLOGGED; nothing was used: say ALTER TABLE … SET LOGGED",
+                problem="unlogged",
+            )
+        return there, tables or ()
 
     async def _migrate(self, line: Line) -> int:
         """Bring the tables to the newest version, in one transaction; of several that begin at once one does it."""
@@ -358,7 +376,14 @@ def _look_with(idempotency: str, now: int, header: bytes | None, stamp: bytes, r
 
 
 def _rows(columns: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """Return the rows of arrays that stand beside each other; one of nothing is `None`."""
+    """
+    Return the rows of arrays that stand beside each other; one of nothing is `None`.
+
+    Raises:
+        DecisionHistorySchemaUnsupported: one is longer than another.
+    """
+    if len({len(column or ()) for column in columns}) > 1:
+        raise _answered_otherwise()
     return zip(*(column or () for column in columns), strict=True)
 
 
@@ -426,6 +451,13 @@ def _check_version(version: int, *, gone: bool) -> None:
         )
 
 
+def _answered_otherwise() -> StorageError:
+    return DecisionHistorySchemaUnsupported(
+        "a function in the schema answers otherwise than the one that this library made; its answer was not used: "
+        "restore that, or name another schema"
+    )
+
+
 def _no_rights(what: str) -> StorageError:
     return DecisionHistoryStorageUnsafe(
         f"this role may not use {what}. Have the owner of the schema say GRANT USAGE ON SCHEMA … and GRANT SELECT, "
@@ -476,6 +508,12 @@ def _translated(error: psycopg.Error) -> StorageError:
     if state == READ_ONLY:
         return DecisionHistoryStorageUnsafe(
             "the server has begun to only read: another one is the primary now; try again", problem="read_only"
+        )
+    if state == KEPT_OUT:
+        return DecisionHistorySchemaUnsupported(
+            "something this library did not make keeps rows from being written or deleted, as a trigger on its tables "
+            "does that returns NULL, or a rule; nothing was written: drop it",
+            sqlstate=state,
         )
     if state in _CONSTRAINTS:
         return DecisionHistorySchemaUnsupported(

@@ -174,14 +174,18 @@ DECLARE
     l_space record;
     l_need bigint;
     l_more bigint := 0;
+    l_tries bigint := 0;
+    l_spaced boolean := false;
+    l_rows bigint;
+    l_whole boolean := true;
 BEGIN
     nonce := p_nonce;
+    o_now := {schema}.present(p_clock);
     o_refused := {schema}.unsafe();
     IF o_refused <> '' THEN
         RETURN;
     END IF;
     o_refused := 'stale';
-    o_now := {schema}.present(p_clock);
     -- Most writes go on with a conversation as their worker thinks it is, within its grant: one statement compares and
     -- writes the header. Whatever stands in its way is found out, and named, below.
     l_plain := p_header IS NOT NULL AND p_expected <> '' AND p_grown >= 0 AND abs(o_now - p_wall) <= p_drift;
@@ -235,8 +239,12 @@ BEGIN
             LOOP
                 SELECT n.conversations, n.granted, n.ahead INTO l_space
                 FROM {schema}.namespace AS n WHERE n.namespace = p_space FOR UPDATE;
-                EXIT WHEN FOUND OR l_there;
+                l_spaced := FOUND;
+                EXIT WHEN l_spaced OR l_there OR NOT l_whole;
+                -- Others may take away again what they made; so often in a row they do not.
                 INSERT INTO {schema}.namespace VALUES (p_space, 0, 0, false) ON CONFLICT DO NOTHING;
+                l_tries := l_tries + 1;
+                l_whole := l_tries < 100;
             END LOOP;
         END IF;
         SELECT c.header, c.stamp, c.granted, c.bytes,
@@ -289,6 +297,7 @@ BEGIN
                 granted = n.granted + l_more,
                 ahead = n.ahead OR l_more > l_need
             WHERE n.namespace = p_space;
+            l_whole := l_whole AND FOUND = l_spaced;
         END IF;
     END IF;
     o_refused := '';
@@ -310,24 +319,43 @@ BEGIN
         UPDATE {schema}.namespace AS n
         SET conversations = n.conversations - 1, granted = n.granted - l_granted
         WHERE n.namespace = p_space;
+        l_whole := l_whole AND FOUND = l_spaced;
         DELETE FROM {schema}.namespace AS n WHERE n.namespace = p_space AND n.conversations = 0;
+        l_whole := l_whole
+            AND NOT EXISTS (SELECT 1 FROM {schema}.entry AS e WHERE e.namespace = p_space AND e.conversation = p_name)
+            AND NOT EXISTS (SELECT 1 FROM {schema}.receipt AS r WHERE r.namespace = p_space AND r.conversation = p_name)
+            AND NOT EXISTS (
+                SELECT 1 FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM {schema}.namespace AS n WHERE n.namespace = p_space AND n.conversations = 0
+            );
     ELSE
         IF p_cut > 0 THEN
             DELETE FROM {schema}.entry AS e WHERE e.namespace = p_space AND e.conversation = p_name AND e.seq <= p_cut;
+            l_whole := l_whole AND NOT EXISTS (
+                SELECT 1 FROM {schema}.entry AS e
+                WHERE e.namespace = p_space AND e.conversation = p_name AND e.seq <= p_cut
+            );
         END IF;
         IF p_first > 0 THEN
             INSERT INTO {schema}.entry (namespace, conversation, seq, messages, size, packed)
             SELECT p_space, p_name, p_first + u.position - 1, u.messages, u.size, u.packed
             FROM unnest(p_packed, p_messages, p_sizes) WITH ORDINALITY AS u (packed, messages, size, position);
+            GET DIAGNOSTICS l_rows = ROW_COUNT;
+            l_whole := l_whole AND l_rows = cardinality(p_packed);
         END IF;
         IF p_receipt IS NOT NULL THEN
             INSERT INTO {schema}.receipt (namespace, conversation, idempotency, version, packed)
             VALUES (p_space, p_name, p_idempotency, p_version, p_receipt);
+            l_whole := l_whole AND FOUND;
         END IF;
         IF cardinality(p_earlier) > 0 THEN
             INSERT INTO {schema}.receipt (namespace, conversation, idempotency, version, packed)
             SELECT p_space, p_name, u.idempotency, u.version, u.packed
             FROM unnest(p_earlier_ids, p_earlier_versions, p_earlier) AS u (idempotency, version, packed);
+            GET DIAGNOSTICS l_rows = ROW_COUNT;
+            l_whole := l_whole AND l_rows = cardinality(p_earlier);
         END IF;
         IF l_done THEN
             NULL;
@@ -336,11 +364,17 @@ BEGIN
             SET minute = p_touched >> 16, touched = p_touched, reserved = p_reserved, bytes = p_bytes,
                 granted = c.granted + l_more, stamp = p_stamp, header = p_header
             WHERE c.namespace = p_space AND c.conversation = p_name;
+            l_whole := l_whole AND FOUND;
         ELSE
             INSERT INTO {schema}.conversation
                 (namespace, conversation, minute, touched, reserved, bytes, granted, stamp, header)
             VALUES (p_space, p_name, p_touched >> 16, p_touched, p_reserved, p_bytes, l_more, p_stamp, p_header);
+            l_whole := l_whole AND FOUND;
         END IF;
+    END IF;
+    IF NOT l_whole THEN
+        -- A trigger that returns NULL, or a rule, keeps a row out and tells nobody.
+        RAISE EXCEPTION 'something that is not ours keeps rows from being written' USING ERRCODE = 'MB001';
     END IF;
     -- The caller has what it wrote.
     o_header := NULL;
@@ -518,6 +552,9 @@ MIGRATIONS: Final = (
     ),
 )
 """What makes each version of the one before it; the first is made of nothing. None is ever changed once it is out."""
+
+KEPT_OUT: Final = "MB001"
+"""The code of a write that not all rows of were taken, which is broken off. No server has codes of this class."""
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 """The newest version that this code reads and writes."""

@@ -10,25 +10,60 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from minutebook.errors import InvalidOption
 from minutebook.model.shown import type_alone
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-class Statement(msgspec.Struct, frozen=True):
+class Column(msgspec.Struct, frozen=True):
+    """What may stand in one column of a row, and of a list in each of its places."""
+
+    kinds: frozenset[type]
+    elements: frozenset[type] = frozenset()
+
+    __repr__ = type_alone
+
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is such a one."""
+        if type(value) not in self.kinds:
+            return False
+        return value is None or list not in self.kinds or self.elements.issuperset(map(type, value))
+
+
+_NULL: Final = type(None)
+_COUNT: Final = Column(frozenset({int}))
+_COUNT_OR_NOT: Final = Column(frozenset({int, _NULL}))
+_WORD: Final = Column(frozenset({str}))
+_BYTES: Final = Column(frozenset({bytes, _NULL}))
+_COUNTS: Final = Column(frozenset({list, _NULL}), frozenset({int}))
+_IDS: Final = Column(frozenset({list, _NULL}), frozenset({bytes}))
+_PACKS: Final = Column(frozenset({list, _NULL}), frozenset({bytes, _NULL}))
+"""Of records a NULL is damage, which is told where it is read."""
+
+
+class Statement(msgspec.Struct, frozen=True, cache_hash=True):
     """A text of SQL, in which `{schema}` stands for the schema's quoted name. Made in these two files alone."""
 
     text: str
-    columns: int = 0
-    """How many its row has, for a method of a remote."""
+    columns: tuple[Column, ...] = ()
+    """Those of its row, for a method of a remote."""
     writes: bool = False
 
     __repr__ = type_alone
+
+    def answers(self, row: Sequence[object]) -> bool:
+        """Return whether a row has its columns; a function of another's making may answer with others."""
+        return len(row) == len(self.columns) and all(
+            column.takes(value) for column, value in zip(self.columns, row, strict=True)
+        )
 
 
 def check_schema(schema: object) -> str:
@@ -69,15 +104,16 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
     FROM pg_catalog.pg_database AS d
     LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname OPERATOR(pg_catalog.=) CAST(%b AS pg_catalog.name)
     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+), ours (oid, name) AS (
+    SELECT c.oid, c.relname
+    FROM found AS f JOIN pg_catalog.pg_class AS c ON c.relnamespace OPERATOR(pg_catalog.=) f.schema
+    WHERE c.relname OPERATOR(pg_catalog.=) ANY (CAST(
+        ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
+    ))
 ), reached (class, oid) AS (
     SELECT named.class, named.oid
     FROM found AS f, LATERAL (
-        SELECT CAST('pg_catalog.pg_class' AS pg_catalog.regclass), c.oid
-        FROM pg_catalog.pg_class AS c
-        WHERE c.relnamespace OPERATOR(pg_catalog.=) f.schema
-          AND c.relname OPERATOR(pg_catalog.=) ANY (CAST(
-              ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
-          ))
+        SELECT CAST('pg_catalog.pg_class' AS pg_catalog.regclass), o.oid FROM ours AS o
         UNION ALL
         SELECT CAST('pg_catalog.pg_proc' AS pg_catalog.regclass), p.oid
         FROM pg_catalog.pg_proc AS p
@@ -111,6 +147,11 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
         FROM pg_catalog.pg_inherits AS i
         WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
           AND i.inhparent OPERATOR(pg_catalog.=) r.oid
+        UNION ALL
+        SELECT r.class, i.inhparent
+        FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) i.inhrelid
+        WHERE r.class OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+          AND i.inhrelid OPERATOR(pg_catalog.=) r.oid AND c.relispartition
         UNION ALL
         SELECT r.class, k.conrelid
         FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_constraint AS k ON k.oid OPERATOR(pg_catalog.=) d.objid
@@ -164,10 +205,17 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
       AND a.privilege_type OPERATOR(pg_catalog.=) ANY (CAST(ARRAY['TRIGGER', 'REFERENCES'] AS pg_catalog.text[]))
 )
 SELECT f.nonce, f.schema IS NOT NULL,
-       EXISTS (
-           SELECT 1 FROM pg_catalog.pg_class AS c
-           WHERE c.relname OPERATOR(pg_catalog.=) CAST('version' AS pg_catalog.name)
-             AND c.relnamespace OPERATOR(pg_catalog.=) f.schema
+       (SELECT CAST(pg_catalog.array_agg(o.name ORDER BY o.name) AS pg_catalog.text[]) FROM ours AS o),
+       (
+           SELECT pg_catalog.concat(c.relname)
+           FROM ours AS o, LATERAL (
+               SELECT o.oid
+               UNION ALL
+               SELECT p.relid FROM pg_catalog.pg_partition_tree(CAST(o.oid AS pg_catalog.regclass)) AS p
+           ) AS part (oid) JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) part.oid
+           WHERE c.relpersistence OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
+             AND c.relkind OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
+           LIMIT 1
        ),
        (
            SELECT pg_catalog.concat(i.type, ' ', i.identity)
@@ -180,14 +228,16 @@ SELECT f.nonce, f.schema IS NOT NULL,
 FROM found AS f
 """)
 """
-Whether the schema is there, whether our tables are in it, and what a stranger could have put there for us to run, or
-null. `to_regclass` would answer from before another process made them.
+Whether the schema is there, which tables of our names are in it, which of them or of their partitions a crash would
+empty, since it is in no log, and what a stranger could have put there for us to run; null for none. `to_regclass` would
+answer from before another process made them.
 
 Functions, triggers and all that computes on a table run as whoever calls or writes. So `reached` is what a call of ours
 can come to, from our tables and functions on: what PostgreSQL would drop along with a thing, as it does a table's
 triggers, rules, policies, constraints and indexes, a view's query and a domain's checks, while what a publication lists
 runs nothing; what a thing refers to, as the condition of a trigger does to a function, and an array to the type of its
-elements; partitions; and the tables whose foreign keys refer to one. A schema, an extension and a language run nothing,
+elements; partitions, and the tables that a thing is a partition of, by whose keys the server sees that a row belongs
+there; and the tables whose foreign keys refer to one. A schema, an extension and a language run nothing,
 nor does a table on the other side of a foreign key. Where the owner of a thing says what it runs, of a function, an
 operator, a domain, and a relation other than a sequence, that must be a role that could act as this one anyway, itself,
 its members and superusers, or the database's owner; and nobody else may make anything in the schema, a trigger on such
@@ -230,7 +280,10 @@ SELECT %b, coalesce(%b, CAST(
 """)
 """The server's time as `present` tells it, where there are no functions of ours yet."""
 
-LOOK: Final = Statement("SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)", columns=5)
+LOOK: Final = Statement(
+    "SELECT * FROM {schema}.look(%b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _BYTES),
+)
 """A conversation as it stands."""
 
 WRITE: Final = Statement(
@@ -240,6 +293,7 @@ SELECT *, pg_catalog.set_config('client_min_messages', 'warning', true) FROM {sc
     %b
 )
 """,
+    columns=(_COUNT, _COUNT, _WORD, *[_BYTES] * 3, _COUNTS, _PACKS, _COUNT_OR_NOT, _COUNT_OR_NOT, _WORD),
     writes=True,
 )
 """
@@ -250,17 +304,32 @@ committed. So it is asked for here, until the end of the transaction: a setting 
 behind a pooler, and one of the function would end before the commit.
 """
 
-PAGE: Final = Statement("SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)", columns=6)
+PAGE: Final = Statement(
+    "SELECT * FROM {schema}.page(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _COUNTS, _PACKS),
+)
 """Entries from one end of a range."""
 
-RECEIPTS: Final = Statement("SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)", columns=5)
+RECEIPTS: Final = Statement(
+    "SELECT * FROM {schema}.receipts(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _BYTES, _BYTES, _PACKS),
+)
 """Receipts above a version."""
 
-NAMES: Final = Statement("SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)", columns=5)
+NAMES: Final = Statement(
+    "SELECT * FROM {schema}.names(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _IDS, _PACKS, _PACKS),
+)
 """Conversations of a namespace, by id."""
 
-STALE: Final = Statement("SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b, %b)", columns=6)
+STALE: Final = Statement(
+    "SELECT * FROM {schema}.stale(%b, %b, %b, %b, %b, %b)",
+    columns=(_COUNT, _COUNT, _IDS, _PACKS, _PACKS, _COUNTS),
+)
 """Conversations that have expired, or were written to in the future."""
 
-TOTALS: Final = Statement("SELECT * FROM {schema}.totals(%b, %b, %b, %b)", columns=6)
+TOTALS: Final = Statement(
+    "SELECT * FROM {schema}.totals(%b, %b, %b, %b)",
+    columns=(_COUNT,) * 6,
+)
 """What a namespace holds."""

@@ -89,7 +89,7 @@ class Address:
         self.secure = kind is not None and not self.socket
         first = Node(str(said.pop("host", "localhost")), int(said.pop("port", 6379)))
         self.nodes = (first, *(Node(host, port or 6379) for host, port in hosts))
-        if not all(map(_is_place, self.nodes)):
+        if not all(map(is_place, self.nodes)):
             raise InvalidOption(
                 "a host's name has parts of 1 to 63 characters with dots between, and a port is at most 65535",
                 option="url",
@@ -115,6 +115,8 @@ class Address:
         for name in said:
             if name in given:
                 raise InvalidOption(f"{name} is given twice, in the URL and in client_options", option=name)
+        if not re.fullmatch("[!-~]*", str({**said, **given}.get("client_name") or "")):
+            raise InvalidOption("client_name has visible ASCII characters and no blank", option="client_name")
         # No command is sent twice by the client: whether a write that got no reply was done is for the journal to ask.
         return {
             "socket_connect_timeout": self.timeout,
@@ -179,10 +181,10 @@ def _host(text: str) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2] or 0)
 
 
-def _is_place(node: Node) -> bool:
+def is_place(node: Node) -> bool:
     """Return whether a host's name, of whichever alphabet, can be looked up; what is there shows when it is."""
     with contextlib.suppress(UnicodeError):
-        return b"\0" not in node.host.encode("idna") and node.port <= 65_535
+        return b"\0" not in node.host.encode("idna") and 0 <= node.port <= 65_535
     return False
 
 

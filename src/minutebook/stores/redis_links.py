@@ -21,8 +21,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.exceptions import BusyLoadingError, RedisError
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
@@ -223,11 +222,7 @@ def _left(until: float) -> float:
 async def _reply(connection: Any) -> Any:
     try:
         return await connection.read_response()
-    except BusyLoadingError as error:  # an answer, though redis-py counts it among the broken connections
-        return error
-    except (RedisConnectionError, RedisTimeout):
-        raise
-    except RedisError as error:
+    except (ResponseError, BusyLoadingError) as error:  # redis-py has the second among broken connections
         return error
 
 
@@ -377,11 +372,7 @@ class _BlockingLink:
     def _reply(self) -> Any:
         try:
             return self._connection.read_response()
-        except BusyLoadingError as error:
-            return error
-        except (RedisConnectionError, RedisTimeout):
-            raise
-        except RedisError as error:
+        except (ResponseError, BusyLoadingError) as error:
             return error
 
     def drop(self) -> None:

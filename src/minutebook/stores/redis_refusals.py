@@ -21,6 +21,7 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from minutebook.errors import (
@@ -46,6 +47,8 @@ _DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in s
 DEMOTED: Final = (ReadOnlyError, MasterDownError)
 """What a server says once it follows another one."""
 
+_CROWDED: Final = "max number of clients reached"
+"""What servers say to a connection beyond their `maxclients`."""
 TOO_LONG: Final = "it took too long"
 UNTRUSTED: Final = "the certificate is not accepted"
 _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
@@ -66,6 +69,8 @@ def reason_of(error: BaseException | None) -> str:
     while error is not None:
         chain.append(error)
         error = error.__cause__ or error.__context__
+    if any(isinstance(each, RedisConnectionError) and str(each) == _CROWDED for each in chain):
+        return "the server has too many connections"
     named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
     return next(named, type(chain[0]).__name__ if chain else "it ended")
 

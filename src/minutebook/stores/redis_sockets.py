@@ -10,6 +10,9 @@ of its own.
 
 Of several addresses of a name each is given an equal share of what is left, so that one that says nothing does not hide
 the next one.
+
+A reply that is none, as where a proxy lost some bytes of it, ends its connection here, whichever line of the driver
+reads it: what the driver's parser says of it may quote what was in it (promise I-37).
 """
 
 from __future__ import annotations
@@ -17,10 +20,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import Any
+from typing import Any, Final
 
 from redis import asyncio as aredis
 from redis import connection as driver
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+_TOLD: Final = (ResponseError, RedisConnectionError, RedisTimeout, OSError)
+"""What a server said, and what a connection broke by. Anything else that reading raises is about the reply's bytes."""
+
+
+def unreadable() -> RedisConnectionError:
+    """Return the error of a reply that is none: whatever comes behind it on its connection is in doubt."""
+    return RedisConnectionError("a reply that cannot be read")
 
 
 class Deadline:
@@ -87,14 +101,42 @@ class _Timed:
         super().__init__(**options)
 
 
-class Tcp(_Timed, driver.Connection):
+class _Blocking(_Timed):
+    """What each connection of a blocking caller has beside it."""
+
+    def read_response(self, *given: Any, **named: Any) -> Any:
+        untyped: Any = super()
+        try:
+            return untyped.read_response(*given, **named)
+        except _TOLD:
+            raise
+        except Exception:  # of the parser; the driver has closed the connection
+            failed = unreadable()
+        raise failed
+
+
+class _Asynchronous(_Timed):
+    """The same for an event loop."""
+
+    async def read_response(self, *given: Any, **named: Any) -> Any:
+        untyped: Any = super()
+        try:
+            return await untyped.read_response(*given, **named)
+        except _TOLD:
+            raise
+        except Exception:
+            failed = unreadable()
+        raise failed
+
+
+class Tcp(_Blocking, driver.Connection):
     """A connection to a host and port."""
 
     def _connect(self) -> Any:
         return _Socket(_reached(self, self.deadline), self.deadline)
 
 
-class Tls(_Timed, driver.SSLConnection):
+class Tls(_Blocking, driver.SSLConnection):
     """The same, encrypted."""
 
     def _connect(self) -> Any:
@@ -108,7 +150,7 @@ class Tls(_Timed, driver.SSLConnection):
             raise
 
 
-class Local(_Timed, driver.UnixDomainSocketConnection):
+class Local(_Blocking, driver.UnixDomainSocketConnection):
     """A connection to a socket in the file system."""
 
     def _connect(self) -> Any:
@@ -116,7 +158,7 @@ class Local(_Timed, driver.UnixDomainSocketConnection):
         return _Socket(super()._connect(), self.deadline)  # type: ignore[no-untyped-call]
 
 
-class _AsyncReached(_Timed):
+class _AsyncReached(_Asynchronous):
     """What each connection to a host has, for an event loop: a socket that is connected by the deadline."""
 
     _plain: socket.socket | None = None
@@ -145,7 +187,7 @@ class AsyncTls(_AsyncReached, aredis.SSLConnection):
         return {"sock": self._plain, "server_hostname": self.host, "ssl": untyped.get()}
 
 
-class AsyncLocal(_Timed, aredis.UnixDomainSocketConnection):
+class AsyncLocal(_Asynchronous, aredis.UnixDomainSocketConnection):
     """A connection to a socket in the file system, for an event loop, which sees to its deadline alone."""
 
 

@@ -4,7 +4,7 @@ One script sent to the node that has its keys, and its answer: routing, the chec
 The routing is ours and redis-py's connections are under it, since two things have to hold that its cluster clients do
 not promise: that a command whose reply was lost is not sent again (a script may have been run), and that a connection
 is closed by whatever interrupts it. What for certain was not run, as the server says by MOVED, ASK, TRYAGAIN,
-CLUSTERDOWN and LOADING, or as a connection shows that was refused by a cluster's node, is tried again until the
+CLUSTERDOWN, LOADING and BUSY, or as a connection shows that was refused by a cluster's node, is tried again until the
 deadline.
 
 A server that has become a replica refuses writes, and reads too, since each script looks at the role. Whoever is behind
@@ -30,12 +30,13 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from minutebook.errors import StorageError
-from minutebook.stores.redis_address import Node
+from minutebook.stores.redis_address import Node, is_place
 from minutebook.stores.redis_links import AsyncLinks, BlockingLinks, NoRoom
 from minutebook.stores.redis_refusals import (
     DEMOTED,
@@ -48,6 +49,7 @@ from minutebook.stores.redis_refusals import (
     unconnected,
 )
 from minutebook.stores.redis_servers import SYNCED, check_server, is_appended, is_synced, read_settings
+from minutebook.stores.redis_sockets import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +65,8 @@ unfit, is at most so old where the connection is used.
 """
 
 _REST_SECONDS: Final = 0.05
-_SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError, BusyLoadingError)
+_SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError)
+_LAST_SLOT: Final = 16_383
 _UNKNOWN: Final = ("", "?")
 """What a cluster calls a host where a node's endpoint is not known, or its name."""
 
@@ -156,7 +159,7 @@ class Wire:
             try:
                 answer = await self._exchange(node, command, until, nonce, asking=asking)
             except _Unsent as unsent:
-                if not self.cluster or _is_untrusted(unsent):
+                if not (self.cluster or _is_occupied(unsent.__cause__)) or _is_untrusted(unsent):
                     self._slots = {}
                     raise
                 answer = unsent
@@ -171,7 +174,7 @@ class Wire:
                 node = self._slots[slot] = _told(answer, node)
             elif isinstance(answer, AskError):
                 node, asking = _told(answer, node), True
-            elif not isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)):
+            elif not (isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)) or _is_occupied(answer)):
                 return answer
             if time.monotonic() > until:
                 raise answer
@@ -223,7 +226,11 @@ class Wire:
             if isinstance(answer, Exception):
                 failed = _rather(failed, answer)
                 continue
-            slots, named = _slot_map(answer, node)
+            try:
+                slots, named = _slot_map(answer, node)
+            except RedisConnectionError as error:
+                failed = _rather(failed, _unsent_for(error))
+                continue
             if slot in slots:
                 self._slots, self._named = slots, named
                 self._keep_only(set(slots.values()))
@@ -284,7 +291,7 @@ class Wire:
             raise
         except (RedisError, OSError, UnicodeError) as error:
             raise _Unsent from error
-        if isinstance(info, BusyLoadingError):
+        if _is_occupied(info):
             raise _Unsent from info
         settings = read_settings(info)
         check_server(settings, cluster=self.cluster)
@@ -317,25 +324,56 @@ def _is_untrusted(failed: Exception | None) -> bool:
     return isinstance(failed, _Unsent) and reason_of(failed.__cause__) == UNTRUSTED
 
 
+def _is_occupied(answer: Any) -> bool:
+    """Return whether a server refused something, whole, since it loads its data or is at another's script."""
+    busy = isinstance(answer, ResponseError) and str(answer).startswith("BUSY ")
+    return busy or isinstance(answer, BusyLoadingError)
+
+
 def _is_demoted(answer: Any) -> bool:
     """Return whether a server refused something, whole, since it only reads."""
     return isinstance(answer, DEMOTED) or (isinstance(answer, list) and answer[1:2] == [b"replica"])
 
 
 def _told(answer: AskError, asked: Node) -> Node:
-    """Return where a node sends on; without a host that is its own."""
+    """
+    Return where a node sends on; without a host that is its own.
+
+    Raises:
+        RedisConnectionError: no node can be there.
+    """
     host, _, port = str(answer.args[0]).rpartition(" ")[2].rpartition(":")
-    return Node(asked.host if host in _UNKNOWN else host, int(port))
+    return _place(host, port, asked)
+
+
+def _place(host: str, port: Any, asked: Node) -> Node:
+    try:
+        node = Node(asked.host if host in _UNKNOWN else host, int(port))
+    except ValueError:
+        node = None
+    if node is None or not is_place(node):
+        raise unreadable()
+    return node
 
 
 def _slot_map(answer: Any, asked: Node) -> tuple[dict[int, Node], tuple[Node, ...]]:
-    """Return who has which slot, and every node that is named, replicas too."""
+    """
+    Return who has which slot, and every node that is named, replicas too.
+
+    Raises:
+        RedisConnectionError: it is no such map.
+    """
     slots: dict[int, Node] = {}
     named: dict[Node, None] = {}
-    for first, last, *told in answer:
-        nodes = [_node_of(each, asked) for each in told]
-        slots.update(dict.fromkeys(range(first, last + 1), nodes[0]))
-        named.update(dict.fromkeys(nodes))
+    try:
+        for first, last, *told in answer:
+            nodes = [_node_of(each, asked) for each in told]
+            slots.update(dict.fromkeys(range(max(first, 0), min(last, _LAST_SLOT) + 1), nodes[0]))
+            named.update(dict.fromkeys(nodes))
+    except (TypeError, ValueError, LookupError, AttributeError):
+        slots = {}
+    if not slots and answer:
+        raise unreadable()
     return slots, tuple(named)
 
 
@@ -350,7 +388,7 @@ def _node_of(told: Any, asked: Node) -> Node:
     if host == "?":
         beside = dict(zip(told[3][::2], told[3][1::2], strict=True)) if told[3:] else {}
         host = beside.get(b"ip", b"").decode()
-    return Node(asked.host if host in _UNKNOWN else host, int(told[1]))
+    return _place(host, told[1], asked)
 
 
 def _check_canary(answer: Any, nonce: bytes) -> None:
