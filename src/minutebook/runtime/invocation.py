@@ -148,7 +148,7 @@ class Invocation(Generic[T]):
                 ref=self.host.fresh_id() if self.notes.kept else "",
                 seen=before.seen if before and same else 0,
                 projection=self.host.projection,
-                before=before.given_up() if before and same else None,
+                before=before.left_behind() if before and before.began else None,
                 address=self.notes.address,
             )
         )
@@ -328,7 +328,9 @@ class Invocation(Generic[T]):
             self.program.read_output(decision.finish.output)
         self.resumed = None
         calls = tuple(Call(each.capability, each.arguments, each.reference) for each in decision.calls)
-        decided = Decided(calls=calls, exchange=decision.exchange, without_messages=anew)
+        decided = Decided(
+            calls=calls, exchange=decision.exchange, conversation=decision.conversation, without_messages=anew
+        )
         finish = decision.finish
         self.notes.note(decided, *([] if finish is None else [Ended(kind="finished", output=finish.output)]))
 
