@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
-from tests.runtime.programs import DONE, IDS
+from tests.runtime.programs import DONE, IDS, call, calls, finish, program
 from tests.runtime.test_abandon import OUTPUT, look
 
 from minutebook.decisions import HistoryOptions
@@ -23,14 +23,16 @@ from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     CheckpointRefused,
     DecisionHistoryAbsent,
+    DecisionHistoryBusy,
     DecisionHistoryNotReserved,
     DecisionHistoryStorageFailed,
 )
 from minutebook.programs import Runtime
-from minutebook.runtime import Budgets, Program
+from minutebook.runtime import Budgets, Program, delegate
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
+from minutebook.stores.opening import MemoryStore
+from minutebook.testing import Cut, Fault, FaultyJournal, ScriptedProvider, SuspendingJournal, cancel_at, drive
 
 UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
 LOST = Fault(call=1, method="commit", after=True, error=asyncio.CancelledError)
@@ -218,3 +220,64 @@ def test_d22_d28_what_a_killed_worker_held_is_freed_for_the_next_task(server: Se
         assert processes.run(3).kind == "finished", step
     assert held > 3
     assert not server.refused
+
+
+GONE = [Fault(call=number) for number in range(3, 12)]
+"""The history's server goes away while a request is under way, and with it what would give its conversation back."""
+
+
+def out(processes: Processes, server: Server) -> None:
+    """Have a conversation stay held while the run that held it has ended, and be found so."""
+    server.replies = [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        processes.run(1, *GONE)
+    with pytest.raises(DecisionHistoryBusy, match=r"runtime\.recover\(run_id, invocation_id, ") as caught:
+        processes.resume()
+    assert (caught.value.epoch, type(caught.value.since_ms)) == (None, int)  # a checkpoint has epochs of its own
+
+
+@pytest.mark.parametrize("given_up", [False, True], ids=["resumed", "given up"])
+def test_d22_d25_a_conversation_that_was_not_given_back_is_freed_by_who_knows_its_worker(
+    processes: Processes, server: Server, given_up: bool
+) -> None:
+    """D22, D25: time frees nothing, and one statement does; a second one says nothing any more."""
+    out(processes, server)
+    if given_up:
+        processes.abandon()
+    processes.recover()
+    with pytest.raises(DecisionHistoryNotReserved):
+        processes.recover()
+    server.replies = [finishes("chat", "native")]
+    assert (processes.run(2) if given_up else processes.resume()).kind == "finished"
+    with pytest.raises(DecisionHistoryNotReserved):
+        processes.recover()
+
+
+def test_d22_a_statement_about_another_reservation_frees_no_conversation(processes: Processes, server: Server) -> None:
+    """D22: who names an epoch means the holder that had it."""
+    out(processes, server)
+    with pytest.raises(DecisionHistoryNotReserved):
+        drive(processes.one().recover("r", "i", worker_stopped=True, epoch=1))
+    with pytest.raises(DecisionHistoryBusy):
+        processes.resume()
+
+
+def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> None:
+    """D22, D28: it ran in the same worker, so what is said of the one is said of the other."""
+    history, runs = MemoryJournal(), MemoryStore("runs")
+
+    def made(*faults: Fault) -> Runtime[Any]:
+        store = JournalStore(FaultyJournal(history, faults), namespace="t")
+        providers = {"agent": provider_of(server, "chat", history=HistoryOptions(store=store))}
+        asks = calls(call("agent", task="Look."), exchange=2)
+        above = ScriptedProvider.answering(lambda request: finish() if request.observations else asks)
+        return Runtime(program(delegate(LOOKING)), above, providers=providers, checkpoints=runs)
+
+    server.replies = [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(made(*GONE).run("go", **IDS))
+    with pytest.raises(DecisionHistoryBusy):
+        drive(made().resume("r", "i"))
+    drive(made().recover("r", "i", worker_stopped=True))
+    server.replies = [finishes("chat", "native")]
+    assert drive(made().resume("r", "i")).kind == "finished"
