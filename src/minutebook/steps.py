@@ -159,10 +159,12 @@ class Steps:
         if self.store is None:
             return await self._decide_without_history(request)
         history = self._history(self.store, request)
-        header = await self._closed(history, await history.journal.header(history.key), request)
+        header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
+        # First what is this task's own: none of that was executed, and whatever else is open then is an earlier one's.
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
+        header = await self._closed(history, header, request)
         async with await self._open(history, header, request, anew=anew) as hold:
             _check_unfinished(hold.header)
             staged = answers(hold.header.state.open, request.observations, self.interface)
@@ -187,19 +189,31 @@ class Steps:
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, committed.written[-1].seq, counted)
+        decision = _referenced(decision, committed.header, committed.written[-1].seq, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
+    async def _freed(self, history: History, request: DecisionRequest) -> Header | None:
+        """Return the conversation as it stands, freed of a worker of this invocation that somebody said is stopped."""
+        header = await history.journal.header(history.key)
+        said = any(each is not None and each.worker_stopped for each in (request.resumed, request.abandoned))
+        if header is None or not header.token or not said:
+            return header
+        with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+            await history.journal.recover(history.key, header.epoch)
+        return await history.journal.header(history.key)
+
     async def _closed(self, history: History, header: Header | None, request: DecisionRequest) -> Header | None:
-        """Record what the last calls of a task came to that was given up, so that the next task can open its turn."""
+        """
+        Record what the last calls of a task before this one came to, so that this one can open its turn.
+
+        What the runtime knows is of one conversation; what it did with the calls of another one, nobody can tell here.
+        """
         before = request.abandoned
         if header is None or before is None or not header.state.open:
             return header
-        if header.token and before.worker_stopped:
-            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
-                await history.journal.recover(history.key, header.epoch)
-        drafts = answers(header.state.open, stopped(header.state.open, before.observations), self.interface)
-        await history.append(drafts)
+        here = before.conversation in ("", _name(header))
+        known = stopped(header.state.open, before.observations if here else (), received=not here)
+        await history.append(answers(header.state.open, known, self.interface))
         return await history.journal.header(history.key)
 
     async def _begins_anew(self, history: History, header: Header | None, request: DecisionRequest) -> bool:
@@ -224,19 +238,21 @@ class Steps:
 
         It is not asked for again (SPEC D13, D25). Only a runtime that counts what it received can tell, and only one
         that notes its intents knows that none of the calls was executed. What stands in a turn that another task opened
-        is no answer to this one: that task was given up before its caller received it.
+        is no answer to this one: that task was given up before its caller received it. A task that is named and has
+        observed nothing received nothing: what was before it was, perhaps in another conversation, with other numbers.
         """
         if request.resumed is None or request.resumed.seen is None or header is None or header.token:
             return None
         newest = header.state.exchange
         if header.attempt is not None or not newest:
             return None
-        if not anew and (newest <= request.resumed.seen or not await self._opened_newest(history, header, request)):
+        received = newest <= request.resumed.seen and (request.observations or not request.task_ref)
+        if not anew and (received or not await self._opened_newest(history, header, request)):
             return None
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, recorded.payload)[1], newest, None)
+        decision = _referenced(read(request, recorded.payload)[1], header, newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
@@ -278,17 +294,11 @@ class Steps:
 
         An invocation that has finished may get another task: it opens the next turn of the same conversation.
         """
-        resumed = request.resumed
-        if header is None and request.observations and resumed is None:
+        if header is None and request.observations and request.resumed is None:
             raise DecisionHistoryAbsent(
                 "the invocation has observations, but its conversation does not exist or has expired; raise ttl, "
                 "or keep it in a durable store"
             )
-        if header is not None and header.token and resumed is not None and resumed.worker_stopped:
-            # Whoever held it was the worker of this invocation, and somebody said that it is stopped.
-            with contextlib.suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
-                await history.journal.recover(history.key, header.epoch)
-            header = await history.journal.header(history.key)
         turn = _turn_to_begin(header, request)
         if not turn:
             return await history.open(attempt=False)
@@ -447,12 +457,19 @@ def _check_unfinished(header: Header) -> None:
         raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
 
 
-def _referenced(decision: Decision, exchange: int, counted: int | None) -> Decision:
+def _name(header: Header) -> str:
+    """Return what names a conversation apart from all that had its key or will have it."""
+    return header.birth.hex()
+
+
+def _referenced(decision: Decision, header: Header, exchange: int, counted: int | None) -> Decision:
     calls = tuple(
         msgspec.structs.replace(call, reference=CallReference(exchange, position))
         for position, call in enumerate(decision.calls)
     )
-    return msgspec.structs.replace(decision, calls=calls, counted_tokens=counted, exchange=exchange)
+    return msgspec.structs.replace(
+        decision, calls=calls, counted_tokens=counted, exchange=exchange, conversation=_name(header)
+    )
 
 
 def _interface(api: Api, name: object) -> Interface:

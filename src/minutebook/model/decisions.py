@@ -76,10 +76,18 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
-    """Said until a task's first decision: the task before it was given up, and its last calls were never answered."""
+    """
+    Said until the first decision of a task that comes after others: those are over, and calls of theirs that nothing
+    answers, as of one that was given up, wait for nobody any more.
+    """
 
     observations: tuple[Observation, ...] = ()
-    """What those calls came to that the runtime had received; every other one was not executed."""
+    """What the last calls of a task that was given up came to, as far as the runtime had received them."""
+    conversation: str = ""
+    """
+    Which conversation those calls stand in, as `Decision.conversation` names it. Every other call that waits there was
+    not executed; of one that waits in another conversation nobody knows. Empty for whichever conversation it is.
+    """
     worker_stopped: bool = False
     """Whether somebody said that the worker of that task is stopped, so that its reservation may be ended."""
 
@@ -150,6 +158,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Input tokens by the provider's own account after generation."""
     exchange: int | None = None
     """The `seq` of the response that it was read from; `None` without a history."""
+    conversation: str = ""
+    """
+    Names the conversation that `exchange` is a place in, apart from those of other models and from one that begins
+    anew under the same ids; empty without a history.
+    """
     without_messages: bool = False
     """
     Whether a resumed invocation began a conversation anew, since its messages are gone: references that the runtime

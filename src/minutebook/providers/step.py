@@ -106,8 +106,14 @@ def results(
     return tuple(drafts)
 
 
-def stopped(waiting: Sequence[OpenExchange], observations: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Return the observations of calls that wait, with each call that has none refused: its task was given up."""
+def stopped(
+    waiting: Sequence[OpenExchange], observations: Sequence[Observation], *, received: bool = False
+) -> tuple[Observation, ...]:
+    """
+    Return the observations of calls that wait, whose task is over, with one of each call that has none.
+
+    Such a call was not executed, unless it may have been `received` and what came of it is known no more.
+    """
     known = {each.reference for each in observations}
     places = [(exchange, position) for exchange in waiting for position in exchange.waiting]
     references = [CallReference(exchange.exchange, position) for exchange, position in places]
@@ -115,7 +121,7 @@ def stopped(waiting: Sequence[OpenExchange], observations: Sequence[Observation]
         Observation(
             capability=exchange.calls[position].name,
             arguments={},
-            value={"refused": "run_stopped"},
+            value={"interrupted": "outcome unknown"} if received else {"refused": "run_stopped"},
             error=True,
             reference=reference,
         )

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 FORMAT = "checkpoint/1"
 
+_FREED_BY = (
+    "wait for it or, once that worker is stopped, call runtime.recover(run_id, invocation_id, worker_stopped=True)"
+)
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -94,10 +98,9 @@ class Log:
             header = (await self._reservation.take(FORMAT, owned=owned)).header
             return self._checked(Progress.of(await self._newest_task(header)))
         except DecisionHistoryBusy as busy:
+            since = "" if busy.since_ms is None else f" since {busy.since_ms:,} ms, with epoch {busy.epoch}"
             raise DecisionHistoryBusy(
-                f"another worker runs this invocation{_since(busy)}; wait for it or, once that worker is stopped, call "
-                "runtime.recover(run_id, invocation_id, worker_stopped=True)",
-                **busy.facts,
+                f"another worker runs this invocation{since}; {_FREED_BY}", **busy.facts
             ) from None
         except BaseException as error:
             await self.release(error)
@@ -120,6 +123,23 @@ class Log:
         if [entry.seq for entry in task if entry.kind is Kind.INPUT] != ([first] if first else []):
             raise damaged(first, "does not begin the newest task")
         return task
+
+    async def say_stopped(self) -> bool:
+        """
+        Note of an idle log that whoever wrote it is stopped, with the mark that a log gets which is held.
+
+        Returns whether that says anything: its newest task has not finished, and nobody said it before.
+        """
+        try:
+            progress = await self.take()
+        except DecisionHistoryBusy:
+            return False
+        finished = progress.ended is not None and progress.ended.kind == "finished"
+        unsaid = progress.began and not finished and not progress.recovered
+        if unsaid:
+            self._tried = Delta(idempotency=self._storage.fresh_id(), abandons="recovered")
+        await self.release()
+        return unsaid
 
     def note(self, *records: Record) -> None:
         """Keep records for the next commit, in one step."""
@@ -180,6 +200,10 @@ class Log:
         await self._reservation.release(self._last)
 
 
-def _since(busy: DecisionHistoryBusy) -> str:
-    """Return since when it is busy; a host's own store need not know."""
-    return "" if busy.since_ms is None else f" since {busy.since_ms:,} ms, with epoch {busy.epoch}"
+def conversation_busy(busy: DecisionHistoryBusy) -> DecisionHistoryBusy:
+    """Return what a run is told whose conversation is held: without its epoch, which is none of the checkpoint's."""
+    since = "" if busy.since_ms is None else f" since {busy.since_ms:,} ms"
+    return DecisionHistoryBusy(
+        f"another worker or turn holds the conversation of this invocation{since}; {_FREED_BY}, and resume",
+        since_ms=busy.since_ms,
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from minutebook.errors import CheckpointRefused, InvalidValue
+from minutebook.errors import CheckpointRefused, DecisionHistoryBusy, InvalidValue
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime.approvals import Approval, PendingApproval
@@ -24,7 +24,7 @@ from minutebook.runtime.authority import SPENT, Denial
 from minutebook.runtime.budgets import Budget, Ledger
 from minutebook.runtime.calls import Calls, Identity, Stop
 from minutebook.runtime.capabilities import Capability
-from minutebook.runtime.checkpoints import Log
+from minutebook.runtime.checkpoints import Log, conversation_busy
 from minutebook.runtime.delegation import tasks_of
 from minutebook.runtime.notes import Notes, Report
 from minutebook.runtime.outcomes import Branch, Host, Outcome
@@ -148,7 +148,7 @@ class Invocation(Generic[T]):
                 ref=self.host.fresh_id() if self.notes.kept else "",
                 seen=before.seen if before and same else 0,
                 projection=self.host.projection,
-                before=before.given_up() if before and same else None,
+                before=before.left_behind() if before and before.began else None,
                 address=self.notes.address,
             )
         )
@@ -204,12 +204,17 @@ class Invocation(Generic[T]):
                 tasks = tasks_of(before.calls[position].arguments, branches)
                 children = self.calls.call_agents(position, found, branches)
                 for child, task in zip(children, tasks, strict=True):
-                    await child.begin_or_go_on(task)
+                    await child.begin_or_go_on(task, worker_stopped=before.recovered)
         self._count_from_here()
 
-    async def begin_or_go_on(self, task: str) -> None:
-        """Go on as an agent whose caller's log is held, so that nobody else can be at work on this one."""
+    async def begin_or_go_on(self, task: str, *, worker_stopped: bool) -> None:
+        """
+        Go on as an agent whose caller's log is held, so that nobody else can be at work on this one.
+
+        What was said of its caller's worker was said of its own, which is the same.
+        """
         before = await self.notes.take(owned=True)
+        before.recovered |= worker_stopped
         if before.began:
             await self._go_on(before)
         else:
@@ -319,7 +324,12 @@ class Invocation(Generic[T]):
         self.notes.note(Asking())
         await self.notes.commit()
         provider = self.host.providers.get(self.program.name, self.host.provider)
-        decision = await provider.decide(self._request())
+        try:
+            decision = await provider.decide(self._request())
+        except DecisionHistoryBusy as busy:
+            if not self.notes.kept:
+                raise
+            raise conversation_busy(busy) from busy
         anew = isinstance(decision, Decision) and decision.without_messages  # pyright: ignore[reportUnnecessaryIsInstance]
         decision = checked_decision(decision, set() if anew else self.progress.answered)
         if self.host.projection == "opaque_refs":
@@ -328,7 +338,9 @@ class Invocation(Generic[T]):
             self.program.read_output(decision.finish.output)
         self.resumed = None
         calls = tuple(Call(each.capability, each.arguments, each.reference) for each in decision.calls)
-        decided = Decided(calls=calls, exchange=decision.exchange, without_messages=anew)
+        decided = Decided(
+            calls=calls, exchange=decision.exchange, conversation=decision.conversation, without_messages=anew
+        )
         finish = decision.finish
         self.notes.note(decided, *([] if finish is None else [Ended(kind="finished", output=finish.output)]))
 

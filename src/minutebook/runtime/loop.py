@@ -11,14 +11,14 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from minutebook.errors import BlockingMismatch, InvalidOption
+from minutebook.errors import BlockingMismatch, DecisionHistoryNotReserved, InvalidOption
 from minutebook.model.bounds import check_count, ttl_ms
 from minutebook.model.clock import read_clock
 from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
-from minutebook.runtime.checkpoints import Storage
+from minutebook.runtime.checkpoints import Log, Storage
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
 from minutebook.runtime.program import Program
@@ -247,11 +247,14 @@ class Runtime(Generic[T]):
         Free the invocation of a worker that is known to be stopped, so that it can be resumed (SPEC D22).
 
         Should that worker wake, it is fenced before the next thing that it would execute. The agents that it called,
-        and the conversation that its provider held, are freed when the invocation is resumed.
+        and the conversation that its provider held, are freed when the invocation is resumed. So is a conversation that
+        could not be given back when the invocation itself was, as in an outage: that its worker is stopped is noted
+        then, once, of a task that has not finished, and the next one frees it where that was given up.
 
         Raises:
             InvalidOption: `worker_stopped` is not `True`, or no checkpoints are kept.
-            DecisionHistoryNotReserved: nobody holds it, another epoch does, or another recovery was first.
+            DecisionHistoryNotReserved: nobody holds it and its task has finished, another epoch does, or somebody was
+                first to say it.
             DecisionHistoryAbsent: there is no such checkpoint.
         """
         if worker_stopped is not True:
@@ -261,7 +264,12 @@ class Runtime(Generic[T]):
         if epoch is not None:
             check_count(epoch, "epoch")
         storage = self._kept()
-        await storage.journal.recover(storage.checkpoint(run_id, invocation_id, self._program.name), epoch)
+        key = storage.checkpoint(run_id, invocation_id, self._program.name)
+        try:
+            await storage.journal.recover(key, epoch)
+        except DecisionHistoryNotReserved:
+            if epoch is not None or not await Log(storage, key).say_stopped():
+                raise
 
     def _kept(self) -> Storage:
         if self._host.checkpoints is None:

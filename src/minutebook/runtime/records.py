@@ -52,11 +52,16 @@ class LastCall(msgspec.Struct, frozen=True):
     __repr__ = type_alone
 
 
-class GivenUp(msgspec.Struct, frozen=True):
-    """A task that was given up: its last decision's calls, and whether its worker was said to be stopped."""
+class Before(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What the tasks before one left behind: the last calls of one that was given up, until a model is told of them, and
+    whether a worker was said to be stopped, until a decision comes.
+    """
 
     calls: tuple[LastCall, ...] = ()
     worker_stopped: bool = False
+    conversation: str = ""
+    """Which conversation the calls stand in; empty where no decision was received, or its provider names none."""
 
     __repr__ = type_alone
 
@@ -71,8 +76,8 @@ class Began(_Record, frozen=True, kw_only=True, tag="began"):
     """Names it among all tasks that the invocation ever had; empty where nothing of it is kept."""
     seen: int = 0
     projection: Projection = "inline"
-    before: GivenUp | None = None
-    """The task before, if it was given up: its model is told of that."""
+    before: Before | None = None
+    """What tasks before it left behind; `None` for an invocation's first."""
     address: str = ""
     """A digest of where the log is kept: a whole log of another run tells no story in this one's place."""
 
@@ -112,6 +117,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
 
     calls: tuple[Call, ...]
     exchange: int | None = None
+    conversation: str = ""
     without_messages: bool = False
 
 
@@ -214,8 +220,10 @@ class Progress:
         """The newest exchange that came to its caller."""
         self.recovered = False
         """Whether somebody said that the worker which wrote these records is stopped."""
-        self._before: GivenUp | None = None
-        """The task before, where it was given up and this one has no decision yet."""
+        self._before: Before | None = None
+        """What tasks before it left behind, until this one's model is told of it."""
+        self._decided_in: str | None = None
+        """Which conversation the newest decision stands in; `None` before the first."""
         self._shown: list[dict[str, Any]] = []
         """The arguments of the newest decision's calls as the provider gave them."""
         self._told: list[dict[str, Any]] = []
@@ -282,24 +290,25 @@ class Progress:
             wall_ns=self.wall_ns,
         )
 
-    def given_up(self) -> GivenUp | None:
-        """Return what the next task begins behind, if this one was given up."""
+    def left_behind(self) -> Before:
+        """Return what the next task begins behind, once this one has finished or was given up."""
+        if self._decided_in is None:
+            before = self._before or Before()
+            return msgspec.structs.replace(before, worker_stopped=self.recovered or before.worker_stopped)
         if self.ended is None or self.ended.kind != "abandoned":
-            return None
+            return self._before or Before(conversation=self._decided_in)
         last = {each.reference for each in self.calls}
         told = tuple(
             LastCall(each.capability, shortened(each.value), each.error, each.reference)
             for each in self.observations
             if each.reference is not None and each.reference in last
         )
-        if self._before is not None:  # this task had no decision of its own
-            told = self._before.calls
-        return GivenUp(told, self.recovered)
+        return Before(told, self.recovered, self._decided_in)
 
     @property
     def abandoned(self) -> Abandoned | None:
-        """What the provider is told of a task before this one that was given up, until this one has a decision."""
-        if self._before is None:
+        """What the provider is told of tasks before this one, until this one has a decision."""
+        if self._before is None or self._decided_in is not None:
             return None
         observations = tuple(
             Observation(
@@ -307,7 +316,11 @@ class Progress:
             )
             for each in self._before.calls
         )
-        return Abandoned(observations=observations, worker_stopped=self._before.worker_stopped)
+        return Abandoned(
+            observations=observations,
+            conversation=self._before.conversation,
+            worker_stopped=self._before.worker_stopped,
+        )
 
     @property
     def told(self) -> tuple[Observation, ...]:
@@ -359,8 +372,10 @@ class Progress:
             ProposedCall(capability=each.capability, arguments=arguments, reference=each.reference)
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
-        self.done, self.open, self.answers, self._before = set(), {}, {}, None
-        self.seen = record.exchange or 0
+        self.done, self.open, self.answers = set(), {}, {}
+        self.seen, self._decided_in = record.exchange or 0, record.conversation
+        if self._before is not None and self._before.conversation in ("", record.conversation):
+            self._before = None  # of one in another conversation no model was told yet
         self.recovered = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -1,0 +1,283 @@
+"""
+What the tasks before one left behind: open calls, a decision that nobody received, a conversation that is held.
+
+The next task, in this conversation or in that of another model, interface or mode, goes on behind all of it; what was
+executed is told as executed, and what nobody knows as unknown (D2, D22, D25, D28, I-44).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.faces.test_decisions import Server, finishes, provider_of
+from tests.faces.test_decisions import calls as proposing
+from tests.runtime.programs import DONE, IDS, call, calls, finish, program
+from tests.runtime.test_abandon import OUTPUT, look
+
+from minutebook.decisions import HistoryOptions
+from minutebook.errors import (
+    AgentDecisionProviderUnavailable,
+    CheckpointRefused,
+    DecisionHistoryAbsent,
+    DecisionHistoryBusy,
+    DecisionHistoryNotReserved,
+    DecisionHistoryStorageFailed,
+)
+from minutebook.programs import Runtime
+from minutebook.runtime import Budgets, Program, delegate
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
+from minutebook.stores.opening import MemoryStore
+from minutebook.testing import Cut, Fault, FaultyJournal, ScriptedProvider, SuspendingJournal, cancel_at, drive
+
+UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
+LOST = Fault(call=1, method="commit", after=True, error=asyncio.CancelledError)
+"""The decision is recorded, and its caller is cut before it hears of it."""
+LOOKING: Program[Any] = Program(name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT)
+ONCE: Program[Any] = Program(
+    name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT, budgets=Budgets(max_decisions=1)
+)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+class Processes:
+    """Process after process over one history and one store of checkpoints."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.history = MemoryJournal()
+        self.runs = MemoryJournal()
+
+    def one(
+        self, *faults: Fault, declared: Program[Any] = LOOKING, interface: str = "native", **options: Any
+    ) -> Runtime[Any]:
+        history = JournalStore(FaultyJournal(SuspendingJournal(self.history), faults), namespace="t")
+        runs = JournalStore(FaultyJournal(SuspendingJournal(self.runs)), namespace="runs")
+        provider = provider_of(self.server, "chat", interface, history=HistoryOptions(store=history))
+        return Runtime(declared, provider, checkpoints=runs, **options)
+
+    def run(self, number: int, *faults: Fault, **options: Any) -> Any:
+        return drive(self.one(*faults, **options).run(f"task {number}", task_id=f"{number}", **IDS))
+
+    def resume(self, **options: Any) -> Any:
+        return drive(self.one(**options).resume("r", "i"))
+
+    def recover(self) -> None:
+        drive(self.one().recover("r", "i", worker_stopped=True))
+
+    def abandon(self, **options: Any) -> None:
+        assert drive(self.one(**options).abandon("r", "i")).kind == "abandoned"
+
+    def give_up(self, number: int, path: str, **options: Any) -> None:
+        """Have a task execute one call, of which no model is told any more."""
+        self.server.replies = [proposing("chat", options.get("interface", "native"), path)]
+        assert self.run(number, declared=ONCE, **options).kind == "budget_exhausted"
+        self.abandon(**options)
+
+    def lose(self, number: int, path: str, **options: Any) -> None:
+        """Have a task's decision recorded that its caller never hears of."""
+        self.server.replies = [proposing("chat", options.get("interface", "native"), path)]
+        with pytest.raises(asyncio.CancelledError):
+            self.run(number, LOST, **options)
+
+    def told(self) -> list[str]:
+        """Return the results in the newest request."""
+        return [str(message["content"]) for message in self.server.shown() if message["role"] == "tool"]
+
+
+@pytest.fixture
+def processes(server: Server) -> Iterator[Processes]:
+    yield Processes(server)
+    assert not server.refused
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "another interface": {"interface": "structured"},
+    "another mode": {"projection": "opaque_refs"},
+}
+others = pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+
+
+@pytest.mark.parametrize("again", ["resume", "run"])
+@pytest.mark.parametrize("options", [{}, OTHERS["another mode"]], ids=["", "opaque_refs"])
+def test_d02_d13_d25_i44_a_tasks_own_calls_are_none_of_the_task_that_was_given_up(
+    processes: Processes, server: Server, options: Any, again: str
+) -> None:
+    """D2, D13, D25, I-44: its first decision is recorded and its caller cut; the call is executed and told as that."""
+    processes.give_up(1, "a.txt", **options)
+    processes.lose(2, "b.txt", **options)
+    server.replies = [finishes("chat", "native")]
+    outcome = processes.resume(**options) if again == "resume" else processes.run(2, **options)
+    assert (outcome.kind, DONE) == ("finished", ["a.txt", "b.txt"])
+    assert processes.told() == ["content of a.txt", "content of b.txt"]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("change", [*OTHERS, "the conversation was deleted"])
+def test_d13_d25_a_decision_is_given_to_its_task_whatever_numbers_were_received_before(
+    processes: Processes, server: Server, change: str
+) -> None:
+    """D13, D25: the numbers of another conversation begin anew, and say nothing of this one."""
+    options = OTHERS.get(change, {})
+    interface = options.get("interface", "native")
+    server.replies = [*[proposing("chat", "native", path) for path in ("a.txt", "b.txt")], finishes("chat", "native")]
+    assert processes.run(1).kind == "finished"
+    if not options:
+        processes.history = MemoryJournal()
+    processes.lose(2, "c.txt", **options)
+    server.replies = [finishes("chat", interface)]
+    assert (processes.resume(**options).kind, DONE) == ("finished", ["a.txt", "b.txt", "c.txt"])
+    assert len(server.requests) == 5
+
+
+@others
+def test_d28_d26_calls_that_were_left_open_are_told_when_their_conversation_goes_on(
+    processes: Processes, server: Server, other: Any
+) -> None:
+    """D28, D26, I-44: another task was answered elsewhere meanwhile; what they came to is told all the same, once."""
+    processes.give_up(1, "a.txt")
+    interface = other.get("interface", "native")
+    server.replies = [finishes("chat", interface), finishes("chat", "native"), finishes("chat", "native")]
+    assert processes.run(2, **other).kind == "finished"
+    for number in (3, 4):
+        assert processes.run(number).kind == "finished"
+        assert processes.told() == ["content of a.txt"]
+    assert DONE == ["a.txt"]
+
+
+@others
+def test_i44_d02_what_a_call_of_another_conversation_came_to_is_told_of_no_other(
+    processes: Processes, server: Server, other: Any
+) -> None:
+    """I-44, D2: two that have the same number, each in its conversation; of the older one nobody knows any more."""
+    processes.give_up(1, "a.txt")
+    processes.give_up(2, "b.txt", **other)
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(3).kind == "finished"
+    assert processes.told() == [UNKNOWN]
+    assert DONE == ["a.txt", "b.txt"]
+
+
+def test_i44_d25_a_call_that_was_never_received_is_not_told_as_what_it_replaced(
+    processes: Processes, server: Server
+) -> None:
+    """I-44, D25: the messages were gone, and the conversation that began anew gave another call the same number."""
+    server.replies = [proposing("chat", "native", "a.txt")]
+    server.replies += [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        processes.run(1)
+    processes.history = MemoryJournal()
+    server.replies = [proposing("chat", "native", "b.txt")]
+    with pytest.raises(asyncio.CancelledError):
+        drive(processes.one(LOST).resume("r", "i"))
+    processes.abandon()
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(2).kind == "finished"
+    assert (processes.told(), DONE) == ([UNKNOWN], ["a.txt"])
+
+
+def test_d25_d28_calls_are_left_open_by_a_task_that_another_interface_finished_too(
+    processes: Processes, server: Server
+) -> None:
+    """D25, D28: it went on elsewhere, without its messages; the next one opens its turn behind what it left."""
+    server.replies = [proposing("chat", "native", "a.txt"), (503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        processes.run(1)
+    server.replies = [finishes("chat", "structured"), finishes("chat", "native")]
+    assert processes.resume(**OTHERS["another interface"]).kind == "finished"
+    assert processes.run(2).kind == "finished"
+    assert (processes.told(), DONE) == ([UNKNOWN], ["a.txt"])
+
+
+def test_d22_d28_what_a_killed_worker_held_is_freed_for_the_next_task(server: Server) -> None:
+    """D22, D28: killed at any await, said to be stopped, given up, and the task after it as well before it began."""
+    held = 0
+    for step in range(1, 200):
+        processes = Processes(server)
+        server.replies = [proposing("chat", "native", "a.txt"), finishes("chat", "native")]
+        made = processes.one()
+        if not drive(cancel_at(lambda: made.run("task 1", task_id="1", **IDS), step, Cut.KILLED)).struck:  # noqa: B023
+            break
+        held += any(each.header.token for each in drive(JournalStore(processes.history, namespace="t").list()))
+        with suppress(DecisionHistoryNotReserved, DecisionHistoryAbsent):
+            processes.recover()
+        with suppress(CheckpointRefused):  # it had not begun
+            drive(processes.one().abandon("r", "i"))
+        with pytest.raises(DecisionHistoryStorageFailed):
+            processes.run(2, Fault(call=1, method="header"))
+        processes.abandon()
+        server.replies = [finishes("chat", "native")]
+        assert processes.run(3).kind == "finished", step
+    assert held > 3
+    assert not server.refused
+
+
+GONE = [Fault(call=number) for number in range(3, 12)]
+"""The history's server goes away while a request is under way, and with it what would give its conversation back."""
+
+
+def out(processes: Processes, server: Server) -> None:
+    """Have a conversation stay held while the run that held it has ended, and be found so."""
+    server.replies = [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        processes.run(1, *GONE)
+    with pytest.raises(DecisionHistoryBusy, match=r"runtime\.recover\(run_id, invocation_id, ") as caught:
+        processes.resume()
+    assert (caught.value.epoch, type(caught.value.since_ms)) == (None, int)  # a checkpoint has epochs of its own
+
+
+@pytest.mark.parametrize("given_up", [False, True], ids=["resumed", "given up"])
+def test_d22_d25_a_conversation_that_was_not_given_back_is_freed_by_who_knows_its_worker(
+    processes: Processes, server: Server, given_up: bool
+) -> None:
+    """D22, D25: time frees nothing, and one statement does; a second one says nothing any more."""
+    out(processes, server)
+    if given_up:
+        processes.abandon()
+    processes.recover()
+    with pytest.raises(DecisionHistoryNotReserved):
+        processes.recover()
+    server.replies = [finishes("chat", "native")]
+    assert (processes.run(2) if given_up else processes.resume()).kind == "finished"
+    with pytest.raises(DecisionHistoryNotReserved):
+        processes.recover()
+
+
+def test_d22_a_statement_about_another_reservation_frees_no_conversation(processes: Processes, server: Server) -> None:
+    """D22: who names an epoch means the holder that had it."""
+    out(processes, server)
+    with pytest.raises(DecisionHistoryNotReserved):
+        drive(processes.one().recover("r", "i", worker_stopped=True, epoch=1))
+    with pytest.raises(DecisionHistoryBusy):
+        processes.resume()
+
+
+def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> None:
+    """D22, D28: it ran in the same worker, so what is said of the one is said of the other."""
+    history, runs = MemoryJournal(), MemoryStore("runs")
+
+    def made(*faults: Fault) -> Runtime[Any]:
+        store = JournalStore(FaultyJournal(history, faults), namespace="t")
+        providers = {"agent": provider_of(server, "chat", history=HistoryOptions(store=store))}
+        asks = calls(call("agent", task="Look."), exchange=2)
+        above = ScriptedProvider.answering(lambda request: finish() if request.observations else asks)
+        return Runtime(program(delegate(LOOKING)), above, providers=providers, checkpoints=runs)
+
+    server.replies = [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(made(*GONE).run("go", **IDS))
+    with pytest.raises(DecisionHistoryBusy):
+        drive(made().resume("r", "i"))
+    drive(made().recover("r", "i", worker_stopped=True))
+    server.replies = [finishes("chat", "native")]
+    assert drive(made().resume("r", "i")).kind == "finished"
