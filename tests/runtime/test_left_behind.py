@@ -281,3 +281,18 @@ def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> 
     drive(made().recover("r", "i", worker_stopped=True))
     server.replies = [finishes("chat", "native")]
     assert drive(made().resume("r", "i")).kind == "finished"
+
+
+def test_d13_d25_an_answer_that_used_up_its_budget_unheard_comes_with_a_larger_one(server: Server) -> None:
+    """D13, D25: what was asked for counts, heard or not; one decision more delivers what is recorded, and asks nobody."""
+    processes = Processes(server)
+    server.replies = [finishes("chat", "native", "one")]
+    with pytest.raises(asyncio.CancelledError):
+        processes.run(1, LOST, declared=ONCE)
+    assert processes.resume(declared=ONCE).kind == "budget_exhausted"
+    twice: Program[Any] = Program(
+        name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT, budgets=Budgets(max_decisions=2)
+    )
+    outcome = processes.resume(declared=twice)
+    assert (outcome.kind, outcome.output) == ("finished", {"answer": "one"})
+    assert len(server.requests) == 1
