@@ -284,7 +284,7 @@ def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> 
 
 
 def test_d13_d25_an_answer_that_used_up_its_budget_unheard_comes_with_a_larger_one(server: Server) -> None:
-    """D13, D25: what was asked for counts, heard or not; one decision more delivers what is recorded, and asks nobody."""
+    """D13, D25: what was asked for counts, heard or not; one decision more delivers what is recorded, unasked."""
     processes = Processes(server)
     server.replies = [finishes("chat", "native", "one")]
     with pytest.raises(asyncio.CancelledError):
