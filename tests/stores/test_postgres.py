@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from servers import postgres
 from servers.proxy import proxy
@@ -229,6 +230,27 @@ def test_b2_bad_input_97_tables_that_a_crash_empties_are_refused(table: str, nam
     server.ask(f"ALTER TABLE {schema}.{table} SET LOGGED")
     drive(append(journal, KEY, "three", say("s")))
     assert len(drive(entries(journal, KEY))) == 3
+    drive(journal.close())
+
+
+def test_b2_a_partition_that_is_locked_keeps_no_other_conversation_waiting(name: str) -> None:
+    """B2: what a new connection looks at first are catalogues, whatever an operator has locked for long (95)."""
+    server, schema = postgres.shared(), postgres_lab.schema_of(name)
+    journal = postgres_lab.journal(name, blocking=True)
+    drive(append(journal, KEY, "one", say("q")))
+    server.ask(
+        f"ALTER TABLE {schema}.entry RENAME TO part; CREATE TABLE {schema}.entry (LIKE {schema}.part INCLUDING ALL) "
+        f"PARTITION BY LIST (namespace); ALTER TABLE {schema}.entry ATTACH PARTITION {schema}.part DEFAULT; "
+        f"CREATE TABLE {schema}.locked PARTITION OF {schema}.entry FOR VALUES IN ('\\x6162'); "
+        f"CREATE UNLOGGED TABLE {schema}.other (LIKE {schema}.part)"
+    )
+    with psycopg.connect(server.url()) as operator:
+        operator.execute(f"LOCK TABLE {schema}.locked IN ACCESS EXCLUSIVE MODE")
+        opened = postgres_lab.journal(name, blocking=True, timeout=5)
+        assert drive(opened.header(KEY)).version == 1
+        drive(append(opened, KEY, "two", say("r")))
+        operator.rollback()
+        drive(opened.close())
     drive(journal.close())
 
 
@@ -1042,8 +1064,10 @@ def test_i39_a_header_that_is_not_there_is_damage(column: str, name: str) -> Non
     server.ask(f"ALTER TABLE {schema}.conversation ALTER header DROP NOT NULL, ALTER stamp DROP NOT NULL")
     server.ask(f"UPDATE {schema}.conversation SET {column} = NULL WHERE conversation = %s", (KEY.id.encode(),))
     journal = postgres_lab.journal(name, blocking=True)
+    assert drive(journal.header(ConversationKey(KEY.namespace, "a"))) is None  # it knows the time, and may guess
     store = JournalStore(journal, namespace=KEY.namespace)
-    for call in (journal.header(KEY), store.verify(KEY), append(journal, KEY, "two", say("r")), store.list()):
+    begun = journal.reserve(KEY, "t", format=FORMAT)
+    for call in (begun, journal.header(KEY), store.verify(KEY), append(journal, KEY, "two", say("r")), store.list()):
         with pytest.raises(DecisionHistoryCorrupt):
             drive(call)
     drive(store.delete(KEY))

@@ -178,6 +178,7 @@ DECLARE
     l_spaced boolean := false;
     l_rows bigint;
     l_whole boolean := true;
+    l_damaged boolean;
 BEGIN
     nonce := p_nonce;
     o_now := {schema}.present(p_clock);
@@ -220,7 +221,10 @@ BEGIN
         FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name;
         l_there := FOUND;
         o_now := {schema}.present(p_clock);
-        IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift THEN
+        -- A row that has lost its stamp is damage, and no conversation that could be begun.
+        l_damaged := l_there AND p_expected = '' AND p_header IS NOT NULL;
+        IF coalesce(o_stamp, '') <> p_expected OR l_damaged OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift
+        THEN
             RETURN;
         END IF;
         l_counts := NOT l_there OR p_header IS NULL OR p_grown < 0 OR p_bytes > l_granted;
@@ -254,7 +258,8 @@ BEGIN
         FROM {schema}.conversation AS c WHERE c.namespace = p_space AND c.conversation = p_name FOR UPDATE;
         l_there := FOUND;
         o_now := {schema}.present(p_clock);
-        IF coalesce(o_stamp, '') <> p_expected OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift
+        l_damaged := l_there AND p_expected = '' AND p_header IS NOT NULL;
+        IF coalesce(o_stamp, '') <> p_expected OR l_damaged OR o_receipt IS NOT NULL OR abs(o_now - p_wall) > p_drift
             -- Its grant was taken back meanwhile: the next call counts.
             OR (NOT l_counts AND p_bytes > l_granted)
         THEN

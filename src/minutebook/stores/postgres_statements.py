@@ -110,6 +110,11 @@ WITH RECURSIVE found (nonce, schema, owner) AS (
     WHERE c.relname OPERATOR(pg_catalog.=) ANY (CAST(
         ARRAY['version', 'namespace', 'conversation', 'entry', 'receipt'] AS pg_catalog.name[]
     ))
+), kept (oid) AS (
+    SELECT o.oid FROM ours AS o
+    UNION
+    SELECT i.inhrelid
+    FROM kept AS k JOIN pg_catalog.pg_inherits AS i ON i.inhparent OPERATOR(pg_catalog.=) k.oid
 ), reached (class, oid) AS (
     SELECT named.class, named.oid
     FROM found AS f, LATERAL (
@@ -208,11 +213,7 @@ SELECT f.nonce, f.schema IS NOT NULL,
        (SELECT CAST(pg_catalog.array_agg(o.name ORDER BY o.name) AS pg_catalog.text[]) FROM ours AS o),
        (
            SELECT pg_catalog.concat(c.relname)
-           FROM ours AS o, LATERAL (
-               SELECT o.oid
-               UNION ALL
-               SELECT p.relid FROM pg_catalog.pg_partition_tree(CAST(o.oid AS pg_catalog.regclass)) AS p
-           ) AS part (oid) JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) part.oid
+           FROM kept AS k JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) k.oid
            WHERE c.relpersistence OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
              AND c.relkind OPERATOR(pg_catalog.<>) CAST('p' AS pg_catalog."char")
            LIMIT 1
@@ -229,8 +230,8 @@ FROM found AS f
 """)
 """
 Whether the schema is there, which tables of our names are in it, which of them or of their partitions a crash would
-empty, since it is in no log, and what a stranger could have put there for us to run; null for none. `to_regclass` would
-answer from before another process made them.
+empty, since it is in no log, and what a stranger could have put there for us to run; null for none. Catalogues alone
+are read: `to_regclass` would answer from before another process made them, and `pg_partition_tree` wait for a lock.
 
 Functions, triggers and all that computes on a table run as whoever calls or writes. So `reached` is what a call of ours
 can come to, from our tables and functions on: what PostgreSQL would drop along with a thing, as it does a table's

@@ -15,6 +15,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
     AuthorizationError,
+    BusyLoadingError,
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
@@ -47,8 +48,9 @@ _DENIED_INSIDE: Final = re.compile(r"executing the script can't|ACL failure in s
 DEMOTED: Final = (ReadOnlyError, MasterDownError)
 """What a server says once it follows another one."""
 
-_CROWDED: Final = "max number of clients reached"
-"""What servers say to a connection beyond their `maxclients`."""
+_CROWDED: Final = "max number of clients"
+"""How begins what servers say to a connection beyond their `maxclients`."""
+CROWDED: Final = "the server has too many connections"
 TOO_LONG: Final = "it took too long"
 UNTRUSTED: Final = "the certificate is not accepted"
 _REASONS: Final[tuple[tuple[type[BaseException], str], ...]] = (
@@ -69,8 +71,8 @@ def reason_of(error: BaseException | None) -> str:
     while error is not None:
         chain.append(error)
         error = error.__cause__ or error.__context__
-    if any(isinstance(each, RedisConnectionError) and str(each) == _CROWDED for each in chain):
-        return "the server has too many connections"
+    if any(isinstance(each, RedisConnectionError | ResponseError) and str(each).startswith(_CROWDED) for each in chain):
+        return CROWDED
     named = (reason for kind, reason in _REASONS if any(isinstance(each, kind) for each in chain))
     return next(named, type(chain[0]).__name__ if chain else "it ended")
 
@@ -91,9 +93,9 @@ def unconnected(error: BaseException | None, address: Address) -> StorageError:
             f"the server has no database {address.database}; give another number, or raise its setting databases",
             problem="database",
         )
-    if isinstance(error, ResponseError | AuthenticationError):
-        return refusal(error, writes=False)
     reason = reason_of(error)
+    if isinstance(error, ResponseError | AuthenticationError | BusyLoadingError) and reason != CROWDED:
+        return refusal(error, writes=False)
     return DecisionHistoryStorageFailed(
         f"no connection to the server could be made: {reason}; nothing was sent",
         problem="connection",
@@ -102,8 +104,22 @@ def unconnected(error: BaseException | None, address: Address) -> StorageError:
     )
 
 
+def is_occupied(answer: object) -> bool:
+    """Return whether a server refused something, whole, since it loads its data or is at another's script."""
+    busy = isinstance(answer, ResponseError) and str(answer).startswith("BUSY ")
+    return busy or isinstance(answer, BusyLoadingError)
+
+
 def refusal(error: BaseException, *, writes: bool) -> StorageError:
     """Return what a server's or a connection's error is here; of its words at most the first, a code, is kept."""
+    if is_occupied(error):
+        loads = isinstance(error, BusyLoadingError)
+        doing = "loads its data" if loads else "is at another client's script"
+        return DecisionHistoryStorageFailed(
+            f"the server {doing}, and did so for the whole time; nothing was written",
+            problem="loading" if loads else "busy",
+            sent=False,
+        )
     if isinstance(error, OutOfMemoryError):
         return DecisionHistoryStorageFailed(
             "the server's memory is full (maxmemory); nothing was written. Delete conversations or give it more",

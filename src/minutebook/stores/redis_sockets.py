@@ -12,7 +12,8 @@ Of several addresses of a name each is given an equal share of what is left, so 
 the next one.
 
 A reply that is none, as where a proxy lost some bytes of it, ends its connection here, whichever line of the driver
-reads it: what the driver's parser says of it may quote what was in it (promise I-37).
+reads it: what the driver's parser says of it may quote what was in it (promise I-37). What a signal handler raises
+while a reply is waited for is none of that, and goes on to the caller.
 """
 
 from __future__ import annotations
@@ -29,12 +30,23 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 _TOLD: Final = (ResponseError, RedisConnectionError, RedisTimeout, OSError)
-"""What a server said, and what a connection broke by. Anything else that reading raises is about the reply's bytes."""
+"""What a server said, and what a connection broke by. What else a driver raises is about the reply's bytes."""
+_DRIVERS: Final = ("redis", "asyncio")
 
 
 def unreadable() -> RedisConnectionError:
     """Return the error of a reply that is none: whatever comes behind it on its connection is in doubt."""
     return RedisConnectionError("a reply that cannot be read")
+
+
+def _is_of_the_reply(error: Exception) -> bool:
+    """Return whether reading raised it, and not somebody who was called in the middle: a signal's handler."""
+    if isinstance(error, _TOLD):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] in _DRIVERS
 
 
 class Deadline:
@@ -108,11 +120,10 @@ class _Blocking(_Timed):
         untyped: Any = super()
         try:
             return untyped.read_response(*given, **named)
-        except _TOLD:
-            raise
-        except Exception:  # of the parser; the driver has closed the connection
-            failed = unreadable()
-        raise failed
+        except Exception as error:  # the driver has closed the connection
+            if not _is_of_the_reply(error):
+                raise
+        raise unreadable()
 
 
 class _Asynchronous(_Timed):
@@ -122,11 +133,10 @@ class _Asynchronous(_Timed):
         untyped: Any = super()
         try:
             return await untyped.read_response(*given, **named)
-        except _TOLD:
-            raise
-        except Exception:
-            failed = unreadable()
-        raise failed
+        except Exception as error:
+            if not _is_of_the_reply(error):
+                raise
+        raise unreadable()
 
 
 class Tcp(_Blocking, driver.Connection):

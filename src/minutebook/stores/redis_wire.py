@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
-    BusyLoadingError,
     ClusterDownError,
     MovedError,
     NoScriptError,
     ReadOnlyError,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -43,6 +41,7 @@ from minutebook.stores.redis_refusals import (
     DENIED,
     TOO_LONG,
     UNTRUSTED,
+    is_occupied,
     no_room,
     reason_of,
     refusal,
@@ -65,6 +64,8 @@ unfit, is at most so old where the connection is used.
 """
 
 _REST_SECONDS: Final = 0.05
+_LEAST_SECONDS: Final = 0.1
+"""How much time has to be left for a command that is sent again: nobody would hear what became of it."""
 _SETTLED_OTHERWISE: Final = (TryAgainError, ClusterDownError)
 _LAST_SLOT: Final = 16_383
 _UNKNOWN: Final = ("", "?")
@@ -155,14 +156,15 @@ class Wire:
         """Return the answer to a command, or the error that is one, from the node that has the key."""
         slot = key_slot(key) if self.cluster else 0
         node, asking = await self._node(slot, until), False
+        answer: Any = None
         while True:
             try:
                 answer = await self._exchange(node, command, until, nonce, asking=asking)
             except _Unsent as unsent:
-                if not (self.cluster or _is_occupied(unsent.__cause__)) or _is_untrusted(unsent):
+                if not (self.cluster or is_occupied(unsent.__cause__)) or _is_untrusted(unsent):
                     self._slots = {}
                     raise
-                answer = unsent
+                answer = _rather(answer, unsent)
             except (RedisError, OSError):
                 self._slots = {}
                 raise
@@ -174,9 +176,9 @@ class Wire:
                 node = self._slots[slot] = _told(answer, node)
             elif isinstance(answer, AskError):
                 node, asking = _told(answer, node), True
-            elif not (isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)) or _is_occupied(answer)):
+            elif not (isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)) or is_occupied(answer)):
                 return answer
-            if time.monotonic() > until:
+            if time.monotonic() + _REST_SECONDS + _LEAST_SECONDS > until:
                 raise answer
             if not isinstance(answer, AskError):
                 await self._links.rest(_REST_SECONDS)
@@ -291,7 +293,7 @@ class Wire:
             raise
         except (RedisError, OSError, UnicodeError) as error:
             raise _Unsent from error
-        if _is_occupied(info):
+        if is_occupied(info):
             raise _Unsent from info
         settings = read_settings(info)
         check_server(settings, cluster=self.cluster)
@@ -322,12 +324,6 @@ def _rather(known: Exception | None, newer: Exception | None) -> Exception | Non
 def _is_untrusted(failed: Exception | None) -> bool:
     """Return whether a server's certificate was not accepted, which a later attempt finds no other."""
     return isinstance(failed, _Unsent) and reason_of(failed.__cause__) == UNTRUSTED
-
-
-def _is_occupied(answer: Any) -> bool:
-    """Return whether a server refused something, whole, since it loads its data or is at another's script."""
-    busy = isinstance(answer, ResponseError) and str(answer).startswith("BUSY ")
-    return busy or isinstance(answer, BusyLoadingError)
 
 
 def _is_demoted(answer: Any) -> bool:
