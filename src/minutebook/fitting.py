@@ -20,7 +20,7 @@ from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Summary
 from minutebook.policy.compaction import Removed, Summarising, newly_removed, summary_size
 from minutebook.policy.projection import project
-from minutebook.policy.tokens import TokenGuard, fewest_removed, removable_sizes
+from minutebook.policy.tokens import TokenGuard, fewest_removed, fewest_removed_with_room, removable_sizes
 from minutebook.policy.window import Plan, Scan
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Fitting:
     One window on its way; `summary` is the one that it shows.
 
     `bind` returns a plan as it is sent, told whether that is behind another summary than this. `room_for` returns what
-    a window of a plan's units leaves free; see `policy.room`.
+    is left free, given all that could be sent; `None` where nothing ever is (see `policy.room`).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Fitting:
         low_water: float,
         emit: Callable[[Event], None],
         bind: Callable[[Plan, bool], Plan],
-        room_for: Callable[[Plan], Room | None],
+        room_for: Callable[[Plan], Room | None] | None,
         *,
         summary: Summary | None,
         guard: TokenGuard | None,
@@ -111,8 +111,10 @@ class Fitting:
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
-            if await self._fits(json, room=self._room):
+            if self._room is None and await self._fits(json):
                 return self._fitted(plan, json)
+            if self._room is not None and (whole := await self._counted(plan, json)).plan.start == plan.start:
+                return whole
         made = self._summary
         room = made if made and summary_size(made) > summary_size(stand_in) else stand_in
         return await self._in_rounds(summarising, await uncovered(), room)
@@ -129,6 +131,8 @@ class Fitting:
                 room = made  # it weighs more than a stand-in of its length: by the tokens of another language, say
                 continue
             if not new.units:
+                if self._room is not None and not asked:
+                    return await self._roomless()
                 break
             asked += 1
             room = made = self._summary = await summarising.make(made, new, self._wire)
@@ -137,6 +141,18 @@ class Fitting:
             if len(json) <= self._limits.max_bytes and await self._fits(json):
                 return self._fitted(plan, json, summary=made, newly_covered=len(covered))
         raise self._refusal(summary_size(room))
+
+    async def _roomless(self) -> Fitted:
+        """
+        Return the window as it stands, where behind a new summary nothing would have to leave any more.
+
+        So it is where a summary makes all reasoning stale that stands behind it: without that there is room again.
+        """
+        self._summary = self._given
+        plan, json = self._planned()
+        if not await self._fits(json):
+            raise self._refusal(self._reserved)
+        return self._fitted(plan, json)
 
     def _refusal(self, size: int) -> MinutebookError:
         if self._last_count is not None and not self._last_count.fits:
@@ -149,10 +165,10 @@ class Fitting:
         )
 
     def _planned(self) -> tuple[Plan, bytes]:
-        plan = self._scan.plan(self._limits, self._low_water, self._reserved)
-        room = self._room = self._room_for(plan)
-        if room is not None:
-            plan = self._scan.plan(self._limits, room.low_water, self._reserved, room)
+        room = self._room = (
+            self._room_for(self._scan.plan(self._limits, 1.0, self._reserved)) if self._room_for else None
+        )
+        plan = self._scan.plan(self._limits, room.low_water if room else self._low_water, self._reserved, room)
         json = self._joined(plan)
         if len(json) > self._limits.max_bytes:
             plan = self._within_bytes(plan)
@@ -194,11 +210,8 @@ class Fitting:
     def _fitted(self, plan: Plan, json: bytes, summary: Summary | None = None, newly_covered: int = 0) -> Fitted:
         return Fitted(plan=plan, shown=self._shown(plan), json=json, summary=summary, newly_covered=newly_covered)
 
-    async def _fits(self, json: bytes, room: Room | None = None) -> bool:
-        if self._guard is None:
-            return True
-        counted = await self._measured(self._guard, json)
-        return counted.count <= _wanted(counted.count, len(json), self._guard.most_input, room)
+    async def _fits(self, json: bytes) -> bool:
+        return self._guard is None or (await self._measured(self._guard, json)).fits
 
     async def _measured(self, guard: TokenGuard, json: bytes) -> ProviderContextCount:
         counted = self._last_count = await guard.measure(json)
@@ -218,20 +231,9 @@ class Fitting:
                 built[removed] = self._fitted(narrower, self._joined(narrower))
             return await self._measured(guard, built[removed].json)
 
-        def wanted(count: int) -> int:
-            return _wanted(count, len(json), guard.most_input, self._room)
-
         sizes = removable_sizes(plan, self._scan.removable(plan))
-        return built[await fewest_removed(sizes, len(json), wanted, measure)]
-
-
-def _wanted(count: int, size: int, most: int, room: Room | None) -> int:
-    """
-    Return the input tokens to come down to, for a window of `size` bytes that counts so many.
-
-    Those that fit; where room is to be made, what a loop would add is reckoned by its bytes.
-    """
-    if room is None:
-        return most
-    free = room.left_of(most, count * room.size // size)
-    return free if count <= free else room.left_of(most, most)
+        if self._room is None:
+            removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
+        else:
+            removed = await fewest_removed_with_room(sizes, self._room, guard.most_input, measure)
+        return built[removed]

@@ -24,7 +24,7 @@ from minutebook.model.summaries import read_summary
 from minutebook.model.tails import Tail
 from minutebook.policy.binding import Reasoning, bind, prelude_mark
 from minutebook.policy.compaction import Removed, Summarising
-from minutebook.policy.room import Room, room_for
+from minutebook.policy.room import Room, makes_room, room_for
 from minutebook.policy.standing import Passing, without_passed
 from minutebook.policy.window import Plan, Scan
 from minutebook.ports import STREAM_PAGE, Page
@@ -162,9 +162,10 @@ class WindowReader(RecordReader):
             return bind(plan, after, self._wire, limits, self._reasoning, mark)
 
         def room(plan: Plan) -> Room | None:
-            return room_for(plan.units, after.state, self._wire, self._reasoning, low_water)
+            return room_for(plan.units, after.state, self._wire, low_water)
 
-        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, room, summary=summary, guard=guard)
+        roomy = room if makes_room(self._wire, self._reasoning) else None
+        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, roomy, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()
         else:

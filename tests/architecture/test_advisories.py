@@ -71,7 +71,7 @@ def built_statements(source: str, name: str = "") -> list[str]:
                 if not named or not text.attr.isupper():
                     found.append(ast.unparse(node))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "Statement":
-            rest = all(each.arg != "text" and isinstance(each.value, ast.Constant) for each in node.keywords)
+            rest = all(each.arg not in (None, "text") for each in node.keywords)
             constant = [isinstance(each, ast.Constant) for each in node.args] == [True] and rest
             if not constant or name not in STATEMENT_FILES:
                 found.append(ast.unparse(node))

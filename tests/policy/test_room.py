@@ -85,7 +85,7 @@ def test_d8_d26_b3_a_conversation_of_tool_loops_goes_on_at_its_limits(name: str,
 
 def test_d26_control_without_room_turns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same conversation, with nothing left free: a loop is cut, and from then on each one."""
-    monkeypatch.setattr("minutebook.windows.room_for", lambda *_: None)
+    monkeypatch.setattr("minutebook.windows.makes_room", lambda *_: False)
     talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=LIMITS["messages"]))
     for _ in range(6):
         talk.turn(2)
@@ -127,6 +127,16 @@ def test_d8_d26_a_loop_that_outgrows_its_room_leaves_more_to_the_next(tmp_path: 
         for told in (Conversation(store, "c", format="anthropic", limits=limits), taken):
             Talk(told).turn(8)
         Talk(Conversation(moved, "c", format="anthropic", limits=limits)).turn(8)
+
+
+@pytest.mark.parametrize("low_water", [1.0, 0.65, 0.3])
+@pytest.mark.parametrize("steps", [3, 6, 7])
+def test_d8_d26_loops_that_need_most_of_the_window_have_it_each_time(steps: int, low_water: float) -> None:
+    """D8, D26: room is made for the largest loop that a window holds, even if little else stays then."""
+    limits = WindowLimits(max_messages=20, low_water=low_water)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(12):
+        talk.turn(steps)
 
 
 def test_d8_windows_without_bound_reasoning_are_as_large_as_ever() -> None:

@@ -19,6 +19,7 @@ from minutebook.model.bounds import WindowLimits
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.tails import Tail
 from minutebook.policy import tokens
+from minutebook.policy.room import Room
 from minutebook.policy.tokens import TokenGuard
 from minutebook.testing import drive
 
@@ -141,7 +142,7 @@ class Counter:
         sizes = [100] * (len(self.counts) - 1) if sizes is None else sizes
         most_input = self.context.most_input(0)
         try:
-            return drive(tokens.fewest_removed(sizes, sum(sizes) + 50, lambda _: most_input, self.measure))  # type: ignore[arg-type]
+            return drive(tokens.fewest_removed(sizes, sum(sizes) + 50, most_input, self.measure))  # type: ignore[arg-type]
         except ProviderContextWindowExceeded as refused:
             self.refused = refused
             return None
@@ -196,6 +197,35 @@ def test_d12_for_any_counter_what_is_sent_was_counted_and_fits(
         assert removed in counter.asked
         assert counts[removed] <= window
         assert removed == 0 or counts[removed - 1] > window, "the next longer request was counted and is too large"
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    counts=st.one_of(monotone, st.lists(st.integers(0, 100), min_size=1, max_size=200)),
+    window=st.integers(1, 3_000),
+    sizes=any_sizes,
+    loop=st.integers(0, 10**7),
+)
+def test_d12_what_leaves_room_was_counted_and_fits_within_the_same_bound(
+    counts: list[int], window: int, sizes: list[int], loop: int
+) -> None:
+    """D12, D8: no more counts than without room, and what comes back leaves what the least can leave."""
+    counter, sizes = Counter(counts, window), sizes[: len(counts) - 1]
+    room = Room(low_water=0.5, least=1 / 3, size=loop)
+    try:
+        found = tokens.fewest_removed_with_room(sizes, room, counter.context.most_input(0), counter.measure)  # type: ignore[arg-type]
+        removed = drive(found)
+    except ProviderContextWindowExceeded:
+        removed = len(sizes) + 1
+    assert len(counter.asked) <= most_counts(len(counts) - 1)
+    assert len(counter.asked) == len(set(counter.asked)), "no request is counted twice"
+    if removed > len(sizes):
+        assert counts[-1] > window
+        return
+    assert removed in counter.asked
+    assert counts[removed] <= window
+    space = window - counts[-1]
+    assert removed in (0, len(sizes)) or counts[removed] - counts[-1] <= space / 2
 
 
 @pytest.mark.parametrize("removable", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128])

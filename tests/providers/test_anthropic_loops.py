@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from minutebook import DecisionHistoryLimitExceeded
 from minutebook.sync import (
     AnthropicDecisionProvider,
     ContextWindow,
@@ -28,12 +29,15 @@ def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> st
     return f"{len(turns)} more turns"
 
 
+LONG = "Decide with care. " * 1_500
+"""Instructions that take most of a context window."""
 FULL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "messages, as they come": ({}, {"max_messages": 40}),
     "messages, low water": ({}, {"max_messages": 40, "low_water": 0.65}),
     "bytes": ({}, {"max_bytes": 9_000}),
     "tokens": ({"context": ContextWindow(context_window_tokens=6_000)}, {}),
     "a summary": ({}, {"max_messages": 20, "summarize": summarize}),
+    "tokens, long instructions": ({"context": ContextWindow(context_window_tokens=14_000)}, {}),
     "a summary, tokens": ({"context": ContextWindow(context_window_tokens=6_000)}, {"summarize": summarize}),
 }
 
@@ -71,7 +75,11 @@ def test_d8_d12_d26_tasks_with_thinking_and_tools_go_on_at_every_limit(
             history=HistoryOptions(store=store, **kept),
             **provided,
         )
-        runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+        runtime = Runtime(
+            Program(name="p", instructions=LONG if "long" in name else "i", capabilities=[look]),
+            provider,
+            checkpoints=store,
+        )
         for number in range(TASKS):
             outcome = runtime.run(f"task {number}", run_id="r", invocation_id="c", task_id=f"t{number}")
             assert outcome.kind == "finished"
@@ -80,4 +88,43 @@ def test_d8_d12_d26_tasks_with_thinking_and_tools_go_on_at_every_limit(
     asked = [len(request.json["messages"]) for request in fake.requests if "max_tokens" in request.json]
     figure(f"{name}: {len(asked)} requests, {max(asked)} messages at most, {min(asked[-20:])} at least at the end")
     assert len(looked) > TASKS
-    assert min(asked[-20:]) > 4
+    assert min(asked[-20:]) > max(asked) / 2
+
+
+@pytest.mark.parametrize("raised", [{"max_messages": 60}, {"max_messages": 400, "low_water": 0.65}])
+def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str, Any]) -> None:
+    """D8, D25, D26: an open loop keeps the start of its window under any limits that hold it."""
+
+    @capability
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    def model(request: Any) -> Answer:
+        messages = request.json["messages"]
+        newest = next(n for n, each in reversed(list(enumerate(messages))) if "task" in str(each))
+        steps = str(messages[newest:]).count("tool_result")
+        wanted = 14 if "task 4" in str(messages[newest]) else 1
+        if steps < wanted:
+            return Answer(calls=(FunctionCall("look", {}),), thinking="a")
+        return Answer(text='{"output": "done"}', thinking="b")
+
+    with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
+
+        def runtime(**limits: Any) -> Runtime[Any]:
+            provider = AnthropicDecisionProvider(
+                model="claude-opus-5-5",
+                base_url=fake.base_url,
+                api_key="k",
+                max_output_tokens=2_000,
+                extra_body={"thinking": {"type": "adaptive"}},
+                history=HistoryOptions(store=store, **limits),
+            )
+            return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+
+        for number in range(4):
+            assert runtime(max_messages=20).run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
+        with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
+            runtime(max_messages=20).run("task 4", run_id="r", invocation_id="c")
+        assert runtime(**raised).resume("r", "c").kind == "finished"
+    assert fake.refused == ()

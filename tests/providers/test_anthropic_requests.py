@@ -436,7 +436,7 @@ def test_d26_stale_thinking_of_closed_tool_loops_is_stripped(server: Server) -> 
         assert drive(provider.decide(asking(seen(call), task=f"task {number}"))).finish
     for number in (3, 4):
         assert drive(provider.decide(asking(task=f"task {number}"))).finish
-    assert [thoughts(server.body(n)) for n in range(6)] == [[], [2], [2, 2], [2, 2, 2], [0, 0], [0, 0]]
+    assert [thoughts(server.body(n)) for n in range(6)] == [[], [2], [2, 2], [2, 2, 2], [0], [0, 2]]
     assert server.refused == []
 
 

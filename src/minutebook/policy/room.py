@@ -3,9 +3,10 @@ Room for a tool loop whose reasoning is bound to the window it began in.
 
 Inside such a loop nothing can leave the window: its reasoning would be stale, and the provider demands it there (SPEC
 D26). So a window makes room before the loop begins, in the first request of a turn. It keeps its start for as long as a
-third of its limits is free, and room for a loop like the largest that it holds; else it is cut to half of them, as for
-SPEC B3. A loop that outgrows its room is refused all the same. Then the record remembers from where its window would
-have had to begin, and the next turn's begins there: whatever the limits are, a conversation never gets stuck at them.
+third of what exchanges may fill is free, and room for a loop like the largest that it holds; else it is cut to half, as
+for SPEC B3, or further where that loop needs more. A loop that outgrows its room is refused all the same. Then the
+record remembers from where its window would have had to begin, and the next turn's begins there: whatever the limits
+are, a conversation never gets stuck at them.
 
 What has left does not come back while reasoning stands that was made without it. Windows that hold no reasoning of the
 kind are as large as ever.
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from minutebook.model.bounds import MAX_COUNT
 from minutebook.policy.binding import open_loop
 
 if TYPE_CHECKING:
@@ -48,39 +48,47 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes, separators left out."""
     earliest: int = 0
     """The `seq` before which nothing stays, 0 for none."""
+    holds: bool = False
+    """Whether the window keeps its start under other limits too, as it does in the middle of a loop."""
 
-    def left_of(self, most: int, wanted: int) -> int:
-        """Return how much of `most` a window may fill where so much is `wanted` behind it: no less than a cut fills."""
-        return max(most - max(wanted, int(most * self.least)), int(most * self.low_water))
+    def may_fill(self, most: int, wanted: int) -> int:
+        """Return how much of `most` a window may fill that keeps its start, where so much is `wanted` behind it."""
+        return max(most - max(wanted, int(most * self.least)), 0)
+
+    def cut_to(self, most: int, wanted: int) -> int:
+        """Return how much of `most` a window fills that is cut."""
+        return max(min(int(most * self.low_water), most - wanted), 0)
 
 
-def room_for(units: Sequence[Unit], state: State, wire: Wire, reasoning: Reasoning, low_water: float) -> Room | None:
+def makes_room(wire: Wire, reasoning: Reasoning) -> bool:
+    """Return whether windows of a wire format may have to make room."""
+    return wire.binds and wire.loops and reasoning == "strip"
+
+
+def room_for(units: Sequence[Unit], state: State, wire: Wire, low_water: float) -> Room | None:
     """
     Return the room that a window of the newest of `units`, oldest first, leaves for a tool loop; `None` for none.
 
     A window in the middle of a loop keeps its start and leaves none, nor does one of reasoning without calls. Linear in
     the units.
     """
-    if not (wire.binds and wire.loops) or reasoning != "strip":
-        return None
     exchanges = [unit for unit in units if unit.is_exchange]
     thinking = [unit for unit in exchanges if _thinks(unit.entries[0].fragment, wire)]
     if not any(unit.entries[0].calls for unit in thinking) and not state.earliest:
         return Room(low_water=low_water) if thinking else None
     low_water = min(low_water, LOW_WATER)
     if open_loop(units, wire):
-        return Room(low_water=low_water)
+        return Room(low_water=low_water, holds=True)
     loops: dict[int, tuple[int, int]] = {}
     for unit in exchanges:
         if unit.entries[0].calls:
             messages, size = loops.get(unit.turn, (0, 0))
             loops[unit.turn] = (messages + unit.messages, size + unit.size)
-    least = MAX_COUNT if state.earliest else 0  # nobody knows how large the loop would have become
     return Room(
         low_water=low_water,
-        least=LEAST,
-        messages=max([least, *(messages for messages, _ in loops.values())]),
-        size=max([least, *(size for _, size in loops.values())]),
+        least=max(LEAST, 1 - low_water) if state.earliest else LEAST,  # nobody knows how large the loop would become
+        messages=max((messages for messages, _ in loops.values()), default=0),
+        size=max((size for _, size in loops.values()), default=0),
         earliest=state.earliest,
     )
 

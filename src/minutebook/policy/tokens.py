@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from minutebook.model.events import ProviderContextCount
+    from minutebook.policy.room import Room
     from minutebook.policy.window import Plan
 
 
@@ -47,7 +48,7 @@ class TokenGuard(msgspec.Struct, frozen=True, kw_only=True):
 async def fewest_removed(
     sizes: Sequence[int],
     whole: int,
-    wanted: Callable[[int], int],
+    most_input: int,
     measure: Callable[[int], Awaitable[ProviderContextCount]],
 ) -> int:
     """
@@ -59,37 +60,66 @@ async def fewest_removed(
     Args:
         sizes: the bytes of each unit that may leave, oldest first.
         whole: the bytes of all the messages.
-        wanted: returns the input tokens to come down to, given what the whole counts: those that fit, or fewer where
-            room is to be made. Where even the least cannot come down so far, it has to fit.
+        most_input: the input tokens that fit, for the estimate.
         measure: counts the request without so many of the oldest units.
 
     Raises:
         ProviderContextWindowExceeded: it does not fit without all of them.
     """
     counted = await measure(0)
-    most = wanted(counted.count)
-    if counted.count <= most:
+    if counted.fits:
         return 0
     too_few, enough = 0, len(sizes) + 1
-    probe, step = _estimate(sizes, whole, counted.count, most), 1
+    probe, step = _estimate(sizes, whole, counted.count, most_input), 1
     estimate_fits: bool | None = None
     while enough - too_few > 1:
         counted = await measure(probe)
-        fits = counted.count <= most
-        too_few, enough = (too_few, probe) if fits else (probe, enough)
-        estimate_fits = fits if estimate_fits is None else estimate_fits
-        if fits is not estimate_fits:
+        too_few, enough = (too_few, probe) if counted.fits else (probe, enough)
+        estimate_fits = counted.fits if estimate_fits is None else estimate_fits
+        if counted.fits is not estimate_fits:
             step = 0  # the answer lies between two requests that were counted: from here on, the middle
         if step:
-            probe = max(enough - step, too_few + 1) if fits else min(too_few + step, enough - 1)
+            probe = max(enough - step, too_few + 1) if counted.fits else min(too_few + step, enough - 1)
             step *= 2
         else:
             probe = (too_few + enough) // 2
-    if enough <= len(sizes):
-        return enough
-    if not counted.fits:  # it is of the least
+    if enough > len(sizes):
         raise window_exceeded(counted)
-    return len(sizes)
+    return enough
+
+
+async def fewest_removed_with_room(
+    sizes: Sequence[int],
+    room: Room,
+    most_input: int,
+    measure: Callable[[int], Awaitable[ProviderContextCount]],
+) -> int:
+    """
+    Return how many of the oldest units leave so that the request fits with `room` behind it; it was counted like that.
+
+    The shares of `room` are of what exchanges may fill: of the tokens beside those of the least that can be sent. So
+    the least is counted too, unless all of it leaves room anyway; the answer lies between the two, and is found by
+    halves, with no more counts than `fewest_removed` takes. Raises as that.
+    """
+    counted = await measure(0)
+    if counted.count <= room.may_fill(most_input, counted.count * room.size // max(sum(sizes), 1)):
+        return 0
+    least = await measure(len(sizes)) if sizes else counted
+    if not least.fits:
+        raise window_exceeded(least)
+    above, space = counted.count - least.count, most_input - least.count
+    wanted = above * room.size // max(sum(sizes), 1)
+    if above <= room.may_fill(space, wanted):
+        return 0
+    most = room.cut_to(space, wanted)
+    too_few, enough = 0, len(sizes)
+    probe = _estimate(sizes, sum(sizes), above, most)
+    while enough - too_few > 1:
+        probe = min(max(probe, too_few + 1), enough - 1)
+        fits = (await measure(probe)).count - least.count <= most
+        too_few, enough = (too_few, probe) if fits else (probe, enough)
+        probe = (too_few + enough) // 2
+    return enough
 
 
 def _estimate(sizes: Sequence[int], whole: int, counted: int, most: int) -> int:

@@ -321,7 +321,7 @@ class Scan:
         if kept < must:
             raise self._refusal(must, limits, reserved)
         if room is not None:
-            before = self._state.window_from if self._resumes(limits) else 0
+            before = self._state.window_from if room.holds or self._resumes(limits) else 0
             kept = max(must, min(kept, self._since(max(before, room.earliest))))
         if low_water < 1:
             kept = self._steady(full, low_water, kept, must, limits, room)
@@ -343,17 +343,26 @@ class Scan:
     def _steady(
         self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits, room: Room | None
     ) -> int:
-        free = kept
         if room is not None:
-            free = min(kept, self._largest((room.left_of(full[0], room.messages), room.left_of(full[1], room.size))))
+            return self._roomy(full, kept, must, limits, room)
         if self._resumes(limits) and self._state.window_from:
             before = self._since(self._state.window_from)
-            if before <= free:
+            if before <= kept:
                 return max(before, must)
-        elif free == self._shown():
+        elif kept == self._shown():
             return kept
         low = (int(full[0] * low_water), int(full[1] * low_water))
         return min(kept, max(must, self._largest(low)))
+
+    def _roomy(self, full: tuple[int, int], kept: int, must: int, limits: WindowLimits, room: Room) -> int:
+        wanted = (room.messages, room.size)
+        free = self._largest((room.may_fill(full[0], wanted[0]), room.may_fill(full[1], wanted[1])))
+        if self._state.window_from and (room.holds or self._resumes(limits)):
+            before = self._since(self._state.window_from)
+            if before <= min(kept, free):
+                return max(before, must)
+            free = self._largest((room.cut_to(full[0], wanted[0]), room.cut_to(full[1], wanted[1])))
+        return min(kept, max(must, free))
 
     def _since(self, key: int) -> int:
         """Count the units that stand at `key` or behind it."""
