@@ -145,10 +145,11 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
 def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
     return DecisionHistoryLimitExceeded(
         "older exchanges would have to leave inside an open tool loop, or the tools changed in it, and the provider "
-        "binds the loop's reasoning to them. Give the task up, and the next one's window begins with room for a loop; "
-        f"or raise what limits it: max_messages ({limits.max_messages:,}), max_bytes ({limits.max_bytes:,}), or the "
-        "context window where requests are counted; or have the provider drop that reasoning: a provider's "
-        "reasoning='drop_block', or in a loop of your own 'keep' and requests that ask for it (see the guide)",
+        f"binds the loop's reasoning to them. Raise what limits it, and it goes on: max_messages "
+        f"({limits.max_messages:,}), max_bytes ({limits.max_bytes:,}), or the context window where requests are "
+        "counted; or give the task up, and the next one's window begins with more room; or have the provider drop that "
+        "reasoning: a provider's reasoning='drop_block', or in a loop of your own 'keep' and requests that ask for it "
+        "(see the guide)",
         messages=plan.messages,
         bytes=plan.size,
         max_messages=limits.max_messages,
