@@ -18,6 +18,7 @@ import msgspec
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    CheckpointRefused,
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
     InvalidOption,
@@ -28,7 +29,7 @@ from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
 from minutebook.model.decisions import CallReference, Decision, DecisionRequest
-from minutebook.model.entries import Draft, Kind, payload_digest
+from minutebook.model.entries import Draft, Kind, first_digest, payload_digest
 from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
@@ -161,6 +162,8 @@ class Steps:
         history = self._history(self.store, request)
         header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
+        if header is not None and not anew:
+            _check_same(history.key, request)
         # First what is this task's own: none of that was executed, and whatever else is open then is an earlier one's.
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
@@ -189,7 +192,7 @@ class Steps:
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, committed.header, committed.written[-1].seq, counted)
+        decision = _referenced(decision, history.key, committed.header, committed.written[-1].seq, counted)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _freed(self, history: History, request: DecisionRequest) -> Header | None:
@@ -211,7 +214,7 @@ class Steps:
         before = request.abandoned
         if header is None or before is None or not header.state.open:
             return header
-        here = before.conversation in ("", _name(header))
+        here = before.conversation in ("", _name(history.key, header))
         known = stopped(header.state.open, before.observations if here else (), received=not here)
         await history.append(answers(header.state.open, known, self.interface))
         return await history.journal.header(history.key)
@@ -252,7 +255,7 @@ class Steps:
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, recorded.payload)[1], header, newest, None)
+        decision = _referenced(read(request, recorded.payload)[1], history.key, header, newest, None)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
@@ -457,18 +460,42 @@ def _check_unfinished(header: Header) -> None:
         raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
 
 
-def _name(header: Header) -> str:
-    """Return what names a conversation apart from all that had its key or will have it."""
-    return header.birth.hex()
+def _check_same(key: ConversationKey, request: DecisionRequest) -> None:
+    """
+    Refuse to go on with a task in a conversation that has not what was decided of it since, in another one.
+
+    What waits there was answered elsewhere perhaps, and its numbers name other calls than the runtime knows by them.
+    """
+    resumed = request.resumed
+    if resumed is None or resumed.conversation == "":
+        return
+    if resumed.conversation is None or not resumed.conversation.startswith(_place(key)):
+        raise CheckpointRefused(
+            "the task's last decision stands in the conversation of another model, interface or provider, and this one "
+            "has nothing of it: go on with that model and interface, or give the task up by `abandon`",
+            problem="conversation",
+        )
 
 
-def _referenced(decision: Decision, header: Header, exchange: int, counted: int | None) -> Decision:
+def _place(key: ConversationKey) -> str:
+    """Return how the names of all conversations begin that have a key, copies in other stores among them."""
+    return first_digest(key)[:4].hex()
+
+
+def _name(key: ConversationKey, header: Header) -> str:
+    """Return what names a conversation apart from all others, those that had its key or will have it among them."""
+    return f"{_place(key)}{header.birth.hex()}"
+
+
+def _referenced(
+    decision: Decision, key: ConversationKey, header: Header, exchange: int, counted: int | None
+) -> Decision:
     calls = tuple(
         msgspec.structs.replace(call, reference=CallReference(exchange, position))
         for position, call in enumerate(decision.calls)
     )
     return msgspec.structs.replace(
-        decision, calls=calls, counted_tokens=counted, exchange=exchange, conversation=_name(header)
+        decision, calls=calls, counted_tokens=counted, exchange=exchange, conversation=_name(key, header)
     )
 
 

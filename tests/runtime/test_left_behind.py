@@ -59,11 +59,16 @@ class Processes:
         self.runs = MemoryJournal()
 
     def one(
-        self, *faults: Fault, declared: Program[Any] = LOOKING, interface: str = "native", **options: Any
+        self,
+        *faults: Fault,
+        declared: Program[Any] = LOOKING,
+        interface: str = "native",
+        kept: bool = True,
+        **options: Any,
     ) -> Runtime[Any]:
         history = JournalStore(FaultyJournal(SuspendingJournal(self.history), faults), namespace="t")
         runs = JournalStore(FaultyJournal(SuspendingJournal(self.runs)), namespace="runs")
-        provider = provider_of(self.server, "chat", interface, history=HistoryOptions(store=history))
+        provider = provider_of(self.server, "chat", interface, history=kept and HistoryOptions(store=history))
         return Runtime(declared, provider, checkpoints=runs, **options)
 
     def run(self, number: int, *faults: Fault, **options: Any) -> Any:
@@ -71,6 +76,12 @@ class Processes:
 
     def resume(self, **options: Any) -> Any:
         return drive(self.one(**options).resume("r", "i"))
+
+    def fail(self, path: str, number: int = 0, **options: Any) -> None:
+        """Have a task begin, or go on, with one call, of which no model is told since the server is out."""
+        self.server.replies = [proposing("chat", options.get("interface", "native"), path), (503, {}, b"")]
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            self.run(number, **options) if number else self.resume(**options)
 
     def recover(self) -> None:
         drive(self.one().recover("r", "i", worker_stopped=True))
@@ -100,6 +111,10 @@ def processes(server: Server) -> Iterator[Processes]:
     yield Processes(server)
     assert not server.refused
 
+
+UNKEPT: dict[str, Any] = {"kept": False}
+STRUCTURED: dict[str, Any] = {"interface": "structured"}
+elsewhere = pytest.mark.parametrize("other", [STRUCTURED, UNKEPT], ids=["another interface", "no history"])
 
 OTHERS: dict[str, dict[str, Any]] = {
     "another interface": {"interface": "structured"},
@@ -199,6 +214,90 @@ def test_d25_d28_calls_are_left_open_by_a_task_that_another_interface_finished_t
     assert (processes.told(), DONE) == ([UNKNOWN], ["a.txt"])
 
 
+@elsewhere
+def test_d02_d25_i44_a_task_goes_not_back_to_a_conversation_that_it_left(
+    processes: Processes, server: Server, other: Any
+) -> None:
+    """D2, D25, I-44: what it did since is not there, and numbers name other calls; it is refused before it is asked."""
+    processes.fail("a.txt", 1)
+    processes.fail("b.txt", **other)
+    asked = len(server.requests)
+    for _ in range(2):
+        with pytest.raises(CheckpointRefused, match=r"interface.*`abandon`") as caught:
+            processes.resume()
+        assert caught.value.problem == "conversation"
+    assert (len(server.requests), DONE) == (asked, ["a.txt", "b.txt"])
+    server.replies = [finishes("chat", other.get("interface", "native"))]
+    assert processes.resume(**other).kind == "finished"
+    assert DONE == ["a.txt", "b.txt"]
+
+
+@elsewhere
+def test_d02_d25_a_task_goes_on_in_no_conversation_of_an_earlier_one(
+    processes: Processes, server: Server, other: Any
+) -> None:
+    """D2, D25: calls that the earlier task left there are none of its own; given up, the next task begins there."""
+    processes.fail("a.txt", 1)
+    processes.abandon()
+    processes.fail("b.txt", 2, **other)
+    with pytest.raises(CheckpointRefused):
+        processes.resume()
+    processes.abandon()
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(3).kind == "finished"
+    assert DONE == ["a.txt", "b.txt"]
+
+
+def test_d25_a_task_goes_on_in_a_copy_of_its_conversation(processes: Processes, server: Server) -> None:
+    """D25: a copy has another birth and the same place; calls that it was cut before receiving come once."""
+    processes.fail("a.txt", 1)
+    processes.lose(1, "b.txt")
+    copied = MemoryJournal()
+    source = JournalStore(processes.history, namespace="t")
+    for each in drive(source.list()):
+        drive(source.copy(each.key, JournalStore(copied, namespace="t")))
+    processes.history = copied
+    server.replies = [finishes("chat", "native")]
+    assert processes.resume().kind == "finished"
+    assert DONE == ["a.txt", "b.txt"]
+    assert processes.told() == ["content of a.txt", "content of b.txt"]
+
+
+@pytest.mark.parametrize("ends", ["finished", "abandoned"])
+def test_d02_i44_what_was_decided_without_a_history_tells_nothing_of_a_conversation(
+    processes: Processes, server: Server, ends: str
+) -> None:
+    """D2, I-44: a call that was executed before is never told as one that was not."""
+    processes.fail("a.txt", 1)
+    if ends == "finished":
+        server.replies = [finishes("chat", "native")]
+        assert processes.resume(**UNKEPT).kind == "finished"
+    else:
+        processes.fail("b.txt", **UNKEPT)
+        processes.abandon()
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(2).kind == "finished"
+    assert processes.told() == [UNKNOWN]
+
+
+@pytest.mark.parametrize("ends", ["finished", "abandoned"])
+def test_d02_i44_a_task_without_a_history_takes_nothing_from_what_is_known(
+    processes: Processes, server: Server, ends: str
+) -> None:
+    """D2, I-44: what the calls before it came to is told all the same, once their conversation goes on."""
+    processes.fail("a.txt", 1)
+    processes.abandon()
+    if ends == "finished":
+        server.replies = [finishes("chat", "native")]
+        assert processes.run(2, **UNKEPT).kind == "finished"
+    else:
+        processes.fail("b.txt", 2, **UNKEPT)
+        processes.abandon(**UNKEPT)
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(3).kind == "finished"
+    assert processes.told() == ["content of a.txt"]
+
+
 def test_d22_d28_what_a_killed_worker_held_is_freed_for_the_next_task(server: Server) -> None:
     """D22, D28: killed at any await, said to be stopped, given up, and the task after it as well before it began."""
     held = 0
@@ -226,13 +325,13 @@ GONE = [Fault(call=number) for number in range(3, 12)]
 """The history's server goes away while a request is under way, and with it what would give its conversation back."""
 
 
-def out(processes: Processes, server: Server) -> None:
+def out(processes: Processes, server: Server, number: int = 1, **options: Any) -> None:
     """Have a conversation stay held while the run that held it has ended, and be found so."""
     server.replies = [(503, {}, b"")]
     with pytest.raises(AgentDecisionProviderUnavailable):
-        processes.run(1, *GONE)
+        processes.run(number, *GONE, **options)
     with pytest.raises(DecisionHistoryBusy, match=r"runtime\.recover\(run_id, invocation_id, ") as caught:
-        processes.resume()
+        processes.resume(**options)
     assert (caught.value.epoch, type(caught.value.since_ms)) == (None, int)  # a checkpoint has epochs of its own
 
 
@@ -260,6 +359,43 @@ def test_d22_a_statement_about_another_reservation_frees_no_conversation(process
         drive(processes.one().recover("r", "i", worker_stopped=True, epoch=1))
     with pytest.raises(DecisionHistoryBusy):
         processes.resume()
+
+
+def test_d22_d28_a_statement_about_a_worker_is_none_about_one_that_came_after_a_decision(
+    processes: Processes, server: Server
+) -> None:
+    """D22, D28: what was said in a task before frees nothing once another worker has decided, in whatever model."""
+    processes.fail("a.txt", 1)
+    processes.recover()
+    processes.abandon()
+    server.replies = [finishes("chat", "structured")]
+    assert processes.run(2, **STRUCTURED).kind == "finished"
+    out(processes, server, 3, **STRUCTURED)
+
+
+def test_d22_of_two_that_say_it_at_once_one_frees_the_conversation(server: Server) -> None:
+    """D22: wherever the second strikes, one is told that it was too late, and neither that anything is damaged."""
+    tried = 0
+    for step in range(1, 100):
+        processes = Processes(server)
+        out(processes, server)
+        first, second = (processes.one().recover("r", "i", worker_stopped=True) for _ in range(2))
+        with suppress(StopIteration):
+            for _ in range(step):
+                first.send(None)
+        if first.cr_frame is None:
+            second.close()
+            break
+        tried, late = step, 0
+        for each in (second, first):
+            try:
+                drive(each)
+            except DecisionHistoryNotReserved:
+                late += 1
+        assert late == 1, step
+        server.replies = [finishes("chat", "native")]
+        assert processes.resume().kind == "finished"
+    assert tried > 5
 
 
 def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> None:

@@ -73,6 +73,11 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """
     worker_stopped: bool = False
     """Whether somebody said that the worker before is stopped, so that its reservation may be ended (SPEC D22)."""
+    conversation: str | None = ""
+    """
+    Which conversation `seen` is a place in, as `Decision.conversation` names it, `None` for that of a provider that
+    keeps none; empty where no decision was received, or nobody knows. A task goes on there, or in one that begins.
+    """
 
 
 class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +88,11 @@ class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
 
     observations: tuple[Observation, ...] = ()
     """What the last calls of a task that was given up came to, as far as the runtime had received them."""
-    conversation: str = ""
+    conversation: str | None = ""
     """
-    Which conversation those calls stand in, as `Decision.conversation` names it. Every other call that waits there was
-    not executed; of one that waits in another conversation nobody knows. Empty for whichever conversation it is.
+    Which conversation those calls stand in, as `Decision.conversation` names it, `None` for one without a name. Every
+    other call that waits there was not executed; of one that waits in another conversation nobody knows. Empty where no
+    decision was received: then that is so of no call that waits, wherever it is.
     """
     worker_stopped: bool = False
     """Whether somebody said that the worker of that task is stopped, so that its reservation may be ended."""

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from minutebook.errors import (
     DecisionHistoryBusy,
     DecisionHistoryCorrupt,
+    DecisionHistoryFenced,
 )
 from minutebook.model.codec import encode
 from minutebook.model.entries import Kind, damaged, first_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.proof import check_end
 from minutebook.model.record import Delta
+from minutebook.model.reservation import check_owner
 from minutebook.ports import STREAM_PAGE
 from minutebook.reserving import FULL, Reservation
 from minutebook.runtime.records import Progress, draft_of
@@ -93,6 +95,7 @@ class Log:
 
         Raises:
             DecisionHistoryBusy: another worker runs this invocation, or one that crashed did.
+            DecisionHistoryFenced: this worker was declared stopped before it had read the log.
         """
         try:
             header = (await self._reservation.take(FORMAT, owned=owned)).header
@@ -118,7 +121,12 @@ class Log:
         while page := await self._storage.journal.oldest(self._key, after, STREAM_PAGE):
             entries += page
             after = page[-1].seq
-        check_end(self._key, header, entries)
+        try:
+            check_end(self._key, header, entries)
+        except DecisionHistoryCorrupt:
+            # No damage, where somebody recovered the log since it was reserved here, and wrote on.
+            check_owner(await self._storage.journal.header(self._key), header.token, header.epoch)
+            raise
         task = [entry for entry in entries if entry.seq >= first]
         if [entry.seq for entry in task if entry.kind is Kind.INPUT] != ([first] if first else []):
             raise damaged(first, "does not begin the newest task")
@@ -128,17 +136,17 @@ class Log:
         """
         Note of an idle log that whoever wrote it is stopped, with the mark that a log gets which is held.
 
-        Returns whether that says anything: its newest task has not finished, and nobody said it before.
+        Returns whether that says anything: its newest task has not finished, and nobody said it before or just now.
         """
         try:
             progress = await self.take()
-        except DecisionHistoryBusy:
+            finished = progress.ended is not None and progress.ended.kind == "finished"
+            unsaid = progress.began and not finished and not progress.recovered
+            if unsaid:
+                self._tried = Delta(idempotency=self._storage.fresh_id(), abandons="recovered")
+            await self.release()
+        except (DecisionHistoryBusy, DecisionHistoryFenced):
             return False
-        finished = progress.ended is not None and progress.ended.kind == "finished"
-        unsaid = progress.began and not finished and not progress.recovered
-        if unsaid:
-            self._tried = Delta(idempotency=self._storage.fresh_id(), abandons="recovered")
-        await self.release()
         return unsaid
 
     def note(self, *records: Record) -> None:

@@ -196,7 +196,7 @@ class Invocation(Generic[T]):
             )
         self.notes.progress = before
         self._open_ledger()
-        self.resumed = Resumed(seen=before.seen, worker_stopped=before.recovered)
+        self.resumed = Resumed(seen=before.seen, worker_stopped=before.recovered, conversation=before.conversation)
         # Opened before anything is carried out, so that what they used is charged before anybody uses more.
         for position, intended in before.open.items():
             found, branches = self.program.capabilities.get(before.calls[position].capability), intended.branches

@@ -60,8 +60,8 @@ class Before(msgspec.Struct, frozen=True, omit_defaults=True):
 
     calls: tuple[LastCall, ...] = ()
     worker_stopped: bool = False
-    conversation: str = ""
-    """Which conversation the calls stand in; empty where no decision was received, or its provider names none."""
+    conversation: str | None = ""
+    """Which conversation the calls stand in; empty where no decision was received, `None` in one without a name."""
 
     __repr__ = type_alone
 
@@ -223,7 +223,7 @@ class Progress:
         self._before: Before | None = None
         """What tasks before it left behind, until this one's model is told of it."""
         self._decided_in: str | None = None
-        """Which conversation the newest decision stands in; `None` before the first."""
+        """Which conversation the newest decision stands in, empty for one without a name; `None` before the first."""
         self._shown: list[dict[str, Any]] = []
         """The arguments of the newest decision's calls as the provider gave them."""
         self._told: list[dict[str, Any]] = []
@@ -296,14 +296,24 @@ class Progress:
             before = self._before or Before()
             return msgspec.structs.replace(before, worker_stopped=self.recovered or before.worker_stopped)
         if self.ended is None or self.ended.kind != "abandoned":
-            return self._before or Before(conversation=self._decided_in)
+            return self._before or Before(conversation=self._decided_in or None)
+        if self._before is not None and not self._decided_in:
+            # Calls in a place without a name say nothing of a conversation that has one.
+            return msgspec.structs.replace(self._before, worker_stopped=self.recovered)
         last = {each.reference for each in self.calls}
         told = tuple(
             LastCall(each.capability, shortened(each.value), each.error, each.reference)
             for each in self.observations
             if each.reference is not None and each.reference in last
         )
-        return Before(told, self.recovered, self._decided_in)
+        return Before(told, self.recovered, self._decided_in or None)
+
+    @property
+    def conversation(self) -> str | None:
+        """Where the newest decision stands, as `Resumed.conversation` tells it."""
+        if self._decided_in is None:
+            return ""
+        return self._decided_in or ("" if self.seen else None)
 
     @property
     def abandoned(self) -> Abandoned | None:
@@ -374,8 +384,10 @@ class Progress:
         )
         self.done, self.open, self.answers = set(), {}, {}
         self.seen, self._decided_in = record.exchange or 0, record.conversation
-        if self._before is not None and self._before.conversation in ("", record.conversation):
-            self._before = None  # of one in another conversation no model was told yet
+        if self._before is not None:
+            # Of calls in another conversation no model was told yet; whose worker was stopped is known no more.
+            kept = self._before.conversation not in ("", None, record.conversation)
+            self._before = msgspec.structs.replace(self._before, worker_stopped=False) if kept else None
         self.recovered = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
