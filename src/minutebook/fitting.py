@@ -130,9 +130,14 @@ class Fitting:
             if not new.units and made is not None and room is not made:
                 room = made  # it weighs more than a stand-in of its length: by the tokens of another language, say
                 continue
+            if not new.units and not asked and self._wire.binds:
+                # Behind a new summary all reasoning is stale, and without that nothing has to leave any more.
+                if (whole := await self._roomless()) is not None:
+                    return whole
+                self._summary = room
+                plan = self._scan.narrowed(plan, min(self._scan.removable(plan), 1))
+                new = newly_removed(removed, plan.start, covered)
             if not new.units:
-                if self._room is not None and not asked:
-                    return await self._roomless()
                 break
             asked += 1
             room = made = self._summary = await summarising.make(made, new, self._wire)
@@ -142,17 +147,11 @@ class Fitting:
                 return self._fitted(plan, json, summary=made, newly_covered=len(covered))
         raise self._refusal(summary_size(room))
 
-    async def _roomless(self) -> Fitted:
-        """
-        Return the window as it stands, where behind a new summary nothing would have to leave any more.
-
-        So it is where a summary makes all reasoning stale that stands behind it: without that there is room again.
-        """
+    async def _roomless(self) -> Fitted | None:
+        """Return the window as it stands, with the summary that there is, if it fits so; room or none."""
         self._summary = self._given
         plan, json = self._planned()
-        if not await self._fits(json):
-            raise self._refusal(self._reserved)
-        return self._fitted(plan, json)
+        return self._fitted(plan, json) if await self._fits(json) else None
 
     def _refusal(self, size: int) -> MinutebookError:
         if self._last_count is not None and not self._last_count.fits:
@@ -232,7 +231,7 @@ class Fitting:
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(plan, self._scan.removable(plan))
-        if self._room is None:
+        if self._room is None or self._room.holds:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
             removed = await fewest_removed_with_room(sizes, self._room, guard.most_input, measure)

@@ -231,7 +231,9 @@ class Steps:
         if header is None or not header.state.turn:
             return True
         opened = await history.entry(header.state.turn)
-        return opened.payload == self.interface.wire.input(task_with_observations(request)).payload
+        if opened.payload != self.interface.wire.input(task_with_observations(request)).payload:
+            return False
+        return not request.task_ref or await self._opened_newest(history, header, request)
 
     async def _undelivered(
         self, history: History, header: Header | None, request: DecisionRequest, *, anew: bool

@@ -228,6 +228,13 @@ def test_d12_what_leaves_room_was_counted_and_fits_within_the_same_bound(
     assert removed in (0, len(sizes)) or counts[removed] - counts[-1] <= space / 2
 
 
+def test_d12_room_for_a_loop_that_the_window_no_longer_holds_is_no_more_than_its_bytes() -> None:
+    """D12, D8: what the least is without, as reasoning is that a cut makes stale, weighs nothing of the loop."""
+    counter = Counter([8_050, 3_000], 190_000)
+    room = Room(low_water=0.5, least=1 / 3, size=20_000)
+    assert drive(tokens.fewest_removed_with_room([200], room, 190_000, counter.measure)) == 0  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("removable", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128])
 def test_d12_the_bound_holds_for_every_answer_and_every_estimate(removable: int) -> None:
     """D12: 2⌈log₂(n+1)⌉ + 2, with the estimate at each possible place and the answer at each other one."""

@@ -91,6 +91,33 @@ def test_d8_d12_d26_tasks_with_thinking_and_tools_go_on_at_every_limit(
     assert min(asked[-20:]) > max(asked) / 2
 
 
+def test_d8_d12_d17_reasoning_that_a_summary_would_make_stale_stops_no_task() -> None:
+    """D8, D12, D17: behind a new summary all of it is left out, so that nothing more would have to leave: one does."""
+    made: list[int] = []
+
+    def told(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        made.append(len(turns))
+        return "so far"
+
+    with ProviderFake("anthropic", lambda _: Answer(text='{"output": "done"}', thinking="b" * 4_000)) as fake:
+        provider = AnthropicDecisionProvider(
+            model="claude-opus-5-5",
+            base_url=fake.base_url,
+            api_key="k",
+            max_output_tokens=2_000,
+            extra_body={"thinking": {"type": "adaptive"}},
+            history=HistoryOptions(store=MemoryStore("n"), summarize=told, max_summary_bytes=1_000),
+            context=ContextWindow(context_window_tokens=9_000),
+        )
+        runtime = Runtime(Program(name="p", instructions="i"), provider, checkpoints=MemoryStore("c"))
+        for number in range(20):
+            outcome = runtime.run(f"task {number} " + "q" * 100, run_id="r", invocation_id="c", task_id=f"t{number}")
+            assert outcome.kind == "finished"
+        provider.close()
+    assert fake.refused == ()
+    assert len(made) > 2
+
+
 @pytest.mark.parametrize("raised", [{"max_messages": 60}, {"max_messages": 400, "low_water": 0.65}])
 def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str, Any]) -> None:
     """D8, D25, D26: an open loop keeps the start of its window under any limits that hold it."""

@@ -432,3 +432,21 @@ def test_d13_d25_an_answer_that_used_up_its_budget_unheard_comes_with_a_larger_o
     outcome = processes.resume(declared=twice)
     assert (outcome.kind, outcome.output) == ("finished", {"answer": "one"})
     assert len(server.requests) == 1
+
+
+def test_d13_d25_d28_an_answer_of_a_task_with_the_same_words_and_effects_is_none_of_the_next(server: Server) -> None:
+    """D13, D25, D28: what a task that began anew was told tells it from no other; who opened the turn does."""
+    processes = Processes(server)
+
+    def begun(number: int) -> None:
+        server.replies = [proposing("chat", "native", "a.txt"), (503, {}, b"")]
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            drive(processes.one().run("the task", task_id=f"{number}", **IDS))
+
+    begun(1)
+    server.replies = [finishes("chat", "structured", "one")]
+    assert processes.resume(interface="structured").kind == "finished"
+    begun(2)
+    server.replies = [finishes("chat", "structured", "two")]
+    with suppress(CheckpointRefused):
+        assert processes.resume(interface="structured").output == {"answer": "two"}

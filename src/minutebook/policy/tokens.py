@@ -101,14 +101,16 @@ async def fewest_removed_with_room(
     the least is counted too, unless all of it leaves room anyway; the answer lies between the two, and is found by
     halves, with no more counts than `fewest_removed` takes. Raises as that.
     """
-    counted = await measure(0)
-    if counted.count <= room.may_fill(most_input, counted.count * room.size // max(sum(sizes), 1)):
+    counted, held = await measure(0), max(sum(sizes), 1)
+    if counted.count <= room.may_fill(most_input, min(counted.count * room.size // held, room.size)):
         return 0
     least = await measure(len(sizes)) if sizes else counted
     if not least.fits:
         raise window_exceeded(least)
     above, space = counted.count - least.count, most_input - least.count
-    wanted = above * room.size // max(sum(sizes), 1)
+    wanted = min(
+        above * room.size // held, room.size
+    )  # a token has a byte at least, whatever else the least is without
     if above <= room.may_fill(space, wanted):
         return 0
     most = room.cut_to(space, wanted)

@@ -164,7 +164,7 @@ class Wire:
                 if not (self.cluster or is_occupied(unsent.__cause__)) or _is_untrusted(unsent):
                     self._slots = {}
                     raise
-                answer = _rather(answer, unsent)
+                answer = _rather(None if isinstance(answer, AskError) else answer, unsent)  # that sent on, or ahead
             except (RedisError, OSError):
                 self._slots = {}
                 raise
@@ -178,7 +178,7 @@ class Wire:
                 node, asking = _told(answer, node), True
             elif not (isinstance(answer, (*_SETTLED_OTHERWISE, _Unsent, ReadOnlyError)) or is_occupied(answer)):
                 return answer
-            if time.monotonic() + _REST_SECONDS + _LEAST_SECONDS > until:
+            if time.monotonic() + (0 if isinstance(answer, AskError) else _REST_SECONDS + _LEAST_SECONDS) > until:
                 raise answer
             if not isinstance(answer, AskError):
                 await self._links.rest(_REST_SECONDS)
