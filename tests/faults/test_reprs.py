@@ -52,6 +52,10 @@ SHOWN: dict[str, set[str]] = {
     "model.record.Receipt": {"idempotency"},
     "runtime.checkpoints.Storage": {"namespace"},
     "runtime.memory.Resources": {"run_id", "agent", "declared"},
+    # What tells a conversation from others: digits drawn at random and a digest of its address.
+    "model.decisions.Abandoned": {"conversation"},
+    "model.decisions.Decision": {"conversation"},
+    "model.decisions.Resumed": {"conversation"},
     # SHA-256 of content, and marks of windows.
     "model.receipts.Sent": {"digest"},
     "model.record.State": {"prelude"},
