@@ -205,7 +205,8 @@ def row(promise: str, name: str, runs: list[str], collector: Collector) -> str:
         share = f"{len(days)} of {len(runs)} " if len(days) + outcomes.count("skipped") < len(runs) else ""
         outcome += f", {share}at full length on {days[0]}"
     seconds = sum(collector.ended[nodeid][1] for nodeid in runs)
-    shown = "; ".join(dict.fromkeys(collector.figures.get(name, []))).replace("|", "/") or f"{seconds:.1f} s"
+    shown = "; ".join(dict.fromkeys(collector.figures.get(name, []))).replace("|", "/")
+    shown = shown or ("none" if days else f"{seconds:.1f} s")  # that time would be of the last run
     return f"| {promise} | `{path}` {function.removeprefix('test_')} | {len(runs)} | {outcome} | {shown} |"
 
 
