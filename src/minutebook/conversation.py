@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, PairingViolation
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained, checked_limits
-from minutebook.model.entries import ABANDONED, INPUT, Draft
+from minutebook.model.entries import Draft
 from minutebook.model.events import check_observer
 from minutebook.model.keys import check_given_id
 from minutebook.model.summaries import SUMMARY_BYTES
@@ -22,6 +22,7 @@ from minutebook.policy.compaction import summarising
 from minutebook.ports import ONE_ENTRY
 from minutebook.providers.wire import wire_format
 from minutebook.reading import Reading
+from minutebook.record_reader import RecordReader
 from minutebook.stores.journal import checked_store
 from minutebook.turn import ToolCall, Turn, checked_call, result_draft, tool_call
 
@@ -211,13 +212,8 @@ class Conversation(Reading):
 
     async def _was_abandoned(self, exchange: int, header: Header) -> bool:
         """Return whether a mark took out an exchange; costs what its turn recorded behind it."""
-        for seq in range(exchange + 1, header.entries + 1) if exchange > header.cut.seq else ():
-            entry = await self.history.entry(seq)
-            if entry.kind is ABANDONED and entry.exchange <= exchange <= entry.call:
-                return True
-            if entry.kind is INPUT:
-                break
-        return False
+        reader = RecordReader(self.store.journal, self.key)
+        return exchange > header.cut.seq and await reader.is_taken_out(exchange, exchange, header)
 
     async def _result_id(self, call: ToolCall) -> str:
         """Return the idempotency id of a late result; its response's digest makes it one that no caller chooses."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from minutebook.errors import DecisionHistoryAbsent, DecisionHistoryCorrupt
 from minutebook.model.cuts import has_left
+from minutebook.model.entries import ABANDONED, INPUT
 from minutebook.model.pause import pause
 from minutebook.model.proof import check_links, followed, proved
 from minutebook.ports import ONE_ENTRY, Page
@@ -64,6 +65,20 @@ class RecordReader:
             if header.entries <= seq:
                 followed(header, near)
         return next(entry for entry in near if entry.seq == seq)
+
+    async def is_taken_out(self, place: int, after: int, header: Header) -> bool:
+        """
+        Return whether a mark behind `after` took out the entry `place`, which no later turn's mark does.
+
+        Costs what is recorded up to the next input. Raises as `entry`.
+        """
+        for seq in range(after + 1, header.entries + 1):
+            entry = await self.entry(seq)
+            if entry.kind is ABANDONED and entry.exchange <= place <= entry.call:
+                return True
+            if entry.kind is INPUT:
+                break
+        return False
 
     async def _near(self, seq: int) -> Sequence[Entry]:
         """Return an entry and its neighbours, as far as they are there, each proved by the one before it."""

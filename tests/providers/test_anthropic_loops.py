@@ -42,6 +42,19 @@ FULL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+def thinking(fake: ProviderFake, history: HistoryOptions, **options: Any) -> AnthropicDecisionProvider:
+    """Return a provider whose model thinks in its tool loops."""
+    return AnthropicDecisionProvider(
+        model="claude-opus-5-5",
+        base_url=fake.base_url,
+        api_key="k",
+        max_output_tokens=2_000,
+        extra_body={"thinking": {"type": "adaptive"}},
+        history=history,
+        **options,
+    )
+
+
 @pytest.mark.parametrize("name", FULL)
 def test_d8_d12_d26_tasks_with_thinking_and_tools_go_on_at_every_limit(
     name: str, figure: Callable[[str], None]
@@ -66,15 +79,7 @@ def test_d8_d12_d26_tasks_with_thinking_and_tools_go_on_at_every_limit(
 
     provided, kept = FULL[name]
     with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
-        provider = AnthropicDecisionProvider(
-            model="claude-opus-5-5",
-            base_url=fake.base_url,
-            api_key="k",
-            max_output_tokens=2_000,
-            extra_body={"thinking": {"type": "adaptive"}},
-            history=HistoryOptions(store=store, **kept),
-            **provided,
-        )
+        provider = thinking(fake, HistoryOptions(store=store, **kept), **provided)
         runtime = Runtime(
             Program(name="p", instructions=LONG if "long" in name else "i", capabilities=[look]),
             provider,
@@ -100,13 +105,9 @@ def test_d8_d12_d17_reasoning_that_a_summary_would_make_stale_stops_no_task() ->
         return "so far"
 
     with ProviderFake("anthropic", lambda _: Answer(text='{"output": "done"}', thinking="b" * 4_000)) as fake:
-        provider = AnthropicDecisionProvider(
-            model="claude-opus-5-5",
-            base_url=fake.base_url,
-            api_key="k",
-            max_output_tokens=2_000,
-            extra_body={"thinking": {"type": "adaptive"}},
-            history=HistoryOptions(store=MemoryStore("n"), summarize=told, max_summary_bytes=1_000),
+        provider = thinking(
+            fake,
+            HistoryOptions(store=MemoryStore("n"), summarize=told, max_summary_bytes=1_000),
             context=ContextWindow(context_window_tokens=9_000),
         )
         runtime = Runtime(Program(name="p", instructions="i"), provider, checkpoints=MemoryStore("c"))
@@ -139,14 +140,7 @@ def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str
     with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
 
         def runtime(**limits: Any) -> Runtime[Any]:
-            provider = AnthropicDecisionProvider(
-                model="claude-opus-5-5",
-                base_url=fake.base_url,
-                api_key="k",
-                max_output_tokens=2_000,
-                extra_body={"thinking": {"type": "adaptive"}},
-                history=HistoryOptions(store=store, **limits),
-            )
+            provider = thinking(fake, HistoryOptions(store=store, **limits))
             return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
 
         for number in range(4):

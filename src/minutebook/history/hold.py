@@ -21,7 +21,7 @@ from minutebook.errors import (
     ProviderContextWindowExceeded,
     StorageError,
 )
-from minutebook.model.entries import ABANDONED, INPUT, RESPONSE
+from minutebook.model.entries import ABANDONED, RESPONSE
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.law import extend
 from minutebook.model.proof import proved
@@ -165,13 +165,7 @@ class Hold:
         """Return whether a mark took out the input that was opened with `opened`; costs what its turn holds."""
         reader = RecordReader(self.history.journal, self.history.key)
         turn = (await reader.entry(opened.last)).turn  # a retry of the words wrote no entry of its own
-        for seq in range(opened.last + 1, self.header.entries + 1):
-            entry = await reader.entry(seq)
-            if entry.kind is ABANDONED and entry.exchange <= turn <= entry.call:
-                return True
-            if entry.kind is INPUT:
-                break
-        return False
+        return await reader.is_taken_out(turn, opened.last, self.header)
 
     async def window(
         self,

@@ -108,9 +108,7 @@ async def fewest_removed_with_room(
     if not least.fits:
         raise window_exceeded(least)
     above, space = counted.count - least.count, most_input - least.count
-    wanted = min(
-        above * room.size // held, room.size
-    )  # a token has a byte at least, whatever else the least is without
+    wanted = min(above * room.size // held, room.size)  # a token has a byte, whatever else the least is without
     if above <= room.may_fill(space, wanted):
         return 0
     most = room.cut_to(space, wanted)
