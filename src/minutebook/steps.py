@@ -28,7 +28,7 @@ from minutebook.history import History, Hold, opening_id
 from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
-from minutebook.model.decisions import CallReference, Decision, DecisionRequest
+from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Resumed
 from minutebook.model.entries import Draft, Kind, first_digest, payload_digest
 from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from minutebook.model.codec import JSON
+    from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.policy.binding import Reasoning
@@ -163,7 +164,7 @@ class Steps:
         header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
         if header is not None and not anew:
-            _check_same(history.key, request)
+            await _check_same(history, header, request)
         # First what is this task's own: none of that was executed, and whatever else is open then is an earlier one's.
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
@@ -192,8 +193,8 @@ class Steps:
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, history.key, committed.header, committed.written[-1].seq, counted)
-        return msgspec.structs.replace(decision, without_messages=anew)
+        decision = _referenced(decision, history.key, committed.header, committed.written[-1])
+        return msgspec.structs.replace(decision, counted_tokens=counted, without_messages=anew)
 
     async def _freed(self, history: History, request: DecisionRequest) -> Header | None:
         """Return the conversation as it stands, freed of a worker of this invocation that somebody said is stopped."""
@@ -257,7 +258,7 @@ class Steps:
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, recorded.payload)[1], history.key, header, newest, None)
+        decision = _referenced(read(request, recorded.payload)[1], history.key, header, recorded)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
@@ -462,7 +463,7 @@ def _check_unfinished(header: Header) -> None:
         raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
 
 
-def _check_same(key: ConversationKey, request: DecisionRequest) -> None:
+async def _check_same(history: History, header: Header, request: DecisionRequest) -> None:
     """
     Refuse to go on with a task in a conversation that has not what was decided of it since, in another one.
 
@@ -471,12 +472,26 @@ def _check_same(key: ConversationKey, request: DecisionRequest) -> None:
     resumed = request.resumed
     if resumed is None or resumed.conversation == "":
         return
-    if resumed.conversation is None or not resumed.conversation.startswith(_place(key)):
+    if resumed.conversation is None or not resumed.conversation.startswith(_place(history.key)):
         raise CheckpointRefused(
             "the task's last decision stands in the conversation of another model, interface or provider, and this one "
             "has nothing of it: go on with that model and interface, or give the task up by `abandon`",
             problem="conversation",
         )
+    if resumed.digest and not await _holds(history, header, resumed):
+        raise CheckpointRefused(
+            "the task's last decision is not in this record of its conversation, which is of another store or was put "
+            "back since: go on with the store that has it, or give the task up by `abandon`",
+            problem="conversation",
+        )
+
+
+async def _holds(history: History, header: Header, resumed: Resumed) -> bool:
+    """Return whether the decision that a runtime received last is recorded here, or in what this is a copy of."""
+    seen = resumed.seen or 0
+    if not header.cut.seq < seen <= header.entries:
+        return False
+    return _told_digest(await history.entry(seen)) == resumed.digest
 
 
 def _place(key: ConversationKey) -> str:
@@ -489,15 +504,19 @@ def _name(key: ConversationKey, header: Header) -> str:
     return f"{_place(key)}{header.birth.hex()}"
 
 
-def _referenced(
-    decision: Decision, key: ConversationKey, header: Header, exchange: int, counted: int | None
-) -> Decision:
+def _told_digest(entry: Entry) -> str:
+    """Return as much of an entry's digest as tells records apart that were meant to be one."""
+    return entry.digest[:8].hex()
+
+
+def _referenced(decision: Decision, key: ConversationKey, header: Header, response: Entry) -> Decision:
+    """Return a decision that says where it stands: in the conversation, as `response`."""
     calls = tuple(
-        msgspec.structs.replace(call, reference=CallReference(exchange, position))
+        msgspec.structs.replace(call, reference=CallReference(response.seq, position))
         for position, call in enumerate(decision.calls)
     )
     return msgspec.structs.replace(
-        decision, calls=calls, counted_tokens=counted, exchange=exchange, conversation=_name(key, header)
+        decision, calls=calls, exchange=response.seq, conversation=_name(key, header), digest=_told_digest(response)
     )
 
 

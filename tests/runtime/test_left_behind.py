@@ -8,7 +8,7 @@ executed is told as executed, and what nobody knows as unknown (D2, D22, D25, D2
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -38,9 +38,14 @@ UNKNOWN = '{"error":{"interrupted":"outcome unknown"}}'
 LOST = Fault(call=1, method="commit", after=True, error=asyncio.CancelledError)
 """The decision is recorded, and its caller is cut before it hears of it."""
 LOOKING: Program[Any] = Program(name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT)
-ONCE: Program[Any] = Program(
-    name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT, budgets=Budgets(max_decisions=1)
-)
+
+
+def within(decisions: int) -> Program[Any]:
+    budgets = Budgets(max_decisions=decisions)
+    return Program(name="agent", instructions="You decide.", capabilities=[look], output=OUTPUT, budgets=budgets)
+
+
+ONCE = within(1)
 
 
 @pytest.fixture
@@ -232,6 +237,62 @@ def test_d02_d25_i44_a_task_goes_not_back_to_a_conversation_that_it_left(
     assert DONE == ["a.txt", "b.txt"]
 
 
+def copy_of(history: MemoryJournal) -> MemoryJournal:
+    copied, source = MemoryJournal(), JournalStore(history, namespace="t")
+    for each in drive(source.list()):
+        drive(source.copy(each.key, JournalStore(copied, namespace="t")))
+    return copied
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "a decision unheard"])
+@pytest.mark.parametrize("second", [lambda _: MemoryJournal(), copy_of], ids=["an empty store", "a copy"])
+def test_d02_d13_d25_i44_a_task_goes_not_back_to_a_store_that_it_left(
+    processes: Processes, server: Server, second: Callable[[MemoryJournal], MemoryJournal], lost: bool
+) -> None:
+    """D2, D13, D25, I-44: one key, two records, whose places name other calls; nothing is carried out twice."""
+    processes.fail("a.txt", 1)
+    if lost:
+        processes.lose(1, "b.txt")
+    first = processes.history
+    processes.history = left = second(first)
+    processes.fail("c.txt")
+    done, asked = [*DONE], len(server.requests)
+    processes.history = first
+    for _ in range(2):
+        with pytest.raises(CheckpointRefused, match=r"another store.*`abandon`") as caught:
+            processes.resume()
+        assert caught.value.problem == "conversation"
+    assert (len(server.requests), DONE) == (asked, done)
+    processes.history = left
+    server.replies = [finishes("chat", "native")]
+    assert processes.resume().kind == "finished"
+    assert done == DONE
+    assert len(set(done)) == len(done)
+
+
+@elsewhere
+def test_d25_i43_a_try_that_is_refused_uses_up_no_decision(processes: Processes, server: Server, other: Any) -> None:
+    """D25, I-43: nothing was asked; whoever tries until it may go on finishes within the budget of one more."""
+    processes.fail("a.txt", 1)
+    processes.fail("b.txt", **other)
+    for _ in range(6):
+        with pytest.raises(CheckpointRefused):
+            processes.resume(declared=within(5))
+    server.replies = [finishes("chat", other.get("interface", "native"))]
+    assert processes.resume(declared=within(5), **other).kind == "finished"
+
+
+def test_d22_i43_waiting_for_a_conversation_uses_up_no_decision(processes: Processes, server: Server) -> None:
+    """D22, I-43: it is held by somebody else, as by a worker whose outage was over too late; then it goes on."""
+    out(processes, server)
+    for _ in range(4):
+        with pytest.raises(DecisionHistoryBusy):
+            processes.resume(declared=within(2))
+    processes.recover()
+    server.replies = [finishes("chat", "native")]
+    assert processes.resume(declared=within(2)).kind == "finished"
+
+
 @elsewhere
 def test_d02_d25_a_task_goes_on_in_no_conversation_of_an_earlier_one(
     processes: Processes, server: Server, other: Any
@@ -252,11 +313,7 @@ def test_d25_a_task_goes_on_in_a_copy_of_its_conversation(processes: Processes, 
     """D25: a copy has another birth and the same place; calls that it was cut before receiving come once."""
     processes.fail("a.txt", 1)
     processes.lose(1, "b.txt")
-    copied = MemoryJournal()
-    source = JournalStore(processes.history, namespace="t")
-    for each in drive(source.list()):
-        drive(source.copy(each.key, JournalStore(copied, namespace="t")))
-    processes.history = copied
+    processes.history = copy_of(processes.history)
     server.replies = [finishes("chat", "native")]
     assert processes.resume().kind == "finished"
     assert DONE == ["a.txt", "b.txt"]

@@ -78,6 +78,8 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     Which conversation `seen` is a place in, as `Decision.conversation` names it, `None` for that of a provider that
     keeps none; empty where no decision was received, or nobody knows. A task goes on there, or in one that begins.
     """
+    digest: str = ""
+    """`Decision.digest` of that decision: what stands at `seen` has it, or the record went another way since."""
 
 
 class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +170,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """
     Names the conversation that `exchange` is a place in, apart from those of other models and from one that begins
     anew under the same ids; empty without a history.
+    """
+    digest: str = ""
+    """
+    Tells `exchange`, and all that is recorded before it, from every other record that has its place; copies keep it.
     """
     without_messages: bool = False
     """

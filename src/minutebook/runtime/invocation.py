@@ -41,6 +41,7 @@ from minutebook.runtime.records import (
     Progress,
     Referred,
     Ruled,
+    Unasked,
 )
 from minutebook.runtime.references import Kept, projected, widened
 
@@ -196,7 +197,7 @@ class Invocation(Generic[T]):
             )
         self.notes.progress = before
         self._open_ledger()
-        self.resumed = Resumed(seen=before.seen, worker_stopped=before.recovered, conversation=before.conversation)
+        self.resumed = before.resumed
         # Opened before anything is carried out, so that what they used is charged before anybody uses more.
         for position, intended in before.open.items():
             found, branches = self.program.capabilities.get(before.calls[position].capability), intended.branches
@@ -326,10 +327,13 @@ class Invocation(Generic[T]):
         provider = self.host.providers.get(self.program.name, self.host.provider)
         try:
             decision = await provider.decide(self._request())
-        except DecisionHistoryBusy as busy:
-            if not self.notes.kept:
-                raise
-            raise conversation_busy(busy) from busy
+        except (DecisionHistoryBusy, CheckpointRefused) as refusal:
+            # Whoever tries until its conversation is free would come to its end with nothing left to ask for.
+            self.ledger.return_decision()
+            self.notes.note(Unasked())
+            if isinstance(refusal, DecisionHistoryBusy) and self.notes.kept:
+                raise conversation_busy(refusal) from refusal
+            raise
         anew = isinstance(decision, Decision) and decision.without_messages  # pyright: ignore[reportUnnecessaryIsInstance]
         decision = checked_decision(decision, set() if anew else self.progress.answered)
         if self.host.projection == "opaque_refs":
@@ -339,7 +343,11 @@ class Invocation(Generic[T]):
         self.resumed = None
         calls = tuple(Call(each.capability, each.arguments, each.reference) for each in decision.calls)
         decided = Decided(
-            calls=calls, exchange=decision.exchange, conversation=decision.conversation, without_messages=anew
+            calls=calls,
+            exchange=decision.exchange,
+            conversation=decision.conversation,
+            digest=decision.digest,
+            without_messages=anew,
         )
         finish = decision.finish
         self.notes.note(decided, *([] if finish is None else [Ended(kind="finished", output=finish.output)]))

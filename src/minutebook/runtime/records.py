@@ -18,7 +18,7 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryCorrupt, InvalidValue
 from minutebook.model.codec import decode
-from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
+from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall, Resumed
 from minutebook.model.entries import Draft, Entry, Kind
 from minutebook.model.shown import type_alone
 from minutebook.runtime.approvals import Approval, PendingApproval
@@ -96,6 +96,10 @@ class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
     """A decision is about to be asked for: it is used from now on."""
 
 
+class Unasked(_Record, frozen=True, kw_only=True, tag="unasked"):
+    """The decision that was about to be asked for was not: its conversation was held, or is none to go on in."""
+
+
 class Referred(_Record, frozen=True, kw_only=True, tag="referred"):
     """References stand for these values from now on, whatever becomes of the decision that gave them (SPEC D27)."""
 
@@ -118,6 +122,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     calls: tuple[Call, ...]
     exchange: int | None = None
     conversation: str = ""
+    digest: str = ""
     without_messages: bool = False
 
 
@@ -167,7 +172,7 @@ class Elapsed(_Record, frozen=True, kw_only=True, tag="elapsed"):
 
 
 Record: TypeAlias = (
-    Began | Given | Asking | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended | Elapsed
+    Began | Given | Asking | Unasked | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended | Elapsed
 )
 
 
@@ -224,12 +229,15 @@ class Progress:
         """What tasks before it left behind, until this one's model is told of it."""
         self._decided_in: str | None = None
         """Which conversation the newest decision stands in, empty for one without a name; `None` before the first."""
+        self._digest = ""
         self._shown: list[dict[str, Any]] = []
         """The arguments of the newest decision's calls as the provider gave them."""
         self._told: list[dict[str, Any]] = []
         """The arguments of each observation as a provider may see them."""
         self._given: list[Observation] = []
         self._asked = 0
+        self._awaited = False
+        """Whether a decision is asked for that has not come, as far as the records tell."""
         self._executed: Counter[str] = Counter()
         self._below = [0, 0]
         self.wall_ns = 0
@@ -261,6 +269,8 @@ class Progress:
         if isinstance(record, Began) is self.began:
             return False
         if isinstance(record, Observed) and min(record.decisions, record.calls) < 0:
+            return False
+        if isinstance(record, Unasked) and not self._awaited:
             return False
         return self.waiting_at(record)
 
@@ -309,11 +319,10 @@ class Progress:
         return Before(told, self.recovered, self._decided_in or None)
 
     @property
-    def conversation(self) -> str | None:
-        """Where the newest decision stands, as `Resumed.conversation` tells it."""
-        if self._decided_in is None:
-            return ""
-        return self._decided_in or ("" if self.seen else None)
+    def resumed(self) -> Resumed:
+        """What the provider is told when the task goes on."""
+        conversation = self._decided_in or ("" if self.seen or self._decided_in is None else None)
+        return Resumed(seen=self.seen, worker_stopped=self.recovered, conversation=conversation, digest=self._digest)
 
     @property
     def abandoned(self) -> Abandoned | None:
@@ -365,7 +374,10 @@ class Progress:
 
     def _asking(self, _: Asking) -> None:
         self.ended = None  # a budget had ended it, and was raised since
-        self._asked += 1
+        self._asked, self._awaited = self._asked + 1, True
+
+    def _unasked(self, _: Unasked) -> None:
+        self._asked, self._awaited = self._asked - 1, False
 
     def _referred(self, record: Referred) -> None:
         self.kept.update(record.kept)
@@ -383,12 +395,12 @@ class Progress:
             for each, (arguments, _) in zip(record.calls, real, strict=True)
         )
         self.done, self.open, self.answers = set(), {}, {}
-        self.seen, self._decided_in = record.exchange or 0, record.conversation
+        self.seen, self._decided_in, self._digest = record.exchange or 0, record.conversation, record.digest
         if self._before is not None:
             # Of calls in another conversation no model was told yet; whose worker was stopped is known no more.
             kept = self._before.conversation not in ("", None, record.conversation)
             self._before = msgspec.structs.replace(self._before, worker_stopped=False) if kept else None
-        self.recovered = False
+        self.recovered = self._awaited = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         return (arguments, ()) if self.projection == "inline" else restored(arguments, self.kept)
@@ -442,6 +454,7 @@ _APPLY: dict[type[Any], Any] = {
     Began: Progress._began,  # pyright: ignore[reportPrivateUsage]
     Given: Progress._take_given,  # pyright: ignore[reportPrivateUsage]
     Asking: Progress._asking,  # pyright: ignore[reportPrivateUsage]
+    Unasked: Progress._unasked,  # pyright: ignore[reportPrivateUsage]
     Referred: Progress._referred,  # pyright: ignore[reportPrivateUsage]
     Decided: Progress._decided,  # pyright: ignore[reportPrivateUsage]
     Waiting: Progress._waiting,  # pyright: ignore[reportPrivateUsage]
