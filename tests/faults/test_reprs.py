@@ -52,10 +52,10 @@ SHOWN: dict[str, set[str]] = {
     "model.record.Receipt": {"idempotency"},
     "runtime.checkpoints.Storage": {"namespace"},
     "runtime.memory.Resources": {"run_id", "agent", "declared"},
-    # What tells a conversation from others: digits drawn at random and a digest of its address.
+    # What tells a conversation from others: digits drawn at random, and the first ones of digests of it.
     "model.decisions.Abandoned": {"conversation"},
-    "model.decisions.Decision": {"conversation"},
-    "model.decisions.Resumed": {"conversation"},
+    "model.decisions.Decision": {"conversation", "digest"},
+    "model.decisions.Resumed": {"conversation", "digest"},
     # SHA-256 of content, and marks of windows.
     "model.receipts.Sent": {"digest"},
     "model.record.State": {"prelude"},
