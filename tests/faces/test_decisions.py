@@ -1313,6 +1313,17 @@ def test_d13_d25_a_recorded_decision_is_given_to_the_task_that_opened_its_turn(s
     assert other.output == {"answer": "b"}
 
 
+def test_d13_d25_a_decision_that_was_received_is_not_given_to_the_next_task_of_its_words(server: Server) -> None:
+    """D13, D25: of a host that names no task, what it says that it received tells them apart."""
+    server.replies = [finishes("chat", "native", "first"), finishes("chat", "native", "second")]
+    provider = provider_of(server, "chat", history=HistoryOptions(store=MemoryStore()))
+    first = drive(provider.decide(REQUEST))
+    second = drive(provider.decide(asking(resumed=Resumed(seen=first.exchange))))
+    assert second.exchange != first.exchange
+    assert second.finish != first.finish
+    assert len(server.requests) == 2
+
+
 def test_d13_d25_a_recorded_decision_is_given_again_where_the_task_began_anew(server: Server) -> None:
     """D25: the messages were gone, and a step came behind them; nobody is asked for the next one a second time."""
     server.replies = [calls("chat", "native", name) for name in "abc"]

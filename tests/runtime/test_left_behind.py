@@ -386,6 +386,10 @@ GONE = [Fault(call=number) for number in range(3, 12)]
 """The history's server goes away while a request is under way, and with it what would give its conversation back."""
 
 
+UNRELEASED = [Fault(call=number, method="commit") for number in range(1, 9)]
+"""The same, however much is read before."""
+
+
 def out(processes: Processes, server: Server, number: int = 1, **options: Any) -> None:
     """Have a conversation stay held while the run that held it has ended, and be found so."""
     server.replies = [(503, {}, b"")]
@@ -432,6 +436,22 @@ def test_d22_d28_a_statement_about_a_worker_is_none_about_one_that_came_after_a_
     server.replies = [finishes("chat", "structured")]
     assert processes.run(2, **STRUCTURED).kind == "finished"
     out(processes, server, 3, **STRUCTURED)
+
+
+def test_d22_d25_a_statement_about_a_worker_is_none_about_the_next_one_of_its_task(
+    processes: Processes, server: Server
+) -> None:
+    """D22, D25: once another worker has decided, what was said frees nothing that is held since."""
+    processes.fail("a.txt", 1)
+    processes.recover()
+    processes.fail("b.txt")
+    server.replies = [(503, {}, b"")]
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(processes.one(*UNRELEASED).resume("r", "i"))
+    for _ in range(2):
+        with pytest.raises(DecisionHistoryBusy):
+            processes.resume()
+    assert DONE == ["a.txt", "b.txt"]
 
 
 def test_d22_of_two_that_say_it_at_once_one_frees_the_conversation(server: Server) -> None:

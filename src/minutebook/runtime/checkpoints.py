@@ -141,7 +141,7 @@ class Log:
         try:
             progress = await self.take()
             finished = progress.ended is not None and progress.ended.kind == "finished"
-            unsaid = progress.began and not finished and not progress.recovered
+            unsaid = not finished and not progress.recovered
             if unsaid:
                 self._tried = Delta(idempotency=self._storage.fresh_id(), abandons="recovered")
             await self.release()
