@@ -191,10 +191,11 @@ class Agent(AsyncClosing):
         """
         Stream the agent's answer in pieces as they come in; the turn is recorded when the stream ends.
 
-        It ends once somebody asks for what comes behind the last piece, as `async for` does. Whoever stops before that,
-        and were it with the last piece in hand, leaves the history as it was, and the chat is busy until the generator
-        is closed. A plain `break` leaves that to the event loop, a moment later;
-        `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block ends.
+        It ends once somebody asks for what comes behind the last piece, as a loop over it does. Whoever stops before
+        that, and were it with the last piece in hand, leaves the history as it was, and the chat is busy until the
+        generator is closed. `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block
+        ends, and `with contextlib.closing(...)` that of a `minutebook.sync.Agent`. A plain `break` leaves it to the event
+        loop, a moment later, or without one to whoever still holds the generator.
 
         What the model says beside its calls is streamed too, before they are carried out. The answer is what comes
         behind the last of them; it alone is in the history, and is what `chat` returns. Under an `id` that is answered

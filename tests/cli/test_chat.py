@@ -26,6 +26,7 @@ from minutebook.errors import InvalidOption
 from minutebook.model.decisions import Observation
 from minutebook.model.entries import Entry, Kind
 from minutebook.model.record import Header
+from minutebook.runtime.budgets import DEFAULT_BUDGETS
 from minutebook.sync import SQLiteStore
 from minutebook.testing.fakes import Answer, Failure, ProviderFake
 
@@ -394,6 +395,27 @@ def test_o33_a_new_line_takes_the_place_of_a_question_whose_call_waits(tmp_path:
         (listing,) = store.list()
         store.verify(listing.key)
         assert (listing.header.state.turns, listing.header.state.open) == (2, ())
+
+
+@pytest.mark.parametrize("asked", ["and this?\n", ""], ids=["a next line", "no line"])
+def test_d02_o33_what_a_turn_did_before_its_budget_ended_is_told_as_that(tmp_path: Path, asked: str) -> None:
+    """D2, O-33: no call of this process is told as interrupted; the next line takes the question's place."""
+    tmp_path.chmod(0o700)
+    database = tmp_path / "chat.sqlite"
+    calling = Answer(text=json.dumps({"decision": {"action": "look_up_order", "order_number": ORDER}}))
+    looking = Answer(text=json.dumps({"decision": {"action": "check_delivery", "order_number": ORDER}}))
+    script = [*[calling] * (DEFAULT_BUDGETS.max_decisions - 1), looking, finishing("Fine.")]
+    with ProviderFake("openai-chat", script) as fake:
+        told = through_a_pipe(database, fake, f"hello\n{asked}")
+        assert told.stderr.startswith("AgentBudgetExhausted: the turn used up its budget of decisions")
+        assert told.returncode == (0 if asked else 1), told.stderr
+        assert "Going on with" not in told.stdout
+        if asked:
+            assert re.findall("agent> (.*)", told.stdout) == ["Fine."]
+            words = asked_in(fake)
+            assert (words[0], words[-1]) == ("hello", "and this?")
+            assert agent.arrival(ORDER) in words[-2]
+            assert "interrupted" not in str(words)
 
 
 def test_lines_from_a_pipe_are_answered_and_the_end_ends_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import subprocess
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 from tests.cli.commands import COMMAND, NAMESPACE, converse, documents, environment, hold, run
 
+import minutebook
+from minutebook.model.decisions import Decision, Finish, ProposedCall
+from minutebook.programs import Runtime
+from minutebook.runtime import Memory, MemoryResource, Program, capability
 from minutebook.sync import SQLiteStore
+from minutebook.testing import ScriptedProvider
+
+STOCK = MemoryResource(name="stock", scope="namespace")
 
 
 @pytest.fixture
@@ -66,11 +74,46 @@ def test_b10_an_export_replaces_nothing_unasked(folder: Path) -> None:
     assert "exists; name another file, or say --force to replace it" in refused.stderr
     assert (folder / "mine").read_text() == "mine"
     (document,) = documents(asked(folder, "export", "one", "mine", "--force", "--json").stdout)
-    assert document == {"id": "one", "file": "mine", "entries": 6}
+    assert document == {"id": "one", "file": "mine", "entries": 6, "importable": True}
     assert asked(folder, "export", "absent", "other").returncode == 1
     hold(folder / "shop.sqlite", "held")
     assert asked(folder, "export", "held", "other").returncode == 1
     assert not (folder / "other").exists()
+
+
+@capability(memory=[STOCK])
+async def count(memory: Memory) -> str:
+    """Say what is in stock."""
+    await memory.write("stock", 7)
+    return "7"
+
+
+async def run_in(database: Path) -> None:
+    """Run a program that keeps a checkpoint and a memory resource."""
+    clerk: Program[str] = Program(name="clerk", instructions="Count.", capabilities=[count], memory=[STOCK], output=str)
+    script = [Decision(calls=(ProposedCall(capability="count", arguments={}),)), Decision(finish=Finish(output="7"))]
+    async with minutebook.SQLiteStore(database, namespace=NAMESPACE) as store:
+        runtime = Runtime(clerk, ScriptedProvider(script), checkpoints=store, memory=store)
+        assert (await runtime.run("go", run_id="r", invocation_id="i")).output == "7"
+
+
+def test_b10_c04_an_export_says_where_no_import_takes_it(folder: Path) -> None:
+    """B10, C4: the records of runs and of memory resources; whoever would import one is told what carries it."""
+    asyncio.run(run_in(folder / "shop.sqlite"))
+    with SQLiteStore(folder / "shop.sqlite", namespace=NAMESPACE) as store:
+        kept = [each.key.id for each in store.list() if each.key.id != "one"]
+    assert len(kept) == 2
+    for number, name in enumerate(kept):
+        told = asked(folder, "export", name, f"{number}.jsonl")
+        assert told.returncode == 0
+        assert told.stdout.endswith("; no import takes a record of this kind: `minutebook copy` carries it\n")
+        (document,) = documents(asked(folder, "export", name, f"{number}.jsonl", "--force", "--json").stdout)
+        assert document["importable"] is False
+        refused = asked(folder, "import", "two", f"{number}.jsonl")
+        assert refused.returncode == 3
+        assert "its format is none that is taken here" in refused.stderr
+        assert "by `copy`" in refused.stderr
+    assert asked(folder, "export", "one", "one.jsonl").stdout == "exported one: 6 entries to one.jsonl\n"
 
 
 def test_o48_a_torn_file_is_refused_or_its_good_prefix_is_taken(folder: Path) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from minutebook.cli import agent
 from minutebook.cli.terminal import exit_code, paragraph, say, shown, told
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
-from minutebook.errors import DecisionHistoryBusy, InvalidOption, MinutebookError
+from minutebook.errors import AgentBudgetExhausted, DecisionHistoryBusy, InvalidOption, MinutebookError
 from minutebook.model.decisions import Abandoned, CallReference, Observation, ProposedCall
 from minutebook.programs import Runtime
 from minutebook.providers.openai_chat import CHAT
@@ -113,7 +113,12 @@ class Chat:
         await self.store.recover(self.key, worker_stopped=True)
 
     async def say(self, task: str, observations: tuple[Observation, ...] = ()) -> str:
-        """Return the agent's answer to a message, or to one that it was working on."""
+        """
+        Return the agent's answer to a message, or to one that it was working on.
+
+        Raises:
+            AgentBudgetExhausted: it came to none.
+        """
         return await self._run(self.provider, task, observations)
 
     async def say_instead(self, task: str) -> str:
@@ -139,8 +144,12 @@ class Chat:
             observations=observations,
             on_observation=self._note,
         )
+        if outcome.output is None:
+            raise AgentBudgetExhausted(
+                f"the turn used up its budget of {outcome.budget} before the model answered", budget=outcome.budget
+            )
         self.observed.clear()
-        return outcome.output.text if outcome.output else f"(stopped: the budget of {outcome.budget} is spent)"
+        return outcome.output.text
 
     def _note(self, observation: Observation) -> None:
         if observation.reference is not None:

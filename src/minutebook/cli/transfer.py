@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from minutebook.cli.running import AsJson, Id, Namespace, StoreUrl, report, with_store
 from minutebook.cli.terminal import shown
 from minutebook.errors import DecisionHistoryStorageUnsafe, ImportRefused, InvalidOption
-from minutebook.providers.derivation import derived_entries
+from minutebook.providers.derivation import derived_entries, is_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -35,19 +35,23 @@ def export(
     """
     Write an idle conversation to a private file.
 
-    The file appears whole or not at all, with mode 0600. It holds every entry, abandoned ones too.
+    The file appears whole or not at all, with mode 0600. It holds every entry, abandoned ones too. The records of runs
+    and of memory resources are for reading: `import` takes conversations, `copy` carries everything.
     """
 
     async def work(opened: JournalStore) -> None:
         with _progress("exporting", as_json=json) as progress:
             try:
+                header = await opened.header(opened.key(id))
                 entries = await opened.export(opened.key(id), file, force=force, progress=progress)
             except DecisionHistoryStorageUnsafe as error:
                 if error.problem != "exists":
                     raise
                 raise InvalidOption(str(error), option="file") from error
         told = f"exported {shown(id)}: {entries:,} entries to {shown(file)}"
-        report(json, {"id": id, "file": file, "entries": entries}, told)
+        imported = header is not None and is_imported(header.format)
+        told += "" if imported else "; no import takes a record of this kind: `minutebook copy` carries it"
+        report(json, {"id": id, "file": file, "entries": entries, "importable": imported}, told)
 
     with_store(store, namespace, work, as_json=json)
 

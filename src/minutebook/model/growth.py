@@ -208,7 +208,10 @@ class Growth:
         exchange = draft.exchange or self.state.exchange
         found = next((open_ for open_ in self.state.open if open_.exchange == exchange), None)
         if found is None:
-            raise PairingViolation("a result for an exchange that has no open call", exchange=exchange)
+            raise PairingViolation(
+                "no call of this exchange waits for a result: each has one, and none is replaced, or there was none",
+                exchange=exchange,
+            )
         if not 0 <= draft.call < len(found.calls) or draft.call in found.answered:
             raise PairingViolation(
                 f"call {draft.call} of this exchange does not wait for a result; {len(found.waiting)} of its "

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 _APIS: Final = {api.name: api for api in (CHAT, RESPONSES, ANTHROPIC, GEMINI)}
 
 
+def is_imported(format: str) -> bool:  # noqa: A002 - the field's standard word
+    """Return whether imports take records of a format at all; those of runs and of memory resources they do not."""
+    return format == turns.FORMAT or _wire_of(format) is not None
+
+
 def derived_entries(format: str, drafts: Sequence[Draft]) -> int | None:  # noqa: A002 - the field's standard word
     """
     Return how many drafts, from the first one on, are what `format` makes of their payloads; linear in the payloads.

@@ -42,7 +42,9 @@ def check_grant(value: object) -> str:
     Raises:
         InvalidOption: not a str of 1 to 128 ASCII letters, digits and `_ . : / -`.
     """
-    if type(value) is not str or not _GRANT.fullmatch(value):
+    if type(value) is not str:
+        raise InvalidOption(f"a grant is one text, not {type(value).__name__}", option="authority")
+    if not _GRANT.fullmatch(value):
         raise InvalidOption("a grant must be 1 to 128 ASCII letters, digits, or any of _ . : / -", option="authority")
     return value
 

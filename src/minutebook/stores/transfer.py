@@ -202,7 +202,12 @@ def _lawful(reading: Reading, head: Head, check: Check) -> int:
     lawful = reading.lawful_entries()
     derived = check(head.format, reading.numbered(lawful))
     if derived is None:
-        raise ImportRefused("line 1: its format is none that is known here", problem="unlawful", good_records=0, line=1)
+        raise ImportRefused(
+            "line 1: its format is none that is taken here; records of runs and of memory resources are carried by `copy`",
+            problem="unlawful",
+            good_records=0,
+            line=1,
+        )
     return min(lawful, derived)
 
 

@@ -140,7 +140,7 @@ class ProviderFake:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it, and raise what a script's function has raised, unless another error is on its way."""
+        """Close it, and raise what kept it from answering, as a script's function, unless another error is on its way."""
         self.close()
         if self._raised and error is None:
             raise self._raised[0]
@@ -190,7 +190,12 @@ class ProviderFake:
             self._requests.append(received)
             self._changed.notify_all()
         # Outside the lock: a script's function may wait for what the test does meanwhile, and rules take their time.
-        answer = self._answer(received, headers, query, number)
+        answer: _Sent | Silence | Problem
+        try:
+            answer = self._answer(received, headers, query, number)
+        except Exception as error:  # of a script's function, or for want of a package: raised where the test can see it
+            self._raised.append(error)
+            answer = msgspec.structs.replace(self._dialect.failed(500, None), message="The fake itself has failed.")
         if isinstance(answer, Problem):
             with self._changed:
                 self._requests[number] = msgspec.structs.replace(received, problem=answer)
@@ -255,11 +260,7 @@ class ProviderFake:
             if line is None:
                 return msgspec.structs.replace(self._dialect.failed(500, None), message="The script has ended.")
             return self._sent(line, asked)
-        try:
-            return self._sent(self._lines(received), asked)
-        except Exception as error:  # the test's own, raised where the test can see it
-            self._raised.append(error)
-            return msgspec.structs.replace(self._dialect.failed(500, None), message="The script has failed.")
+        return self._sent(self._lines(received), asked)
 
     # --- one answer ---
 
