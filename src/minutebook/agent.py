@@ -194,8 +194,8 @@ class Agent(AsyncClosing):
         It ends once somebody asks for what comes behind the last piece, as a loop over it does. Whoever stops before
         that, and were it with the last piece in hand, leaves the history as it was, and the chat is busy until the
         generator is closed. `async with contextlib.aclosing(agent.stream(text)) as pieces:` has it done when the block
-        ends, and `with contextlib.closing(...)` that of a `minutebook.sync.Agent`. A plain `break` leaves it to the event
-        loop, a moment later, or without one to whoever still holds the generator.
+        ends, and `with contextlib.closing(...)` has that of a `minutebook.sync.Agent`. A plain `break` leaves it to the
+        event loop, a moment later, or without one to whoever still holds the generator.
 
         What the model says beside its calls is streamed too, before they are carried out. The answer is what comes
         behind the last of them; it alone is in the history, and is what `chat` returns. Under an `id` that is answered

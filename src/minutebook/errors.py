@@ -219,8 +219,8 @@ class DecisionHistoryLimitExceeded(DecisionHistoryError):
     max_messages: int | None = None
     summary_bytes: int | None = None
     mandatory: int | None = None
-    earliest: int | None = None
-    """Where the window would have had to begin inside an open tool loop: the next turn's begins there."""
+    outgrown: tuple[int, int] | None = None
+    """Messages and bytes of the open tool loop for which there was no room: the next turn begins with more."""
 
 
 class DecisionHistoryRetentionExceeded(DecisionHistoryError):

@@ -107,11 +107,12 @@ class Fitting:
                 raise
             # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
             return await self._in_rounds(summarising, await uncovered(), stand_in)
-        if not plan.uncovered:
+        in_a_loop = self._room is not None and self._room.holds
+        if not plan.uncovered or in_a_loop:
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
-            if self._room is None and await self._fits(json):
+            if (self._room is None or in_a_loop) and await self._fits(json):
                 return self._fitted(plan, json)
             if self._room is not None and (whole := await self._counted(plan, json)).plan.start == plan.start:
                 return whole
@@ -230,9 +231,9 @@ class Fitting:
                 built[removed] = self._fitted(narrower, self._joined(narrower))
             return await self._measured(guard, built[removed].json)
 
-        sizes = removable_sizes(plan, self._scan.removable(plan))
-        if self._room is None or self._room.holds:
+        sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
+        if self._room is None:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
-            removed = await fewest_removed_with_room(sizes, self._room, guard.most_input, measure)
+            removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)
         return built[removed]

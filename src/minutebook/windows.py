@@ -149,7 +149,9 @@ class WindowReader(RecordReader):
             after, entries = grown.header, (*entries, *grown.entries)
         if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
-        scan, read = await self._scanned(after, header, entries, tail, limits, low_water)
+        makes = makes_room(self._wire, self._reasoning)
+        # How much room is made depends on all that the limits reach, whatever this process remembers of it.
+        scan, read = await self._scanned(after, header, entries, tail, limits, 1.0 if makes else low_water)
         await self._add_missing_input(scan, header, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
@@ -164,7 +166,7 @@ class WindowReader(RecordReader):
         def room(plan: Plan) -> Room | None:
             return room_for(plan.units, after.state, self._wire, low_water)
 
-        roomy = room if makes_room(self._wire, self._reasoning) else None
+        roomy = room if makes else None
         fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, roomy, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()

@@ -190,8 +190,8 @@ def test_d26_control_keep_sends_stale_blocks(tmp_path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
-    "the last cut is forgotten": ("_cut_at", lambda plan, header, prelude, *, stripping: header.state.cut_at),
-    "what this window cuts is overlooked": ("_cut_at", lambda plan, header, prelude, *, stripping: 0),
+    "the last cut is forgotten": ("_cut_at", lambda plan, state, newest, prelude, *, stripping: state.cut_at),
+    "what this window cuts is overlooked": ("_cut_at", lambda plan, state, newest, prelude, *, stripping: 0),
     "late results are overlooked": (
         "_stale",
         lambda plan, cut_at: [u.entries[0] for u in plan.units if u.is_exchange and u.entries[0].seq <= cut_at],

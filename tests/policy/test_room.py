@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from itertools import pairwise
@@ -10,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from minutebook import Conversation as AsyncConversation
 from minutebook import DecisionHistoryLimitExceeded, WindowLimits
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, MemoryStore, SQLiteStore
+from minutebook.testing import drive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +73,18 @@ class Talk:
                 for call in turn.respond(answer(window.messages, step < steps, thinks=thinks)):
                     turn.result(call, "r" * size)
 
+    def fail(self, steps: int, small: WindowLimits, *then: WindowLimits) -> None:
+        """A turn that fails behind so many steps, once a window within `small` was refused, and `then` others sent."""
+        with contextlib.suppress(ZeroDivisionError), self.told.turn("q") as turn:
+            for _ in range(steps):
+                (call,) = turn.respond(answer(turn.window().messages, 1))
+                turn.result(call, "r")
+            with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
+                turn.window(small)
+            for limits in then:
+                turn.window(limits)
+            raise ZeroDivisionError
+
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_d8_d26_b3_a_conversation_of_tool_loops_goes_on_at_its_limits(name: str, figure: Callable[[str], None]) -> None:
@@ -103,7 +120,8 @@ def test_d8_d26_reasoning_that_begins_at_the_limit_costs_one_turn(low_water: flo
         talk.turn(0, thinks=False)
     with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop") as refused:
         talk.turn(3)
-    assert refused.value.earliest
+    assert refused.value.outgrown
+    assert min(refused.value.outgrown) > 0
     for _ in range(12):
         talk.turn(3)
 
@@ -137,6 +155,103 @@ def test_d8_d26_loops_that_need_most_of_the_window_have_it_each_time(steps: int,
     talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
     for _ in range(12):
         talk.turn(steps)
+
+
+@pytest.mark.parametrize("low_water", [1.0, 0.65, 0.3])
+def test_d8_d26_loops_that_need_most_of_the_bytes_have_them_each_time(low_water: float) -> None:
+    """D8, D26: a few large results instead of many messages."""
+    limits = WindowLimits(max_bytes=9_000, low_water=low_water)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(15):
+        talk.turn(6, size=900)
+
+
+@pytest.mark.parametrize(("low_water", "share"), [(1.0, 0.5), (0.65, 0.5), (0.3, 0.3)])
+def test_b3_a_cut_leaves_half_or_what_the_low_water_says(low_water: float, share: float) -> None:
+    """B3: at most that much of the limits, in the first request whose window begins elsewhere."""
+    limits = WindowLimits(max_messages=100, low_water=low_water)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(60):
+        talk.turn(1)
+    cut = [size for size, (before, after) in zip(talk.sizes[1:], pairwise(talk.starts), strict=True) if before != after]
+    assert len(cut) > 2
+    assert max(cut) <= 100 * share
+    assert max(cut) > 100 * share - 4
+
+
+def test_d7_d8_a_refusal_under_small_limits_costs_nothing_under_the_old_ones() -> None:
+    """D7, D8: one window of a turn is asked for within 8 messages; the next turn's has all that it had before."""
+    limits = WindowLimits(max_messages=1_000)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(40):
+        talk.turn(1)
+    whole = talk.sizes[-1]
+    talk.fail(1, WindowLimits(max_messages=8))
+    talk.turn(1)
+    assert (talk.sizes[-1], talk.starts[-1]) == (whole + 4, talk.starts[1])
+
+
+def test_d8_what_a_loop_needs_is_forgotten_once_a_window_is_sent() -> None:
+    """D8: refused within 8 messages, sent within 20, and the turn then fails: the next one's start is where it was."""
+    limits = WindowLimits(max_messages=20)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(3):
+        talk.turn(1)
+    talk.fail(2, WindowLimits(max_messages=8), limits)
+    talk.turn(0)
+    assert talk.starts[-1] == talk.starts[1]
+
+
+def test_d26_a_late_result_inside_a_loop_is_told_as_what_it_is() -> None:
+    """D26, C4: no limit helps there; what came in is recorded, and the next turn has it."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic")
+    with told.turn("one") as turn:
+        (parked,) = turn.respond(answer(turn.window().messages, 1))
+        turn.park(parked)
+        turn.respond(answer(turn.window().messages, 0))
+    with contextlib.suppress(ZeroDivisionError), told.turn("two") as turn:
+        (call,) = turn.respond(answer(turn.window().messages, 1))
+        turn.result(call, "r")
+        turn.result(parked, "late")
+        with pytest.raises(DecisionHistoryLimitExceeded, match=r"late result.*Give the task up") as refused:
+            turn.window()
+        assert refused.value.outgrown is None
+        raise ZeroDivisionError
+    told.complete(parked, "late")
+    Talk(told).turn(1)
+    assert b"late" in told.window().json
+
+
+async def windows(limits: WindowLimits, seed: int, *, stays: bool) -> list[bytes]:
+    """Return all windows of a random conversation, in a process that stays or one that is restarted for each turn."""
+    random, journal, made = Random(seed), MemoryJournal(), list[bytes]()
+    store = JournalStore(journal, namespace="n")
+    for number in range(30):
+        store = store if stays else JournalStore(journal, namespace="n")
+        told = AsyncConversation(store, "c", format="anthropic", limits=limits)
+        steps, fails = random.randint(0, 5), random.random() < 0.2
+        with contextlib.suppress(DecisionHistoryLimitExceeded, ZeroDivisionError):
+            async with told.turn(f"q{number}") as turn:
+                for step in range(steps + 1):
+                    window = await turn.window()
+                    made.append(window.json)
+                    calls = random.randint(1, 3) if step < steps else 0
+                    for call in await turn.respond(answer(window.messages, calls)):
+                        await turn.result(call, "r" * random.randint(1, 300))
+                    if fails:
+                        raise ZeroDivisionError
+    return made
+
+
+@pytest.mark.parametrize(
+    "limits", [WindowLimits(max_messages=24), WindowLimits(max_bytes=9_000, low_water=0.5)], ids=str
+)
+@pytest.mark.parametrize("seed", range(6))
+def test_o50_i24_a_restart_changes_no_window_that_makes_room(limits: WindowLimits, seed: int) -> None:
+    """O-50, I-24: windows follow from record and limits alone, whatever a process remembers; with failed turns too."""
+    stayed, restarted = (drive(windows(limits, seed, stays=stays)) for stays in (True, False))
+    assert len(stayed) > 40
+    assert stayed == restarted
 
 
 def test_d8_windows_without_bound_reasoning_are_as_large_as_ever() -> None:

@@ -213,8 +213,8 @@ def test_d12_what_leaves_room_was_counted_and_fits_within_the_same_bound(
     counter, sizes = Counter(counts, window), sizes[: len(counts) - 1]
     room = Room(low_water=0.5, least=1 / 3, size=loop)
     try:
-        found = tokens.fewest_removed_with_room(sizes, room, counter.context.most_input(0), counter.measure)  # type: ignore[arg-type]
-        removed = drive(found)
+        whole, most = sum(sizes) + 2, counter.context.most_input(0)
+        removed = drive(tokens.fewest_removed_with_room(sizes, whole, room, most, counter.measure))  # type: ignore[arg-type]
     except ProviderContextWindowExceeded:
         removed = len(sizes) + 1
     assert len(counter.asked) <= most_counts(len(counts) - 1)
@@ -228,11 +228,26 @@ def test_d12_what_leaves_room_was_counted_and_fits_within_the_same_bound(
     assert removed in (0, len(sizes)) or counts[removed] - counts[-1] <= space / 2
 
 
-def test_d12_room_for_a_loop_that_the_window_no_longer_holds_is_no_more_than_its_bytes() -> None:
+@pytest.mark.parametrize(
+    ("counts", "removed"),
+    [([8_050, 3_000], 0), ([130_000, 125_000], 0), ([160_000, 65_000], 1)],
+    ids=["at once", "beside the least", "too little beside it"],
+)
+def test_d12_room_for_a_loop_is_no_more_than_its_bytes(counts: list[int], removed: int) -> None:
     """D12, D8: what the least is without, as reasoning is that a cut makes stale, weighs nothing of the loop."""
-    counter = Counter([8_050, 3_000], 190_000)
+    counter = Counter(counts, 190_000)
     room = Room(low_water=0.5, least=1 / 3, size=20_000)
-    assert drive(tokens.fewest_removed_with_room([200], room, 190_000, counter.measure)) == 0  # type: ignore[arg-type]
+    found = tokens.fewest_removed_with_room([200], 202, room, 190_000, counter.measure)  # type: ignore[arg-type]
+    assert drive(found) == removed
+
+
+@pytest.mark.parametrize(("size", "removed"), [(20_000, 0), (80_000, 1)])
+def test_d12_room_for_a_loop_is_what_its_bytes_weigh_as_the_others_do(size: int, removed: int) -> None:
+    """D12, D8: 150,000 bytes are 50,000 tokens, so a loop of 80,000 needs 26,667 of the 76,000 that there are."""
+    counter = Counter([51_000, 1_000], 77_000)
+    room = Room(low_water=0.5, least=1 / 3, size=size)
+    found = tokens.fewest_removed_with_room([150_000], 153_000, room, 77_000, counter.measure)  # type: ignore[arg-type]
+    assert drive(found) == removed
 
 
 @pytest.mark.parametrize("removable", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from minutebook import DecisionHistoryLimitExceeded
+from minutebook import AgentDecisionProviderUnavailable, DecisionHistoryLimitExceeded
 from minutebook.sync import (
     AnthropicDecisionProvider,
     ContextWindow,
@@ -17,6 +17,7 @@ from minutebook.sync import (
     capability,
 )
 from minutebook.testing import Answer, FunctionCall, ProviderFake
+from minutebook.testing.fakes import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,4 +149,108 @@ def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str
         with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
             runtime(max_messages=20).run("task 4", run_id="r", invocation_id="c")
         assert runtime(**raised).resume("r", "c").kind == "finished"
+    assert fake.refused == ()
+
+
+LOOPS = [(5, 400), (6, 0), (8, 0), (8, 400), (12, 0)]
+"""Steps of each task's loop, and the characters that each of them thinks: half to four fifths of the tokens."""
+
+
+def steps_in(request: Any) -> int:
+    """Return how many results the newest task has in a request."""
+    messages = request.json["messages"]
+    newest = next(n for n, each in reversed(list(enumerate(messages))) if "task" in str(each))
+    return str(messages[newest:]).count("tool_result")
+
+
+def looping(steps: int, thought: int) -> Callable[[Any], Answer]:
+    """Return a model that looks so many times in each task, and thinks each time."""
+
+    def model(request: Any) -> Answer:
+        if steps_in(request) < steps:
+            return Answer(calls=(FunctionCall("look", {}),), thinking="t" * thought or "a")
+        return Answer(text='{"output": "done"}', thinking="b")
+
+    return model
+
+
+@capability
+def look() -> str:
+    """Look."""
+    return "x" * 400
+
+
+@pytest.mark.parametrize(("steps", "thought"), LOOPS)
+def test_d8_d12_d26_loops_that_need_most_of_the_tokens_have_them_each_time(steps: int, thought: int) -> None:
+    """D8, D12, D26: a loop weighs what it will be sent as, thinking and all; at most the first of all is refused."""
+    refused = 0
+    with ProviderFake("anthropic", looping(steps, thought)) as fake, MemoryStore("n") as store:
+        context = ContextWindow(context_window_tokens=6_000 + 8 * thought)
+        provider = thinking(fake, HistoryOptions(store=store), context=context)
+        runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+        for number in range(14):
+            try:
+                runtime.run(f"task {number}", run_id="r", invocation_id="c", task_id=f"t{number}")
+            except DecisionHistoryLimitExceeded:
+                refused += 1
+                runtime.abandon("r", "c")
+        provider.close()
+    assert fake.refused == ()
+    assert refused <= 1
+
+
+def test_d8_d26_a_task_behind_a_loop_that_found_no_room_begins_with_room_for_twice_as_much() -> None:
+    """D8, D26: of messages too, once the task was given up; its calls stay in the record and count for nothing more."""
+    model = [looping(1, 0)]
+    with ProviderFake("anthropic", lambda request: model[0](request)) as fake, MemoryStore("n") as store:
+        provider = thinking(fake, HistoryOptions(store=store, max_messages=30))
+        runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+        for number in range(8):
+            runtime.run(f"task {number}", run_id="r", invocation_id="c")
+        model[0] = looping(11, 0)
+        with pytest.raises(DecisionHistoryLimitExceeded) as refused:
+            runtime.run("task 8", run_id="r", invocation_id="c")
+        assert refused.value.outgrown is not None
+        messages, _ = refused.value.outgrown
+        runtime.abandon("r", "c")
+        before = len(fake.requests)
+        assert runtime.run("task 9", run_id="r", invocation_id="c").kind == "finished"
+        assert len(fake.requests[before].json["messages"]) <= max(30 - 2 * messages, messages + 3)
+        provider.close()
+    assert fake.refused == ()
+
+
+@pytest.mark.parametrize("most", [30, 300])
+def test_d8_d17_d25_summaries_that_are_switched_on_inside_a_loop_wait_for_its_end(most: int) -> None:
+    """D8, D17, D25: one of what left before would make its reasoning stale; the next task's first request has it."""
+    made: list[int] = []
+
+    def told(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+        made.append(len(turns))
+        return "so far"
+
+    steady = looping(4, 0)
+    out: list[int] = []
+
+    def model(request: Any) -> Answer | Failure:
+        return Failure(status=500) if steps_in(request) in out else steady(request)
+
+    with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
+
+        def runtime(**options: Any) -> Runtime[Any]:
+            provider = thinking(fake, HistoryOptions(store=store, **options))
+            return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+
+        for number in range(4):
+            assert runtime(max_messages=30).run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
+        out.append(2)
+        with pytest.raises(AgentDecisionProviderUnavailable):
+            runtime(max_messages=30).run("task 4", run_id="r", invocation_id="c")
+        out.clear()
+        assert runtime(max_messages=most, summarize=told).resume("r", "c").kind == "finished"
+        assert made == []
+        assert (
+            runtime(max_messages=most, summarize=told).run("task 5", run_id="r", invocation_id="c").kind == "finished"
+        )
+        assert len(made) == 1
     assert fake.refused == ()

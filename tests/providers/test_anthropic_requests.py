@@ -340,7 +340,7 @@ def test_d26_thinking_is_stale_when_tools_or_instructions_change(server: Server)
     server.replies = [calling(1), saying('{"answer":"x"}')]
     native = provider_of(CLAUDE, server, **options)
     (call,) = drive(native.decide(REQUEST)).calls
-    with pytest.raises(DecisionHistoryLimitExceeded, match="the tools changed"):
+    with pytest.raises(DecisionHistoryLimitExceeded, match="the tools, the instructions or the summary changed"):
         drive(native.decide(asking(seen(call), **gone)))
     assert drive(native.decide(asking(seen(call)))).finish
     assert thoughts(server.body()) == [2]

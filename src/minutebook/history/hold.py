@@ -89,7 +89,7 @@ class Hold:
         self._prelude = ""
         self._window_end = 0
         """The newest `seq` when the last window was made."""
-        self._earliest = 0
+        self._outgrown = (0, 0)
         """Where the last window would have had to begin that was refused inside a tool loop; 0 for none."""
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
@@ -207,7 +207,7 @@ class Hold:
                 floor=floor,
             )
         except DecisionHistoryLimitExceeded as error:
-            self._earliest = error.earliest or 0
+            self._outgrown = error.outgrown or (0, 0)
             raise
         if not self.held:  # the turn ended while a summary was waited for: nothing of this window may be told or kept
             raise InvalidOption("the turn is over; begin another one", option="turn")
@@ -216,7 +216,7 @@ class Hold:
         if not asks:
             return window
         self._tell_trimmed(fitted.plan, window)
-        self._earliest = 0
+        self._outgrown = (0, 0)
         self._plan, self._sent, self._window_end = fitted.plan, window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
@@ -459,9 +459,9 @@ class Hold:
                 # What came in under a plain reservation makes an attempt of its own, so that the mark covers it.
                 placed = self._placed(self.unrecorded)
                 opens = bool(placed) and attempt is None
-                delta = history.delta(placed, opens=opens, abandons=self._reason(error), earliest=self._earliest)
+                delta = history.delta(placed, opens=opens, abandons=self._reason(error), outgrown=self._outgrown)
             else:
-                delta = history.delta((), earliest=self._earliest)
+                delta = history.delta((), outgrown=self._outgrown)
             await self._reservation.release(delta)
 
         first = self.header.attempt.first if self.header.attempt else self.header.entries + 1

@@ -203,11 +203,12 @@ class Reading:
         entries = len(self.drafts)
         if (end.end, head.entries, head.bytes) != (entries, entries, self._bytes):
             raise self.refusal("altered", f"the file ends after {entries:,} of {head.entries:,} entries")
-        places = (end.window_from, end.cut_at, end.earliest)
+        places = (end.window_from, end.cut_at)
         newest = head.cut + entries
         if end.digest != self._digests[-1].hex() or not all(0 <= place <= newest for place in places):
             raise self.refusal("altered", "its digest or window is not that of the entries")
-        if min(end.window_limits) < 0 or max(end.window_limits) > _LARGEST or len(end.prelude) > _LONGEST_MARK:
+        sizes = (*end.window_limits, *end.outgrown)
+        if min(sizes) < 0 or max(sizes) > _LARGEST or len(end.prelude) > _LONGEST_MARK:
             raise self.refusal("foreign", "a field is out of its range")
         self.end = end
 
@@ -273,7 +274,7 @@ class Reading:
             window_limits=end.window_limits if end else (0, 0),
             cut_at=end.cut_at if end else 0,
             prelude=end.prelude if end else "",
-            earliest=end.earliest if end else 0,
+            outgrown=end.outgrown if end else (0, 0),
         )
 
 

@@ -249,15 +249,15 @@ class Growth:
                 window_limits=delta.window_limits,
                 cut_at=delta.cut_at,
                 prelude=delta.prelude,
-                earliest=0,
+                outgrown=(0, 0),
             )
         if self.delta.abandons:
             self._abandon(self.delta.abandons)
         elif self.delta.settles:
             self.attempt = None
             self._set(unanswered=None)
-        if self.delta.earliest:
-            self._set(earliest=self.delta.earliest)
+        if any(self.delta.outgrown):
+            self._set(outgrown=self.delta.outgrown)
 
     def cut(self, stored: Iterable[Entry]) -> None:
         """Have the entries up to the delta's `cut` leave, given those of them that are stored."""

@@ -132,8 +132,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     comes right behind takes it in, so that one step leads over all that failed. Zeros where the newest mark is none
     that stands right behind what it takes out.
     """
-    earliest: int = 0
-    """The `seq` from which the next turn's windows begin, where a window had to and could not; see `policy.room`."""
+    outgrown: tuple[int, int] = (0, 0)
+    """Messages and bytes of a tool loop that found no room, until another window is sent; see `policy.room`."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -212,8 +212,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     window_limits: tuple[int, int] = (0, 0)
     cut_at: int = 0
     prelude: str = ""
-    earliest: int = 0
-    """Where the next turn's windows begin at the earliest; 0 where this says nothing of it."""
+    outgrown: tuple[int, int] = (0, 0)
+    """Messages and bytes of a tool loop that found no room; zeros where this says nothing of one."""
     sent: bytes = b""
     """The receipt of the request that led to this commit, as JSON; empty when there was none."""
     max_retained_bytes: int | None = None

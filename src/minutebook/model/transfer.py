@@ -111,7 +111,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     window_limits: tuple[int, int]
     cut_at: int = 0
     prelude: str = ""
-    earliest: int = 0
+    outgrown: tuple[int, int] = (0, 0)
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +208,7 @@ def end_of(header: Header) -> End:
         window_limits=state.window_limits,
         cut_at=state.cut_at,
         prelude=state.prelude,
-        earliest=state.earliest,
+        outgrown=state.outgrown,
     )
 
 

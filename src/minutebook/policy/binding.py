@@ -24,14 +24,14 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.entries import RESPONSE, Entry
-from minutebook.model.units import Unit
+from minutebook.model.units import Unit, weigh
 from minutebook.policy.window import array_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from minutebook.model.bounds import WindowLimits
-    from minutebook.model.record import Header
+    from minutebook.model.record import Header, State
     from minutebook.policy.window import Plan
     from minutebook.ports import Wire
 
@@ -67,7 +67,7 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     """
     if not wire.binds:
         return plan
-    cut_at = _cut_at(plan, header, prelude, stripping=reasoning == "strip")
+    cut_at = _cut_at(plan, header.state, header.entries, prelude, stripping=reasoning == "strip")
     plan = msgspec.structs.replace(plan, cut_at=cut_at)
     if reasoning != "strip":
         return plan
@@ -75,21 +75,30 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
     if not stripped:
         return plan
-    if not stripped.keys().isdisjoint(open_loop(plan.units, wire)):
-        raise _refusal(plan, limits)
+    loop = open_loop(plan.units, wire)
+    if not stripped.keys().isdisjoint(loop):
+        if _moved(plan, header.state):
+            raise _outgrown(plan, limits, [unit for unit in plan.units if unit.key in loop])
+        raise _refusal(plan, limits, _OTHER if _changed(prelude, header.state) else _LATE)
     return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))
 
 
-def _cut_at(plan: Plan, header: Header, prelude: str, *, stripping: bool) -> int:
+def _cut_at(plan: Plan, state: State, newest: int, prelude: str, *, stripping: bool) -> int:
     """
     Return the newest `seq` when the window's start last moved, this window taken into account.
 
     Where stale blocks were sent all the same, what was made behind them is stale for whoever strips them later.
     """
-    state = header.state
-    moved = plan.window_from != state.window_from if state.window_from else plan.trimmed
-    changed = bool(prelude and state.prelude) and prelude != state.prelude
-    return header.entries if moved or changed or (state.cut_at and not stripping) else state.cut_at
+    moves = _moved(plan, state) or _changed(prelude, state)
+    return newest if moves or (state.cut_at and not stripping) else state.cut_at
+
+
+def _moved(plan: Plan, state: State) -> bool:
+    return plan.window_from != state.window_from if state.window_from else plan.trimmed
+
+
+def _changed(prelude: str, state: State) -> bool:
+    return bool(prelude and state.prelude) and prelude != state.prelude
 
 
 def _stale(plan: Plan, cut_at: int) -> Iterator[Entry]:
@@ -142,17 +151,40 @@ def _replaced(unit: Unit, stripped: dict[int, Entry]) -> Unit:
     return Unit(unit.key, unit.turn, [entry, *unit.entries[1:]], messages, size)
 
 
-def _refusal(plan: Plan, limits: WindowLimits) -> DecisionHistoryLimitExceeded:
-    return DecisionHistoryLimitExceeded(
-        "older exchanges would have to leave inside an open tool loop, or the tools changed in it, and the provider "
-        f"binds the loop's reasoning to them. Raise what limits it, and it goes on: max_messages "
+_DROPPED = (
+    "or have the provider drop that reasoning: a provider's reasoning='drop_block', or in a loop of your own 'keep' "
+    "and requests that ask for it (see the guide)"
+)
+_OTHER = (
+    "the tools, the instructions or the summary changed in an open tool loop, and the provider binds the loop's "
+    f"reasoning to them. Ask with what its last request had; or give the task up; {_DROPPED}"
+)
+_LATE = (
+    "what stands before an open tool loop has changed, as by the late result of a call, and the provider binds the "
+    f"loop's reasoning to it. Give the task up: what came in is recorded, and the next one has it; {_DROPPED}"
+)
+
+
+def _outgrown(plan: Plan, limits: WindowLimits, loop: Sequence[Unit]) -> DecisionHistoryLimitExceeded:
+    messages, size = weigh(entry for unit in loop for entry in unit.entries)
+    told = (
+        "older exchanges would have to leave inside an open tool loop, and the provider binds the loop's reasoning to "
+        f"them; the loop is {messages:,} messages by now. Raise what limits it, and it goes on: max_messages "
         f"({limits.max_messages:,}), max_bytes ({limits.max_bytes:,}), or the context window where requests are "
-        "counted; or give the task up, and the next one's window begins with more room; or have the provider drop that "
-        "reasoning: a provider's reasoning='drop_block', or in a loop of your own 'keep' and requests that ask for it "
-        "(see the guide)",
+        "counted; or give the task up, and the next one begins with room for twice as much, as far as the newest "
+        f"exchange leaves it; {_DROPPED}"
+    )
+    return _refusal(plan, limits, told, outgrown=(messages, size))
+
+
+def _refusal(
+    plan: Plan, limits: WindowLimits, told: str, outgrown: tuple[int, int] | None = None
+) -> DecisionHistoryLimitExceeded:
+    return DecisionHistoryLimitExceeded(
+        told,
         messages=plan.messages,
         bytes=plan.size,
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
-        earliest=plan.window_from,
+        outgrown=outgrown,
     )

@@ -5,8 +5,8 @@ Inside such a loop nothing can leave the window: its reasoning would be stale, a
 D26). So a window makes room before the loop begins, in the first request of a turn. It keeps its start for as long as a
 third of what exchanges may fill is free, and room for a loop like the largest that it holds; else it is cut to half, as
 for SPEC B3, or further where that loop needs more. A loop that outgrows its room is refused all the same. Then the
-record remembers from where its window would have had to begin, and the next turn's begins there: whatever the limits
-are, a conversation never gets stuck at them.
+record remembers how large it had become, and the next turn begins with room for twice as much, or with what must stay
+alone: whatever the limits are, a conversation never gets stuck at them.
 
 What has left does not come back while reasoning stands that was made without it. Windows that hold no reasoning of the
 kind are as large as ever.
@@ -46,8 +46,6 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages have room, where that is more."""
     size: int = 0
     """How many bytes, separators left out."""
-    earliest: int = 0
-    """The `seq` before which nothing stays, 0 for none."""
     holds: bool = False
     """Whether the window keeps its start under other limits too, as it does in the middle of a loop."""
 
@@ -74,7 +72,7 @@ def room_for(units: Sequence[Unit], state: State, wire: Wire, low_water: float) 
     """
     exchanges = [unit for unit in units if unit.is_exchange]
     thinking = [unit for unit in exchanges if _thinks(unit.entries[0].fragment, wire)]
-    if not any(unit.entries[0].calls for unit in thinking) and not state.earliest:
+    if not any(unit.entries[0].calls for unit in thinking) and not any(state.outgrown):
         return Room(low_water=low_water) if thinking else None
     low_water = min(low_water, LOW_WATER)
     if open_loop(units, wire):
@@ -84,12 +82,13 @@ def room_for(units: Sequence[Unit], state: State, wire: Wire, low_water: float) 
         if unit.entries[0].calls:
             messages, size = loops.get(unit.turn, (0, 0))
             loops[unit.turn] = (messages + unit.messages, size + unit.size)
+    messages, size = state.outgrown
+    loops[0] = (2 * messages, 2 * size)  # nobody knows how large it would have become
     return Room(
         low_water=low_water,
-        least=max(LEAST, 1 - low_water) if state.earliest else LEAST,  # nobody knows how large the loop would become
-        messages=max((messages for messages, _ in loops.values()), default=0),
-        size=max((size for _, size in loops.values()), default=0),
-        earliest=state.earliest,
+        least=LEAST,
+        messages=max(messages for messages, _ in loops.values()),
+        size=max(size for _, size in loops.values()),
     )
 
 

@@ -90,19 +90,21 @@ async def fewest_removed(
 
 async def fewest_removed_with_room(
     sizes: Sequence[int],
+    whole: int,
     room: Room,
     most_input: int,
     measure: Callable[[int], Awaitable[ProviderContextCount]],
 ) -> int:
     """
     Return how many of the oldest units leave so that the request fits with `room` behind it; it was counted like that.
+    A byte of the room weighs what one does that is sent: `sizes` and `whole` are without what is left out as stale.
 
     The shares of `room` are of what exchanges may fill: of the tokens beside those of the least that can be sent. So
     the least is counted too, unless all of it leaves room anyway; the answer lies between the two, and is found by
     halves, with no more counts than `fewest_removed` takes. Raises as that.
     """
     counted, held = await measure(0), max(sum(sizes), 1)
-    if counted.count <= room.may_fill(most_input, min(counted.count * room.size // held, room.size)):
+    if counted.count <= room.may_fill(most_input, min(counted.count * room.size // whole, room.size)):
         return 0
     least = await measure(len(sizes)) if sizes else counted
     if not least.fits:

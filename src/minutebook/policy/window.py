@@ -322,7 +322,7 @@ class Scan:
             raise self._refusal(must, limits, reserved)
         if room is not None:
             before = self._state.window_from if room.holds or self._resumes(limits) else 0
-            kept = max(must, min(kept, self._since(max(before, room.earliest))))
+            kept = max(must, min(kept, self._since(before)))
         if low_water < 1:
             kept = self._steady(full, low_water, kept, must, limits, room)
         return self._planned(kept)

@@ -117,7 +117,7 @@ async def gathered(source: JournalStore, key: ConversationKey, header: Header, c
         window_limits=state.window_limits,
         cut_at=state.cut_at,
         prelude=state.prelude,
-        earliest=state.earliest,
+        outgrown=state.outgrown,
     )
 
 

@@ -203,7 +203,8 @@ def _lawful(reading: Reading, head: Head, check: Check) -> int:
     derived = check(head.format, reading.numbered(lawful))
     if derived is None:
         raise ImportRefused(
-            "line 1: its format is none that is taken here; records of runs and of memory resources are carried by `copy`",
+            "line 1: its format is none that is taken here; the records of runs and of memory resources are carried by "
+            "`copy`",
             problem="unlawful",
             good_records=0,
             line=1,

@@ -140,7 +140,7 @@ class ProviderFake:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it, and raise what kept it from answering, as a script's function, unless another error is on its way."""
+        """Close it, and raise what a script's function or a rule has raised, unless another error is on its way."""
         self.close()
         if self._raised and error is None:
             raise self._raised[0]
