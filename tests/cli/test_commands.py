@@ -9,6 +9,7 @@ import pty
 import re
 import sqlite3
 import subprocess
+import sys
 import time
 import uuid
 from importlib.metadata import version
@@ -807,6 +808,34 @@ def test_b10_a_command_works_without_streams(closed: str, database: Path) -> Non
     assert run("delete", "one", "--yes", *where, command=command).returncode == 0
     assert run("show", "one", *where, command=command).returncode == 1
     assert asked(database, "verify").returncode == 0
+
+
+IN_A_HOST = """
+import contextlib, io, sys
+from minutebook.cli import main
+
+def called(*arguments):
+    sys.argv = ["minutebook", *arguments]
+    with contextlib.suppress(SystemExit):
+        main()
+
+told = io.StringIO()
+with contextlib.redirect_stdout(told):
+    called("--version")
+before = sys.stdout
+for _ in range(2):
+    called("--version")
+sys.stdout = before
+print(told.getvalue(), end="")
+print("still here", file=sys.__stdout__)
+"""
+
+
+def test_b10_a_process_of_its_own_streams_keeps_them(database: Path) -> None:
+    """B10: what it has put there instead is written to, and a second command finds the streams of the first."""
+    told = run(command=(sys.executable, "-c", IN_A_HOST))
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.splitlines() == [*[minutebook.__version__] * 3, "still here"]
 
 
 def test_i37_b10_a_hint_is_read_by_a_shell_as_the_very_id_that_it_names(database: Path) -> None:

@@ -311,6 +311,10 @@ NO_DECISIONS: list[Any] = [
     Decision(calls=(call("double", number=1), ProposedCall(capability="double", arguments=[1]))),  # type: ignore[arg-type]
     Decision(calls=(call("double", number=1), ProposedCall(capability=3, arguments={}))),  # type: ignore[arg-type]
     Decision(calls=(call("double"), ProposedCall(capability="double", arguments={}, reference="2.0"))),  # type: ignore[arg-type]
+    Decision(calls=(call("double", number=1),), conversation=5),  # type: ignore[arg-type]
+    Decision(calls=(call("double", number=1),), digest=b"d"),  # type: ignore[arg-type]
+    Decision(calls=(call("double", number=1),), exchange=-1),
+    Decision(calls=(call("double", number=1),), without_messages=1),  # type: ignore[arg-type]
 ]
 
 

@@ -64,7 +64,19 @@ def _to_nowhere(descriptor: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-class _Output(io.BufferedWriter):
+class _Guarded(io.BufferedWriter):
+    """Writes where another stream does. That one is kept, and neither of them closes under the other."""
+
+    def __init__(self, raw: Any, replaced: object) -> None:
+        super().__init__(raw)
+        self._replaced = replaced
+
+    def close(self) -> None:
+        if not self.closed:
+            self.flush()
+
+
+class _Output(_Guarded):
     """Standard output: what keeps it from being written is told apart from every other failure."""
 
     def write(self, content: ReadableBuffer, /) -> int:
@@ -86,7 +98,7 @@ def _output() -> Generator[None]:
         raise OutputLost(os.strerror(error.errno or 0)) from error
 
 
-class _Asides(io.BufferedWriter):
+class _Asides(_Guarded):
     """Standard error: what it does not take is left out, and changes no exit code."""
 
     def write(self, content: ReadableBuffer, /) -> int:
@@ -103,7 +115,7 @@ class _Asides(io.BufferedWriter):
 
 def guard_streams() -> None:
     """
-    Prepare the process's streams for the commands.
+    Prepare the process's streams for the commands; those of a host that has put its own there stay.
 
     What a terminal's encoding cannot show is written as its escape instead of ending the command.
     """
@@ -115,10 +127,13 @@ def guard_streams() -> None:
     sys.stderr = _guarded(sys.stderr, _Asides)
 
 
-def _guarded(stream: Any, kind: type[io.BufferedWriter]) -> io.TextIOWrapper:
+def _guarded(stream: Any, kind: type[_Guarded]) -> Any:
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
-    raw: Any = getattr(stream.buffer, "raw", stream.buffer)  # without a buffer under `python -u`
+    buffer: Any = getattr(stream, "buffer", None)
+    if buffer is None or isinstance(buffer, _Guarded):  # a host's own, as `io.StringIO`, or ours from a call before
+        return stream
+    raw = getattr(buffer, "raw", buffer)  # without a buffer under `python -u`
     return io.TextIOWrapper(
-        kind(raw), encoding=stream.encoding, errors="backslashreplace", line_buffering=stream.isatty()
+        kind(raw, stream), encoding=stream.encoding, errors="backslashreplace", line_buffering=stream.isatty()
     )

@@ -35,8 +35,8 @@ def checked_decision(decision: object, answered: Set[CallReference]) -> Decision
     calls, finish = cast("tuple[object, object]", (decision.calls, decision.finish))
     if not isinstance(calls, tuple) or not isinstance(finish, (Finish, type(None))):
         raise _malformed("its calls or its finish are none")
-    places = _is_place(decision.exchange) and type(decision.conversation) is str
-    if not places or type(decision.without_messages) is not bool:
+    names = type(decision.conversation) is str and type(decision.digest) is str
+    if not names or not _is_place(decision.exchange) or type(decision.without_messages) is not bool:
         raise _malformed("what it says of its conversation is no place in one")
     checked = tuple(_checked_call(call) for call in cast("tuple[object, ...]", calls))
     if (finish is None) != bool(checked):
