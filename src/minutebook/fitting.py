@@ -107,12 +107,12 @@ class Fitting:
                 raise
             # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
             return await self._in_rounds(summarising, await uncovered(), stand_in)
-        in_a_loop = self._room is not None and self._room.holds
-        if not plan.uncovered or in_a_loop:
+        if not plan.uncovered or (self._room is not None and self._room.holds and not plan.left[1]):
+            # Inside a loop that keeps its start a summary would make reasoning stale; it is made in the next turn.
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
-            if (self._room is None or in_a_loop) and await self._fits(json):
+            if self._room is None and await self._fits(json):
                 return self._fitted(plan, json)
             if self._room is not None and (whole := await self._counted(plan, json)).plan.start == plan.start:
                 return whole
