@@ -111,7 +111,7 @@ def bound(lab: Lab) -> list[Row]:
     def ours_bound() -> None:
         scan = Scan(header)
         scan.add(tail)
-        scan.plan(limits, 1.0)
+        scan.plan(limits)
 
     scan = Scan(header)
     scan.add(tail)
@@ -124,7 +124,7 @@ def bound(lab: Lab) -> list[Row]:
         scan.add(live)
         scan.join(settled)
         scan.settle(header)
-        scan.plan(limits, 1.0)
+        scan.plan(limits)
 
     steps: dict[str, Step] = {
         "cold": ours_bound,

@@ -20,6 +20,7 @@ from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Summary
 from minutebook.policy.compaction import Removed, Summarising, newly_removed, summary_size
 from minutebook.policy.projection import project
+from minutebook.policy.room import Room
 from minutebook.policy.tokens import TokenGuard, fewest_removed, fewest_removed_with_room, removable_sizes
 from minutebook.policy.window import Plan, Scan
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.events import Event, ProviderContextCount
-    from minutebook.policy.room import Room
     from minutebook.ports import Wire
 
 ROUNDS = 2
@@ -165,10 +165,9 @@ class Fitting:
         )
 
     def _planned(self) -> tuple[Plan, bytes]:
-        room = self._room = (
-            self._room_for(self._scan.plan(self._limits, 1.0, self._reserved)) if self._room_for else None
-        )
-        plan = self._scan.plan(self._limits, room.low_water if room else self._low_water, self._reserved, room)
+        steady = None if self._low_water == 1 else Room(low_water=self._low_water)
+        self._room = self._room_for(self._scan.plan(self._limits, None, self._reserved)) if self._room_for else None
+        plan = self._scan.plan(self._limits, self._room or steady, self._reserved)
         json = self._joined(plan)
         if len(json) > self._limits.max_bytes:
             plan = self._within_bytes(plan)

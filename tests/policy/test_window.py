@@ -548,7 +548,7 @@ def test_bad_input_49_an_exchange_larger_than_the_limit_refuses_without_content(
     scan = window.Scan(both.header)
     scan.add(reversed(both.entries))
     with pytest.raises(DecisionHistoryLimitExceeded) as caught:
-        scan.plan(WindowLimits(max_messages=1, max_bytes=50), 1.0)
+        scan.plan(WindowLimits(max_messages=1, max_bytes=50))
     assert caught.value.max_bytes == 50
     assert caught.value.bytes > 50
     assert "turn" not in str(caught.value)

@@ -305,12 +305,12 @@ class Scan:
         said.update((entry.seq, entry) for entry in self.inputs.get(turn, ()))
         self.inputs[turn] = [said[seq] for seq in sorted(said, reverse=True)]
 
-    def plan(self, limits: WindowLimits, low_water: float, reserved: int = 0, room: Room | None = None) -> Plan:
+    def plan(self, limits: WindowLimits, room: Room | None = None, reserved: int = 0) -> Plan:
         """
         Return the newest units within `limits`, oldest first, with so many bytes reserved for a summary.
 
-        With a `low_water` below 1 the window keeps its start for as long as it fits, with `room` behind it, and is cut
-        to that fraction of the limits when it does not (SPEC B3).
+        With `room` the window keeps its start for as long as it fits and leaves that, and is cut when it does not (SPEC
+        B3); without, it fills the limits.
 
         Raises:
             DecisionHistoryLimitExceeded: the latest exchange and the current input alone exceed a limit (SPEC D8).
@@ -320,12 +320,7 @@ class Scan:
         kept = min(self._largest(full), self._shown())
         if kept < must:
             raise self._refusal(must, limits, reserved)
-        if room is not None:
-            before = self._state.window_from if room.holds or self._resumes(limits) else 0
-            kept = max(must, min(kept, self._since(before)))
-        if low_water < 1:
-            kept = self._steady(full, low_water, kept, must, limits, room)
-        return self._planned(kept)
+        return self._planned(kept if room is None else self._steady(full, kept, must, limits, room))
 
     def _waiting(self) -> int:
         """Count the newest units that are no exchange: the current input, and turns before it whose exchange waits."""
@@ -340,29 +335,14 @@ class Scan:
         latest = self._at(waiting)
         return waiting + 1 if latest and latest.is_exchange and latest.key > self._covered else min(self._shown(), 1)
 
-    def _steady(
-        self, full: tuple[int, int], low_water: float, kept: int, must: int, limits: WindowLimits, room: Room | None
-    ) -> int:
-        if room is not None:
-            return self._roomy(full, kept, must, limits, room)
-        if self._resumes(limits) and self._state.window_from:
-            before = self._since(self._state.window_from)
-            if before <= kept:
-                return max(before, must)
-        elif kept == self._shown():
-            return kept
-        low = (int(full[0] * low_water), int(full[1] * low_water))
-        return min(kept, max(must, self._largest(low)))
-
-    def _roomy(self, full: tuple[int, int], kept: int, must: int, limits: WindowLimits, room: Room) -> int:
+    def _steady(self, full: tuple[int, int], kept: int, must: int, limits: WindowLimits, room: Room) -> int:
         wanted = (room.messages, room.size)
-        free = self._largest((room.may_fill(full[0], wanted[0]), room.may_fill(full[1], wanted[1])))
-        if self._state.window_from and (room.holds or self._resumes(limits)):
-            before = self._since(self._state.window_from)
-            if before <= min(kept, free):
-                return max(before, must)
-            free = self._largest((room.cut_to(full[0], wanted[0]), room.cut_to(full[1], wanted[1])))
-        return min(kept, max(must, free))
+        resumes = self._state.window_from and (room.holds or self._resumes(limits))
+        before = self._since(self._state.window_from) if resumes else self._shown()
+        if before <= min(kept, self._largest((room.may_fill(full[0], wanted[0]), room.may_fill(full[1], wanted[1])))):
+            return max(before, must)
+        cut = self._largest((room.cut_to(full[0], wanted[0]), room.cut_to(full[1], wanted[1])))
+        return max(must, min(kept, before, cut))
 
     def _since(self, key: int) -> int:
         """Count the units that stand at `key` or behind it."""
