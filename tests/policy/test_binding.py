@@ -301,6 +301,20 @@ def test_d26_the_receipt_tells_what_was_left_out() -> None:
     assert [(each.cut_at, each.stripped) for each in sent] == [(0, 0), (0, 0), (5, 1), (7, 1)]
 
 
+def test_d26_stale_thinking_is_stripped_however_json_spells_its_type() -> None:
+    """D26: an escape for a letter makes no other block of it."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=4, low_water=0.9))
+    windows = []
+    for _ in range(4):
+        with told.turn("q") as turn:
+            windows.append(turn.window())
+            turn.respond(answer(windows[-1].messages).replace(b"thinking", rb"th\u0069nking"))
+    last = windows[-1]
+    assert last.sent.stripped == 1
+    for place, message in enumerate(last.messages):
+        assert set(thoughts(message)) <= {signature(last.messages[:place])}
+
+
 @pytest.mark.parametrize(
     ("fragment", "left"),
     [

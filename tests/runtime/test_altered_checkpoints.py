@@ -270,6 +270,22 @@ def test_i39_control_without_the_chain_altered_checkpoints_are_believed(
     assert wrong > 5
 
 
+@pytest.mark.parametrize("versions", [1, 2])
+def test_i39_d28_an_altered_memory_value_is_refused(tmp_path: Path, versions: int) -> None:
+    """I-39, D28: of the form that a program writes, and none of its own; also the first one, which follows no other."""
+    shelf = Ram(tmp_path)
+    resources = Resources(storage_of(shelf.store()), {"stock": STOCK}, "r", "clerk")
+    for number in range(versions):
+        drive(resources.write("stock", 40 + number))
+    (listed,) = drive(shelf.store().list())
+    header, entries = shelf.held(listed.key)
+    payload = entries[-1].payload.replace(b"[4", b"[9")
+    assert payload != entries[-1].payload
+    shelf.write(listed.key, header, [*entries[:-1], msgspec.structs.replace(entries[-1], payload=payload)])
+    with pytest.raises(DecisionHistoryCorrupt):
+        drive(resources.read("stock"))
+
+
 NOT_NOTED = {
     "a call that was never proposed": (b'"is":"intended"', b'"position":0', b'"position":9'),
     "a decision given back that came": (b'"is":"observed"', b"", b'{"is":"unasked"}'),

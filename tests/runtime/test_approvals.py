@@ -414,6 +414,15 @@ def test_i42_what_is_no_approval_approves_nothing(forged: Any) -> None:
     assert refusal(store, forged) == "altered"
 
 
+@pytest.mark.parametrize(("name", "value"), [("position", False), ("expires_ms", float(APPROVAL_MS))])
+def test_i42_what_merely_equals_what_waits_is_altered(name: str, value: Any) -> None:
+    """I-42: a bool for an int, or a float: no call that waits says it so."""
+    store = MemoryStore()
+    (waits,) = stopped(store, call("pay", amount=3))
+    assert getattr(waits, name) == value
+    assert refusal(store, msgspec.structs.replace(waits.approve(by="ann"), **{name: value})) == "altered"
+
+
 @pytest.mark.parametrize("flag", [1, "true", None])
 def test_i42_approved_is_true_or_false(flag: Any) -> None:
     """I-42: what merely counts as true is no approval."""

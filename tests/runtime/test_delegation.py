@@ -187,6 +187,21 @@ def test_d28_agents_stand_as_deep_as_the_budget_lets_them() -> None:
     assert above.requests[-1].observations[0].value == "b"
 
 
+def test_d28_i43_an_agents_own_depth_holds_under_a_caller_with_more() -> None:
+    """D28, I-43: one level below the middle one, whatever its caller has left: the agent of the lowest is refused."""
+    deepest = scholar(name="deepest")
+    lowest = scholar(delegate(deepest), name="lowest")
+    middle = scholar(delegate(lowest), name="middle", budgets=Budgets(max_depth=1))
+    top = program(delegate(middle), budgets=Budgets(max_depth=4))
+    below = {"middle": "lowest", "lowest": "deepest"}
+    providers = {name: ScriptedProvider([calls(call(agent, task="t")), finish(name)]) for name, agent in below.items()}
+    made, above = kept(top, MemoryStore(), calls(call("middle", task="t")), finish(), providers=providers)
+    assert drive(made.run("go")).kind == "finished"
+    assert [request.withheld for request in providers["lowest"].requests] == [("deepest",)] * 2
+    assert providers["lowest"].requests[1].observations[0].value == {"refused": "depth_exhausted"}
+    assert above.requests[-1].observations[0].value == "middle"
+
+
 def test_d28_an_exhausted_agent_is_an_error_for_its_caller_and_no_crash() -> None:
     """D28: the caller reads which budget ended it, and goes on."""
     agent = scholar(budgets=Budgets(max_decisions=1))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from tests.faces.test_decisions import Server, finishes, provider_of
 from tests.faces.test_decisions import calls as proposing
@@ -27,6 +28,7 @@ from minutebook.errors import (
     DecisionHistoryNotReserved,
     DecisionHistoryStorageFailed,
 )
+from minutebook.model.decisions import Decision, DecisionRequest
 from minutebook.programs import Runtime
 from minutebook.runtime import Budgets, Program, delegate
 from minutebook.stores.journal import JournalStore
@@ -158,6 +160,46 @@ def test_d13_d25_a_decision_is_given_to_its_task_whatever_numbers_were_received_
     server.replies = [finishes("chat", interface)]
     assert (processes.resume(**options).kind, DONE) == ("finished", ["a.txt", "b.txt", "c.txt"])
     assert len(server.requests) == 5
+
+
+def test_d13_d25_a_decision_of_a_conversation_that_began_anew_elsewhere_is_given_to_its_task(
+    processes: Processes, server: Server
+) -> None:
+    """D13, D25: what was decided before stands in another one, and that holds no later decision back."""
+    processes.fail("a.txt", 1)
+    processes.lose(1, "b.txt", **STRUCTURED)
+    server.replies = [finishes("chat", "structured")]
+    assert (processes.resume(**STRUCTURED).kind, DONE) == ("finished", ["a.txt", "b.txt"])
+    assert len(server.requests) == 4
+
+
+class Unnamed:
+    """A provider of one's own that tells places in a conversation, and names none."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    async def decide(self, request: DecisionRequest) -> Decision:
+        decision: Decision = await self.inner.decide(request)
+        return msgspec.structs.replace(decision, conversation="", digest="")
+
+
+def test_d25_a_task_goes_on_behind_a_decision_whose_conversation_has_no_name(
+    processes: Processes, server: Server
+) -> None:
+    """D25: a provider of one's own decided first; the library's goes on in what stands under the same key."""
+    server.replies = [proposing("chat", "native", "a.txt"), (503, {}, b"")]
+    store = HistoryOptions(store=JournalStore(processes.history, namespace="t"))
+    own = Runtime(
+        LOOKING,
+        Unnamed(provider_of(server, "chat", history=store)),
+        checkpoints=JournalStore(processes.runs, namespace="runs"),
+    )
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(own.run("task 1", task_id="1", **IDS))
+    server.replies = [finishes("chat", "native")]
+    assert processes.resume().kind == "finished"
+    assert (processes.told(), DONE) == (["content of a.txt"], ["a.txt"])
 
 
 @others
@@ -400,6 +442,20 @@ def out(processes: Processes, server: Server, number: int = 1, **options: Any) -
     assert (caught.value.epoch, type(caught.value.since_ms)) == (None, int)  # a checkpoint has epochs of its own
 
 
+def test_d22_a_conversation_that_is_held_is_told_by_its_own_epoch_where_no_run_is_kept(
+    processes: Processes, server: Server
+) -> None:
+    """D22: it is freed by that epoch, for there is no checkpoint that `runtime.recover` could name."""
+    out(processes, server)
+    store = JournalStore(processes.history, namespace="t")
+    unkept = Runtime(LOOKING, provider_of(server, "chat", history=HistoryOptions(store=store)), checkpoints=False)
+    with pytest.raises(DecisionHistoryBusy) as caught:
+        drive(unkept.run("task 1", **IDS))
+    (held,) = drive(store.list())
+    assert caught.value.epoch == held.header.epoch
+    assert "runtime.recover" not in str(caught.value)
+
+
 @pytest.mark.parametrize("given_up", [False, True], ids=["resumed", "given up"])
 def test_d22_d25_a_conversation_that_was_not_given_back_is_freed_by_who_knows_its_worker(
     processes: Processes, server: Server, given_up: bool
@@ -477,6 +533,22 @@ def test_d22_of_two_that_say_it_at_once_one_frees_the_conversation(server: Serve
         server.replies = [finishes("chat", "native")]
         assert processes.resume().kind == "finished"
     assert tried > 5
+
+
+def test_d22_what_is_said_of_an_idle_run_says_nothing_of_who_takes_it_meanwhile(
+    processes: Processes, server: Server
+) -> None:
+    """D22: nobody held it when it was looked at; whoever has it by now goes on, and no statement is about them."""
+    processes.fail("a.txt", 1)
+    server.replies = [finishes("chat", "native")]
+    saying, other = processes.one().recover("r", "i", worker_stopped=True), processes.one().resume("r", "i")
+    for _ in range(2):
+        saying.send(None)
+    while not any(each.header.token for each in drive(JournalStore(processes.runs, namespace="runs").list())):
+        other.send(None)
+    with pytest.raises(DecisionHistoryNotReserved):
+        drive(saying)
+    assert drive(other).kind == "finished"
 
 
 def test_d22_d28_what_an_agent_held_is_freed_with_its_caller(server: Server) -> None:

@@ -517,6 +517,20 @@ def test_i30_a_reservation_that_a_purge_passed_by_expires_once_it_is_given_back(
     assert done(journal.totals("tenant")).expired == 0
 
 
+def test_d06_i31_a_reservation_that_a_purge_passed_by_expires_once_it_is_recovered(
+    journal: SQLiteJournal, clock: Clock
+) -> None:
+    """D6, I-31: freed by who knows its worker to be stopped, it is found by the next purge like any other."""
+    done(journal.reserve(KEY, "t", format="f", opening=exchange("a")))
+    clock.now += 2 * HOUR
+    done(append(journal, ConversationKey("tenant", "other"), "a"))
+    done(journal.recover(KEY, None))
+    clock.now += HOUR + 2 * 65_536
+    done(append(journal, ConversationKey("tenant", "new"), "a"))
+    totals = done(journal.totals("tenant"))
+    assert (totals.conversations, totals.expired) == (1, 0)
+
+
 def test_i30_a_clock_set_back_makes_no_record_immortal(journal: SQLiteJournal, clock: Clock, path: Path) -> None:
     """What was written ten years ahead expires an hour after the next write that sees it."""
     done(append(journal, KEY, "a"))
