@@ -18,6 +18,7 @@ from minutebook.errors import DecisionHistoryLimitExceeded, MinutebookError
 from minutebook.model.context import window_exceeded
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Summary
+from minutebook.policy.binding import outgrown
 from minutebook.policy.compaction import Removed, Summarising, newly_removed, summary_size
 from minutebook.policy.projection import project
 from minutebook.policy.room import Room
@@ -102,13 +103,13 @@ class Fitting:
         stand_in = summarising.stand_in()
         try:
             plan, json = self._planned()
-        except DecisionHistoryLimitExceeded:
-            if self._summary is None:
+        except DecisionHistoryLimitExceeded as error:
+            if self._summary is None or error.outgrown is not None:
                 raise
             # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
             return await self._in_rounds(summarising, await uncovered(), stand_in)
-        if not plan.uncovered or (self._room is not None and self._room.holds and not plan.left[1]):
-            # Inside a loop that keeps its start a summary would make reasoning stale; it is made in the next turn.
+        if not plan.uncovered or (self._room is not None and self._room.loop is not None):
+            # Inside a loop that keeps its start a summary would make its reasoning stale: the next turn makes it.
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
             # One count tells whether anything leaves. How much is found out with room for the summary of it.
@@ -168,11 +169,19 @@ class Fitting:
         steady = None if self._low_water == 1 else Room(low_water=self._low_water)
         self._room = self._room_for(self._scan.plan(self._limits, None, self._reserved)) if self._room_for else None
         plan = self._scan.plan(self._limits, self._room or steady, self._reserved)
+        if plan.left[1]:
+            self._keep_loop(plan)
         json = self._joined(plan)
         if len(json) > self._limits.max_bytes:
+            self._keep_loop(plan)
             plan = self._within_bytes(plan)
             json = self._joined(plan)
         return plan, json
+
+    def _keep_loop(self, plan: Plan) -> None:
+        """Refuse that anything leaves where a loop keeps it (SPEC D26)."""
+        if self._room is not None and self._room.loop is not None:
+            raise outgrown(plan, self._limits, self._room.loop)
 
     @property
     def _reserved(self) -> int:
@@ -226,12 +235,13 @@ class Fitting:
 
         async def measure(removed: int) -> ProviderContextCount:
             if removed:
+                self._keep_loop(plan)
                 narrower = self._scan.narrowed(plan, removed)
                 built[removed] = self._fitted(narrower, self._joined(narrower))
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
-        if self._room is None:
+        if self._room is None or self._room.loop is not None:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
             removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)

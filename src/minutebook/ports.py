@@ -359,8 +359,8 @@ class DecisionProvider(Protocol):
         Raises:
             AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.
             AgentDecisionProviderUnavailable: transport or provider failure.
-            DecisionHistoryBusy, CheckpointRefused: nothing was asked, which uses up no decision: another holds the
-                conversation, or it is none that the task can go on in.
+            MinutebookError: with `unasked` the model was not asked, as where another holds the conversation: then no
+                decision of a budget is used up.
         """
         ...
 

@@ -22,13 +22,14 @@ from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
     InvalidOption,
+    MinutebookError,
     PairingViolation,
 )
 from minutebook.history import History, Hold, opening_id
 from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
-from minutebook.model.decisions import CallReference, Decision, DecisionRequest, Resumed
+from minutebook.model.decisions import Abandoned, CallReference, Decision, DecisionRequest, Resumed
 from minutebook.model.entries import Draft, Kind, first_digest, payload_digest
 from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
@@ -69,6 +70,13 @@ if TYPE_CHECKING:
 
 Prepared: TypeAlias = "tuple[Ask, dict[str, bytes], int | None]"
 """A request, the fields of its body, and their input tokens where they are counted."""
+
+
+class _Step:
+    """One step, as far as it is known how far it came."""
+
+    asks = False
+    """Whether the model is asked, or was."""
 
 
 class Steps:
@@ -156,10 +164,18 @@ class Steps:
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the next decision, recorded before it is returned; see `DecisionProvider.decide`."""
+        step = _Step()
+        try:
+            return await self._decide(request, step)
+        except MinutebookError as error:
+            error.unasked = not step.asks
+            raise
+
+    async def _decide(self, request: DecisionRequest, step: _Step) -> Decision:
         request = checked_request(request)
         self._check_projected(request)
         if self.store is None:
-            return await self._decide_without_history(request)
+            return await self._decide_without_history(request, step)
         history = self._history(self.store, request)
         header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
@@ -178,7 +194,7 @@ class Steps:
             _tell_resumed(history, request, window, gone=anew or header is None)
             # Under a guard what is sent is what was counted, and is not made a second time.
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
-            hold.generated = True
+            hold.generated = step.asks = True
             payload = await self._response(ask, fields)
             try:
                 draft, decision = await self._projected(request, *self._read(request, payload))
@@ -215,7 +231,7 @@ class Steps:
         before = request.abandoned
         if header is None or before is None or not header.state.open:
             return header
-        here = before.conversation in ("", _name(history.key, header))
+        here = before.conversation == "" or await _holds(history, header, before)
         known = stopped(header.state.open, before.observations if here else (), received=not here)
         await history.append(answers(header.state.open, known, self.interface))
         return await history.journal.header(history.key)
@@ -316,7 +332,7 @@ class Steps:
         task_id = _task_id(turn, request, task)
         return await history.open_anew((self.interface.wire.input(task),), idempotency=task_id, superseded=[])
 
-    async def _decide_without_history(self, request: DecisionRequest) -> Decision:
+    async def _decide_without_history(self, request: DecisionRequest, step: _Step) -> Decision:
         message = self.interface.wire.input(task_with_observations(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
         prepared: dict[bytes, Prepared] = {}
@@ -326,6 +342,7 @@ class Steps:
             if not measured.fits:
                 raise window_exceeded(measured)
         ask, fields, counted = prepared.get(messages) or await self._prepare(request, messages)
+        step.asks = True
         read = self._read(request, await self._response(ask, fields))
         _, decision = await self._projected(request, *read)
         return msgspec.structs.replace(decision, counted_tokens=counted)
@@ -472,13 +489,13 @@ async def _check_same(history: History, header: Header, request: DecisionRequest
     resumed = request.resumed
     if resumed is None or resumed.conversation == "":
         return
-    if resumed.conversation is None or not resumed.conversation.startswith(_place(history.key)):
+    if not _is_of(history.key, resumed):
         raise CheckpointRefused(
             "the task's last decision stands in the conversation of another model, interface or provider, and this one "
             "has nothing of it: go on with that model and interface, or give the task up by `abandon`",
             problem="conversation",
         )
-    if resumed.digest and not await _holds(history, header, resumed):
+    if not await _holds(history, header, resumed):
         raise CheckpointRefused(
             "the task's last decision is not in this record of its conversation, which is of another store or was put "
             "back since: go on with the store that has it, or give the task up by `abandon`",
@@ -486,12 +503,17 @@ async def _check_same(history: History, header: Header, request: DecisionRequest
         )
 
 
-async def _holds(history: History, header: Header, resumed: Resumed) -> bool:
-    """Return whether the decision that a runtime received last is recorded here, or in what this is a copy of."""
-    seen = resumed.seen or 0
-    if not header.cut.seq < seen <= header.entries:
+def _is_of(key: ConversationKey, last: Resumed | Abandoned) -> bool:
+    """Return whether the last decision that a runtime received stands under a key, here or in another store."""
+    return last.conversation is not None and last.conversation.startswith(_place(key))
+
+
+async def _holds(history: History, header: Header, last: Resumed | Abandoned) -> bool:
+    """Return whether the last decision that a runtime received is recorded here, or in what this is a copy of."""
+    seen = last.seen or 0
+    if not _is_of(history.key, last) or not header.cut.seq < seen <= header.entries:
         return False
-    return _told_digest(await history.entry(seen)) == resumed.digest
+    return _told_digest(await history.entry(seen)) == last.digest
 
 
 def _place(key: ConversationKey) -> str:

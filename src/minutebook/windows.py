@@ -149,9 +149,12 @@ class WindowReader(RecordReader):
             after, entries = grown.header, (*entries, *grown.entries)
         if floor is not None:
             after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
-        makes = makes_room(self._wire, self._reasoning)
-        # How much room is made depends on all that the limits reach, whatever this process remembers of it.
-        scan, read = await self._scanned(after, header, entries, tail, limits, 1.0 if makes else low_water)
+        roomy = makes_room(self._wire, self._reasoning)
+
+        def reached(scan: Scan) -> bool:
+            return scan.reaches(limits, low_water, roomy)
+
+        scan, read = await self._scanned(after, header, entries, tail, page_of(limits), reached)
         await self._add_missing_input(scan, header, limits)
         settled = scan.settle(header)
         shown = await self._summary_entry(after, (*entries, *read), tail)
@@ -164,10 +167,10 @@ class WindowReader(RecordReader):
             return bind(plan, after, self._wire, limits, self._reasoning, mark)
 
         def room(plan: Plan) -> Room | None:
-            return room_for(plan.units, after.state, self._wire, low_water)
+            return room_for(plan.units, scan.newest_turn(), after.state, self._wire, low_water)
 
-        roomy = room if makes else None
-        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, roomy, summary=summary, guard=guard)
+        makes = room if roomy else None
+        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, makes, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()
         else:
@@ -209,8 +212,8 @@ class WindowReader(RecordReader):
         stored: Header,
         staged: Sequence[Entry],
         tail: Tail,
-        limits: WindowLimits,
-        low_water: float,
+        page: Page,
+        reached: Callable[[Scan], bool],
     ) -> tuple[Scan, list[Entry]]:
         """
         Return a scan that decides the window, and the entries that it took, without the staged ones.
@@ -223,11 +226,11 @@ class WindowReader(RecordReader):
         scan.add(read)
         if tail.settled is not None:
             scan.join(tail.settled)
-            if scan.reaches(limits, low_water):
+            if reached(scan):
                 return scan, read
-            return await self._scanned(header, stored, staged, Tail(tail.entries), limits, low_water)
-        while not scan.reaches(limits, low_water):
-            read.extend(await self.read_on(stored, scan, page_of(limits)))
+            return await self._scanned(header, stored, staged, Tail(tail.entries), page, reached)
+        while not reached(scan):
+            read.extend(await self.read_on(stored, scan, page))
         return scan, read
 
     def _tail(self, read: Sequence[Entry], settled: Settled | None, summary: Entry | None) -> Tail:

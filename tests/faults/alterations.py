@@ -234,6 +234,10 @@ def _states(state: State) -> Iterator[tuple[str, State]]:
         if type(value) is int:
             for number in _numbers(value):
                 yield f"{name} {number}", replace(state, **{name: number})
+        elif type(value) is tuple and [type(each) for each in value] == [int, int]:
+            for number in _numbers(value[0]):
+                yield f"{name} {number}", replace(state, **{name: (number, value[1])})
+                yield f"{name} … {number}", replace(state, **{name: (value[0], number)})
     planted = OpenExchange(2, (Call("planted", "pay"),))
     opens = [(), (planted,), (*state.open, planted), (msgspec.structs.replace(planted, exchange=FAR, parked=True),)]
     opens += [

@@ -53,7 +53,7 @@ SHOWN: dict[str, set[str]] = {
     "runtime.checkpoints.Storage": {"namespace"},
     "runtime.memory.Resources": {"run_id", "agent", "declared"},
     # What tells a conversation from others: digits drawn at random, and the first ones of digests of it.
-    "model.decisions.Abandoned": {"conversation"},
+    "model.decisions.Abandoned": {"conversation", "digest"},
     "model.decisions.Decision": {"conversation", "digest"},
     "model.decisions.Resumed": {"conversation", "digest"},
     # SHA-256 of content, and marks of windows.

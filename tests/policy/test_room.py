@@ -13,6 +13,7 @@ import pytest
 
 from minutebook import Conversation as AsyncConversation
 from minutebook import DecisionHistoryLimitExceeded, WindowLimits
+from minutebook.policy.binding import Reasoning
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, MemoryStore, SQLiteStore
@@ -155,6 +156,76 @@ def test_d8_d26_loops_that_need_most_of_the_window_have_it_each_time(steps: int,
     talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
     for _ in range(12):
         talk.turn(steps)
+
+
+@pytest.mark.parametrize("low_water", [1.0, 0.65, 0.3, 0.1])
+@pytest.mark.parametrize(
+    ("limits", "small", "large", "size"),
+    [({"max_messages": 40}, 1, 15, 40), ({"max_messages": 40}, 1, 17, 40), ({"max_bytes": 20_000}, 1, 5, 2_000)],
+    ids=str,
+)
+def test_d8_d26_a_loop_that_found_no_room_has_it_soon(
+    limits: dict[str, int], small: int, large: int, size: int, low_water: float
+) -> None:
+    """D8, D26: all of it is remembered, whatever a cut would have left; twice as much is not always enough at once."""
+    talk = Talk(
+        Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(**limits, low_water=low_water))
+    )
+    for _ in range(9):
+        talk.turn(small)
+    for _ in range(2):
+        with contextlib.suppress(DecisionHistoryLimitExceeded):
+            talk.turn(large, size=size)
+    for _ in range(4):
+        talk.turn(large, size=size)
+
+
+def test_d8_a_refusal_tells_all_of_the_loop() -> None:
+    """D8: a host that raises its limits by what it is told goes on."""
+    limits = WindowLimits(max_messages=40, low_water=0.2)
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits))
+    for _ in range(9):
+        talk.turn(1)
+    before = len(talk.sizes)
+    with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop") as refused:
+        talk.turn(18)
+    steps = len(talk.sizes) - before
+    assert refused.value.outgrown is not None
+    assert refused.value.outgrown[0] == 2 * steps > 0.2 * 40
+    assert f"the loop is {2 * steps} messages by now" in str(refused.value)
+
+
+def test_d26_nothing_leaves_inside_a_loop_that_thought_at_its_head_alone() -> None:
+    """D26: the head with its thinking neither; whoever thinks once is refused at the limit like the others."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=20)))
+    for _ in range(4):
+        talk.turn(1)
+    sent: list[int] = []
+    with contextlib.suppress(ZeroDivisionError), talk.told.turn("q") as turn:
+        for step in range(6):
+            window = turn.window()
+            sent.append(window.json.count(b'"tool_use"'))
+            (call,) = turn.respond(answer(window.messages, 1, thinks=not step))
+            turn.result(call, "r")
+        with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
+            turn.window()
+        raise ZeroDivisionError
+    assert [after - before for before, after in pairwise(sent)] == [1] * 5
+
+
+def test_d26_what_was_made_behind_stale_reasoning_is_stale_for_whoever_strips_it() -> None:
+    """D26: the start stays where it is, so nothing else would tell."""
+    store, limits = MemoryStore("n"), WindowLimits(max_messages=20, low_water=0.5)
+
+    def told(reasoning: Reasoning) -> Talk:
+        return Talk(Conversation(store, "c", format="anthropic", limits=limits, reasoning=reasoning))
+
+    for _ in range(13):
+        told("strip").turn(0)
+    with told("keep").told.turn("q") as turn:
+        turn.respond(answer(turn.window().messages, 0))
+    for _ in range(12):
+        told("strip").turn(0)
 
 
 @pytest.mark.parametrize("low_water", [1.0, 0.65, 0.3])

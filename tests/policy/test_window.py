@@ -151,7 +151,7 @@ FAULTS = {
     "an abandoned attempt is shown": (window, "pass_over", lambda mark, below, inputs: below),
     "what was said into a waiting exchange is lost": (window.Scan, "_take_waiting", lambda self, entry: None),
     "what was said beside an input is lost": (window.Scan, "missing_input", lambda self, limits: (0, 0)),
-    "reading stops too early": (window.Scan, "reaches", lambda self, limits, low: bool(self._found)),
+    "reading stops too early": (window.Scan, "reaches", lambda self, limits, low, roomy: bool(self._found)),
 }
 
 

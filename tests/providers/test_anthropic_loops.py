@@ -220,6 +220,18 @@ def test_d8_d26_a_task_behind_a_loop_that_found_no_room_begins_with_room_for_twi
     assert fake.refused == ()
 
 
+def test_d26_tasks_go_on_behind_one_whose_stale_thinking_the_api_dropped() -> None:
+    """D26: what was made behind thinking that was sent stale is stripped by whoever strips, though no start moved."""
+    with ProviderFake("anthropic", looping(0, 0)) as fake, MemoryStore("n") as store:
+        for number in range(22):
+            reasoning: Any = "drop_block" if number == 13 else "strip"
+            provider = thinking(fake, HistoryOptions(store=store, max_messages=20, low_water=0.5), reasoning=reasoning)
+            runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+            assert runtime.run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
+            provider.close()
+    assert fake.refused == ()
+
+
 @pytest.mark.parametrize("most", [30, 300])
 def test_d8_d17_d25_summaries_that_are_switched_on_inside_a_loop_wait_for_its_end(most: int) -> None:
     """D8, D17, D25: one of what left before would make its reasoning stale; the next task's first request has it."""

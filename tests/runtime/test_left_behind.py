@@ -8,6 +8,7 @@ executed is told as executed, and what nobody knows as unknown (D2, D22, D25, D2
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -19,12 +20,13 @@ from tests.faces.test_decisions import calls as proposing
 from tests.runtime.programs import DONE, IDS, call, calls, finish, program
 from tests.runtime.test_abandon import OUTPUT, look
 
-from minutebook.decisions import HistoryOptions
+from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     CheckpointRefused,
     DecisionHistoryAbsent,
     DecisionHistoryBusy,
+    DecisionHistoryLimitExceeded,
     DecisionHistoryNotReserved,
     DecisionHistoryStorageFailed,
 )
@@ -74,8 +76,9 @@ class Processes:
         **options: Any,
     ) -> Runtime[Any]:
         history = JournalStore(FaultyJournal(SuspendingJournal(self.history), faults), namespace="t")
+        limits = options.pop("limits", {})
         runs = JournalStore(FaultyJournal(SuspendingJournal(self.runs)), namespace="runs")
-        provider = provider_of(self.server, "chat", interface, history=kept and HistoryOptions(store=history))
+        provider = provider_of(self.server, "chat", interface, history=kept and HistoryOptions(store=history, **limits))
         return Runtime(declared, provider, checkpoints=runs, **options)
 
     def run(self, number: int, *faults: Fault, **options: Any) -> Any:
@@ -283,6 +286,12 @@ def empty_store(_: MemoryJournal) -> MemoryJournal:
     return MemoryJournal()
 
 
+def put_back(history: MemoryJournal) -> MemoryJournal:
+    """Return a record as a copied file has it: the very same one, and it goes another way from here on."""
+    memo = {id(lock): lock for lock in (history._lock,)}  # type: ignore[attr-defined]
+    return copy.deepcopy(history, memo)
+
+
 def copy_of(history: MemoryJournal) -> MemoryJournal:
     copied, source = MemoryJournal(), JournalStore(history, namespace="t")
     for each in drive(source.list()):
@@ -316,6 +325,38 @@ def test_d02_d13_d25_i44_a_task_goes_not_back_to_a_store_that_it_left(
     assert len(set(done)) == len(done)
 
 
+def test_i44_d02_given_up_behind_a_record_that_was_put_back_no_call_is_told_as_what_it_was_not(
+    processes: Processes, server: Server
+) -> None:
+    """I-44, D2: the conversation is the same by name, and has not what was done since; nobody knows what came of it."""
+    processes.fail("a.txt", 1)
+    first, processes.history = processes.history, put_back(processes.history)
+    processes.fail("b.txt")
+    processes.history = first
+    with pytest.raises(CheckpointRefused, match=r"put back.*`abandon`"):
+        processes.resume()
+    processes.abandon()
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(2).kind == "finished"
+    assert processes.told() == [UNKNOWN]
+
+
+def test_i44_d02_two_tasks_that_were_given_up_in_two_records_of_one_name_are_told_apart(
+    processes: Processes, server: Server
+) -> None:
+    """I-44, D2: the second one's result is not told as the first one's, whose call waits in the other record."""
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(0).kind == "finished"
+    first, second = processes.history, put_back(processes.history)
+    processes.give_up(1, "a.txt")
+    processes.history = second
+    processes.give_up(2, "b.txt")
+    processes.history = first
+    server.replies = [finishes("chat", "native")]
+    assert processes.run(3).kind == "finished"
+    assert processes.told() == [UNKNOWN]
+
+
 @elsewhere
 def test_d25_i43_a_try_that_is_refused_uses_up_no_decision(processes: Processes, server: Server, other: Any) -> None:
     """D25, I-43: nothing was asked; whoever tries until it may go on finishes within the budget of one more."""
@@ -326,6 +367,36 @@ def test_d25_i43_a_try_that_is_refused_uses_up_no_decision(processes: Processes,
             processes.resume(declared=within(5))
     server.replies = [finishes("chat", other.get("interface", "native"))]
     assert processes.resume(declared=within(5), **other).kind == "finished"
+
+
+def test_d8_i43_a_try_that_its_own_limits_refuse_uses_up_no_decision(processes: Processes, server: Server) -> None:
+    """D8, I-43: no request was sent; with larger limits the task finishes within what it has left."""
+    processes.fail("a.txt", 1)
+    for _ in range(4):
+        with pytest.raises(DecisionHistoryLimitExceeded) as refused:
+            processes.resume(declared=within(3), limits={"max_bytes": 60})
+        assert refused.value.unasked
+    server.replies = [finishes("chat", "native")]
+    assert processes.resume(declared=within(3)).kind == "finished"
+
+
+def test_i43_what_a_hosts_own_generator_raises_uses_up_a_decision() -> None:
+    """I-43: whatever it is, and be it a conversation of the host's own that is held: the model may have been asked."""
+    asked: list[int] = []
+
+    def generate(_messages: Any, _schema: Any) -> Any:
+        asked.append(1)
+        raise DecisionHistoryBusy("a log of the host's own is held")
+
+    provider = OpenAIChatDecisionProvider(model="m", decision_interface="structured", generate=generate)
+    runs = JournalStore(MemoryJournal(), namespace="runs")
+    runtime = Runtime(within(2), provider, checkpoints=runs)
+    for _ in range(2):
+        with pytest.raises(AgentDecisionProviderUnavailable, match="generate raised DecisionHistoryBusy") as failed:
+            drive(runtime.run("go", **IDS))
+        assert not failed.value.unasked
+    assert drive(runtime.run("go", **IDS)).kind == "budget_exhausted"
+    assert len(asked) == 2
 
 
 def test_d22_i43_waiting_for_a_conversation_uses_up_no_decision(processes: Processes, server: Server) -> None:

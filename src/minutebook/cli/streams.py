@@ -115,7 +115,7 @@ class _Asides(_Guarded):
 
 def guard_streams() -> None:
     """
-    Prepare the process's streams for the commands; those of a host that has put its own there stay.
+    Prepare the process's streams for the commands. What a host has put there stays where it has no buffer of its own.
 
     What a terminal's encoding cannot show is written as its escape instead of ending the command.
     """
@@ -133,6 +133,8 @@ def _guarded(stream: Any, kind: type[_Guarded]) -> Any:
     buffer: Any = getattr(stream, "buffer", None)
     if buffer is None or isinstance(buffer, _Guarded):  # a host's own, as `io.StringIO`, or ours from a call before
         return stream
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
     raw = getattr(buffer, "raw", buffer)  # without a buffer under `python -u`
     return io.TextIOWrapper(
         kind(raw, stream), encoding=stream.encoding, errors="backslashreplace", line_buffering=stream.isatty()

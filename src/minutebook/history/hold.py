@@ -90,7 +90,7 @@ class Hold:
         self._window_end = 0
         """The newest `seq` when the last window was made."""
         self._outgrown = (0, 0)
-        """Where the last window would have had to begin that was refused inside a tool loop; 0 for none."""
+        """Messages and bytes of the tool loop that has found no room since the last window."""
         self._unproved = 0
         """The newest `seq` of the tail that the store gave and nobody has proved yet; 0 for none."""
         self._summary: Draft | None = None
@@ -207,7 +207,7 @@ class Hold:
                 floor=floor,
             )
         except DecisionHistoryLimitExceeded as error:
-            self._outgrown = error.outgrown or (0, 0)
+            self._outgrown = error.outgrown or self._outgrown
             raise
         if not self.held:  # the turn ended while a summary was waited for: nothing of this window may be told or kept
             raise InvalidOption("the turn is over; begin another one", option="turn")

@@ -96,6 +96,10 @@ class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
     other call that waits there was not executed; of one that waits in another conversation nobody knows. Empty where no
     decision was received: then that is so of no call that waits, wherever it is.
     """
+    seen: int = 0
+    """The exchange of the last decision that was received there."""
+    digest: str = ""
+    """Its `Decision.digest`: where `seen` has another, the conversation is another record than the calls stand in."""
     worker_stopped: bool = False
     """Whether somebody said that the worker of that task is stopped, so that its reservation may be ended."""
 

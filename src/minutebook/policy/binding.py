@@ -24,7 +24,7 @@ import msgspec
 
 from minutebook.errors import DecisionHistoryLimitExceeded, InvalidOption
 from minutebook.model.entries import RESPONSE, Entry
-from minutebook.model.units import Unit, weigh
+from minutebook.model.units import Unit
 from minutebook.policy.window import array_size
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
     if not stripped:
         return plan
-    loop = open_loop(plan.units, wire)
-    if not stripped.keys().isdisjoint(loop):
-        if _moved(plan, header.state):
-            raise _outgrown(plan, limits, [unit for unit in plan.units if unit.key in loop])
+    if not stripped.keys().isdisjoint(open_loop(plan.units, wire)):
         raise _refusal(plan, limits, _OTHER if _changed(prelude, header.state) else _LATE)
     return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))
 
@@ -87,10 +84,11 @@ def _cut_at(plan: Plan, state: State, newest: int, prelude: str, *, stripping: b
     """
     Return the newest `seq` when the window's start last moved, this window taken into account.
 
-    Where stale blocks were sent all the same, what was made behind them is stale for whoever strips them later.
+    Where stale blocks are sent all the same, the answer behind them is stale as well for whoever strips them later.
     """
-    moves = _moved(plan, state) or _changed(prelude, state)
-    return newest if moves or (state.cut_at and not stripping) else state.cut_at
+    if not (_moved(plan, state) or _changed(prelude, state)) and (stripping or not state.cut_at):
+        return state.cut_at
+    return newest if stripping else newest + 1
 
 
 def _moved(plan: Plan, state: State) -> bool:
@@ -160,13 +158,15 @@ _OTHER = (
     f"reasoning to them. Ask with what its last request had; or give the task up; {_DROPPED}"
 )
 _LATE = (
-    "what stands before an open tool loop has changed, as by the late result of a call, and the provider binds the "
-    f"loop's reasoning to it. Give the task up: what came in is recorded, and the next one has it; {_DROPPED}"
+    "what stands before an open tool loop is not what its reasoning was made behind: a late result came in, or stale "
+    "reasoning was sent until now; the provider binds the loop's reasoning to it. Give the task up: what came in is "
+    f"recorded, and the next one has it; {_DROPPED}"
 )
 
 
-def _outgrown(plan: Plan, limits: WindowLimits, loop: Sequence[Unit]) -> DecisionHistoryLimitExceeded:
-    messages, size = weigh(entry for unit in loop for entry in unit.entries)
+def outgrown(plan: Plan, limits: WindowLimits, loop: tuple[int, int]) -> DecisionHistoryLimitExceeded:
+    """Return the refusal of a window that would have to lose something inside a loop of so many messages and bytes."""
+    messages, _ = loop
     told = (
         "older exchanges would have to leave inside an open tool loop, and the provider binds the loop's reasoning to "
         f"them; the loop is {messages:,} messages by now. Raise what limits it, and it goes on: max_messages "
@@ -174,11 +174,11 @@ def _outgrown(plan: Plan, limits: WindowLimits, loop: Sequence[Unit]) -> Decisio
         "counted; or give the task up, and the next one begins with room for twice as much, as far as the newest "
         f"exchange leaves it; {_DROPPED}"
     )
-    return _refusal(plan, limits, told, outgrown=(messages, size))
+    return _refusal(plan, limits, told, loop)
 
 
 def _refusal(
-    plan: Plan, limits: WindowLimits, told: str, outgrown: tuple[int, int] | None = None
+    plan: Plan, limits: WindowLimits, told: str, loop: tuple[int, int] | None = None
 ) -> DecisionHistoryLimitExceeded:
     return DecisionHistoryLimitExceeded(
         told,
@@ -186,5 +186,5 @@ def _refusal(
         bytes=plan.size,
         max_messages=limits.max_messages,
         max_bytes=limits.max_bytes,
-        outgrown=outgrown,
+        outgrown=loop,
     )

@@ -3,10 +3,10 @@ Room for a tool loop whose reasoning is bound to the window it began in.
 
 Inside such a loop nothing can leave the window: its reasoning would be stale, and the provider demands it there (SPEC
 D26). So a window makes room before the loop begins, in the first request of a turn. It keeps its start for as long as a
-third of what exchanges may fill is free, and room for a loop like the largest that it holds; else it is cut to half, as
-for SPEC B3, or further where that loop needs more. A loop that outgrows its room is refused all the same. Then the
-record remembers how large it had become, and the next turn begins with room for twice as much, or with what must stay
-alone: whatever the limits are, a conversation never gets stuck at them.
+third of what exchanges may fill is free, and room for a loop like the largest that the limits reach; else it is cut to
+half, as for SPEC B3, or further where that loop needs more. A loop that outgrows its room is refused all the same. Then
+the record remembers how large it had become, and the next turn begins with room for twice as much, or with what must
+stay alone: whatever the limits are, a conversation never gets stuck at them.
 
 What has left does not come back while reasoning stands that was made without it. Windows that hold no reasoning of the
 kind are as large as ever.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from minutebook.model.units import weigh
 from minutebook.policy.binding import open_loop
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages have room, where that is more."""
     size: int = 0
     """How many bytes, separators left out."""
-    holds: bool = False
-    """Whether the window keeps its start under other limits too, as it does in the middle of a loop."""
+    loop: tuple[int, int] | None = None
+    """
+    Messages and bytes of the open loop that keeps the window's start, under other limits too; `None` where nothing has
+    to stay.
+    """
 
     def may_fill(self, most: int, wanted: int) -> int:
         """Return how much of `most` a window may fill that keeps its start, where so much is `wanted` behind it."""
@@ -63,20 +67,25 @@ def makes_room(wire: Wire, reasoning: Reasoning) -> bool:
     return wire.binds and wire.loops and reasoning == "strip"
 
 
-def room_for(units: Sequence[Unit], state: State, wire: Wire, low_water: float) -> Room | None:
+def room_for(units: Sequence[Unit], turn: Sequence[Unit], state: State, wire: Wire, low_water: float) -> Room | None:
     """
-    Return the room that a window of the newest of `units`, oldest first, leaves for a tool loop; `None` for none.
+    Return the room that a window of the newest of `units` leaves for a tool loop; `None` for none.
 
-    A window in the middle of a loop keeps its start and leaves none, nor does one of reasoning without calls. Linear in
-    the units.
+    The units of the newest `turn` tell whether it is in the middle of one: with reasoning that keeps the window's start
+    and has no room beside it. Nor has reasoning without calls. All are oldest first; linear in them.
     """
+    loop = open_loop(turn, wire)
+    inside = [unit for unit in turn if unit.key in loop]
+    if any(_thinks(unit, wire) for unit in inside):
+        kept = weigh(entry for unit in inside for entry in unit.entries)
+        return Room(low_water=min(low_water, LOW_WATER), loop=kept)
     exchanges = [unit for unit in units if unit.is_exchange]
-    thinking = [unit for unit in exchanges if _thinks(unit.entries[0].fragment, wire)]
+    thinking = [unit for unit in exchanges if _thinks(unit, wire)]
     if not any(unit.entries[0].calls for unit in thinking) and not any(state.outgrown):
         return Room(low_water=low_water) if thinking else None
     low_water = min(low_water, LOW_WATER)
-    if open_loop(units, wire):
-        return Room(low_water=low_water, holds=True)
+    if loop:
+        return Room(low_water=low_water)
     loops: dict[int, tuple[int, int]] = {}
     for unit in exchanges:
         if unit.entries[0].calls:
@@ -92,5 +101,6 @@ def room_for(units: Sequence[Unit], state: State, wire: Wire, low_water: float) 
     )
 
 
-def _thinks(fragment: bytes, wire: Wire) -> bool:
+def _thinks(unit: Unit, wire: Wire) -> bool:
+    fragment = unit.entries[0].fragment
     return wire.unbound(fragment) != fragment

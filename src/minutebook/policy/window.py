@@ -227,6 +227,15 @@ class Scan:
         if self._settled:
             yield from reversed(self._settled.units)
 
+    def newest_turn(self) -> list[Unit]:
+        """Return the units of the newest turn, oldest first, as far as they were read."""
+        found: list[Unit] = []
+        for unit in self._newest():
+            if found and unit.turn != found[0].turn:
+                break
+            found.append(unit)
+        return found[::-1]
+
     def _count(self) -> int:
         return len(self._found) + (len(self._settled.units) if self._settled else 0)
 
@@ -258,17 +267,23 @@ class Scan:
 
     # --- how far a window reaches ------------------------------------------------------------------------------------
 
-    def reaches(self, limits: WindowLimits, low_water: float) -> bool:
-        """Return whether what was read decides the window: a limit is passed, or the last window's start is."""
+    def reaches(self, limits: WindowLimits, low_water: float, roomy: bool) -> bool:
+        """
+        Return whether what was read decides the window: a limit is passed, or the last window's start is.
+
+        A `roomy` one depends on all that the limits reach, and on the whole of a loop that the last window held.
+        """
         if self.exhausted:
             return True
         if self._count() <= self._waiting() + 1:
             return False
+        oldest = self._at(self._count() - 1)
+        if oldest is None or (roomy and oldest.turn == self._state.turn and oldest.key > self._state.window_from > 0):
+            return False
         if self.messages > limits.max_messages or self.size > limits.max_bytes:
             return True
-        oldest = self._at(self._count() - 1)
-        bound = self._state.window_from if low_water < 1 and self._resumes(limits) else 0
-        return oldest is not None and oldest.key < max(bound, self._covered + 1)
+        bound = self._state.window_from if low_water < 1 and not roomy and self._resumes(limits) else 0
+        return oldest.key < max(bound, self._covered + 1)
 
     def _resumes(self, limits: WindowLimits) -> bool:
         return self._state.window_limits == (limits.max_messages, limits.max_bytes)
@@ -337,7 +352,7 @@ class Scan:
 
     def _steady(self, full: tuple[int, int], kept: int, must: int, limits: WindowLimits, room: Room) -> int:
         wanted = (room.messages, room.size)
-        resumes = self._state.window_from and (room.holds or self._resumes(limits))
+        resumes = self._state.window_from and (room.loop is not None or self._resumes(limits))
         before = self._since(self._state.window_from) if resumes else self._shown()
         if before <= min(kept, self._largest((room.may_fill(full[0], wanted[0]), room.may_fill(full[1], wanted[1])))):
             return max(before, must)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, cast
 from minutebook.errors import (
     AgentDecisionProviderUnavailable,
     BlockingMismatch,
+    CallerError,
     InvalidOption,
     InvalidValue,
-    MinutebookError,
+    ProviderError,
     raised_at,
 )
 from minutebook.model import codec
@@ -75,7 +76,7 @@ class Generator:
             if inspect.iscoroutine(returned):
                 returned.close()
             raise _mismatch()
-        except MinutebookError:
+        except (ProviderError, CallerError):  # said on purpose; all else, as of a store of the host's, is its own
             raise
         except Exception as error:
             refuse_loopless(error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from minutebook.errors import CheckpointRefused, DecisionHistoryBusy, InvalidValue
+from minutebook.errors import CheckpointRefused, DecisionHistoryBusy, InvalidValue, MinutebookError
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime.approvals import Approval, PendingApproval
@@ -327,10 +327,11 @@ class Invocation(Generic[T]):
         provider = self.host.providers.get(self.program.name, self.host.provider)
         try:
             decision = await provider.decide(self._request())
-        except (DecisionHistoryBusy, CheckpointRefused) as refusal:
-            # Whoever tries until its conversation is free would come to its end with nothing left to ask for.
-            self.ledger.return_decision()
-            self.notes.note(Unasked())
+        except MinutebookError as refusal:
+            if refusal.unasked:
+                # Whoever tries until its conversation is free would come to its end with nothing left to ask for.
+                self.ledger.return_decision()
+                self.notes.note(Unasked())
             if isinstance(refusal, DecisionHistoryBusy) and self.notes.kept:
                 raise conversation_busy(refusal) from refusal
             raise

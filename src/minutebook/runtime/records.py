@@ -62,6 +62,9 @@ class Before(msgspec.Struct, frozen=True, omit_defaults=True):
     worker_stopped: bool = False
     conversation: str | None = ""
     """Which conversation the calls stand in; empty where no decision was received, `None` in one without a name."""
+    seen: int = 0
+    digest: str = ""
+    """The last decision that was received there."""
 
     __repr__ = type_alone
 
@@ -97,7 +100,7 @@ class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
 
 
 class Unasked(_Record, frozen=True, kw_only=True, tag="unasked"):
-    """The decision that was about to be asked for was not: its conversation was held, or is none to go on in."""
+    """The decision that was about to be asked for was not: its provider refused before it asked its model."""
 
 
 class Referred(_Record, frozen=True, kw_only=True, tag="referred"):
@@ -306,7 +309,7 @@ class Progress:
             before = self._before or Before()
             return msgspec.structs.replace(before, worker_stopped=self.recovered or before.worker_stopped)
         if self.ended is None or self.ended.kind != "abandoned":
-            return self._before or Before(conversation=self._decided_in or None)
+            return self._before or self._behind((), worker_stopped=False)
         if self._before is not None and not self._decided_in:
             # Calls in a place without a name say nothing of a conversation that has one.
             return msgspec.structs.replace(self._before, worker_stopped=self.recovered)
@@ -316,7 +319,10 @@ class Progress:
             for each in self.observations
             if each.reference is not None and each.reference in last
         )
-        return Before(told, self.recovered, self._decided_in or None)
+        return self._behind(told, worker_stopped=self.recovered)
+
+    def _behind(self, calls: tuple[LastCall, ...], *, worker_stopped: bool) -> Before:
+        return Before(calls, worker_stopped, self._decided_in or None, self.seen, self._digest)
 
     @property
     def resumed(self) -> Resumed:
@@ -338,6 +344,8 @@ class Progress:
         return Abandoned(
             observations=observations,
             conversation=self._before.conversation,
+            seen=self._before.seen,
+            digest=self._before.digest,
             worker_stopped=self._before.worker_stopped,
         )
 
