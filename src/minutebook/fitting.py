@@ -104,11 +104,11 @@ class Fitting:
         try:
             plan, json = self._planned()
         except DecisionHistoryLimitExceeded as error:
-            if self._summary is None or error.outgrown is not None:
+            if self._summary is None or error.outgrown is not None or self._keeps_loop:
                 raise
             # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
             return await self._in_rounds(summarising, await uncovered(), stand_in)
-        if not plan.uncovered or (self._room is not None and self._room.loop is not None):
+        if not plan.uncovered or self._keeps_loop:
             # Inside a loop that keeps its start a summary would make its reasoning stale: the next turn makes it.
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
@@ -178,6 +178,10 @@ class Fitting:
             json = self._joined(plan)
         return plan, json
 
+    @property
+    def _keeps_loop(self) -> bool:
+        return self._room is not None and self._room.loop is not None
+
     def _keep_loop(self, plan: Plan) -> None:
         """Refuse that anything leaves where a loop keeps it (SPEC D26)."""
         if self._room is not None and self._room.loop is not None:
@@ -241,7 +245,7 @@ class Fitting:
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
-        if self._room is None or self._room.loop is not None:
+        if self._room is None or self._keeps_loop:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
             removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)

@@ -180,6 +180,27 @@ def test_d8_d26_a_loop_that_found_no_room_has_it_soon(
         talk.turn(large, size=size)
 
 
+@pytest.mark.parametrize("most", [40, 128])
+@pytest.mark.parametrize("low_water", [1.0, 0.65, 0.3])
+def test_d8_d26_a_loop_that_begins_to_think_late_has_its_room_as_well(low_water: float, most: int) -> None:
+    """D8, D26: what it needs is remembered until a turn is answered, and not until it has begun."""
+    limits = WindowLimits(max_messages=most, low_water=low_water)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits)
+    talk = Talk(told)
+    for _ in range(most // 2):
+        talk.turn(1, thinks=False)
+    refused = 0
+    for _ in range(6):
+        with contextlib.suppress(DecisionHistoryLimitExceeded), told.turn("q") as turn:
+            refused += 1
+            for step in range(9):
+                messages = turn.window().messages
+                for call in turn.respond(answer(messages, step < 8, thinks=step > 0)):
+                    turn.result(call, "r")
+            refused -= 1
+    assert refused <= 2
+
+
 def test_d8_a_refusal_tells_all_of_the_loop() -> None:
     """D8: a host that raises its limits by what it is told goes on."""
     limits = WindowLimits(max_messages=40, low_water=0.2)
@@ -193,6 +214,29 @@ def test_d8_a_refusal_tells_all_of_the_loop() -> None:
     assert refused.value.outgrown is not None
     assert refused.value.outgrown[0] == 2 * steps > 0.2 * 40
     assert f"the loop is {2 * steps} messages by now" in str(refused.value)
+
+
+def test_d8_c04_what_was_said_beside_a_loop_is_part_of_what_it_needs() -> None:
+    """D8, C4: a call is parked and something said about it; the turn's earlier steps have to be there again too."""
+    limits = WindowLimits(max_messages=40, low_water=1.0)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits)
+    talk = Talk(told)
+    for _ in range(10):
+        talk.turn(1)
+    with contextlib.suppress(ZeroDivisionError), told.turn("q") as turn:
+        for _ in range(4):
+            (call,) = turn.respond(answer(turn.window().messages, 1))
+            turn.result(call, "r")
+        (parked,) = turn.respond(answer(turn.window().messages, 1))
+        turn.park(parked)
+        turn.say("It will take a while.")
+        (call,) = turn.respond(answer(turn.window().messages, 1))
+        turn.result(call, "r")
+        with pytest.raises(DecisionHistoryLimitExceeded) as refused:
+            turn.window(WindowLimits(max_messages=8))
+        raise ZeroDivisionError
+    assert refused.value.outgrown is not None
+    assert refused.value.outgrown[0] == 4 * 2 + 1 + 2
 
 
 def test_d26_nothing_leaves_inside_a_loop_that_thought_at_its_head_alone() -> None:

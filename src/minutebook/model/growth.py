@@ -249,8 +249,9 @@ class Growth:
                 window_limits=delta.window_limits,
                 cut_at=delta.cut_at,
                 prelude=delta.prelude,
-                outgrown=(0, 0),
             )
+            if all(waits.parked for waits in self.state.open):
+                self._set(outgrown=(0, 0))
         if self.delta.abandons:
             self._abandon(self.delta.abandons)
         elif self.delta.settles:

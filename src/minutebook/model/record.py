@@ -133,7 +133,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     that stands right behind what it takes out.
     """
     outgrown: tuple[int, int] = (0, 0)
-    """Messages and bytes of a tool loop that found no room, until another window is sent; see `policy.room`."""
+    """Messages and bytes of a tool loop that found no room, until a turn is answered again; see `policy.room`."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):

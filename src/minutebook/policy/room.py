@@ -49,8 +49,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes, separators left out."""
     loop: tuple[int, int] | None = None
     """
-    Messages and bytes of the open loop that keeps the window's start, under other limits too; `None` where nothing has
-    to stay.
+    Messages and bytes of a turn whose open loop keeps the window's start, under other limits too; `None` where nothing
+    has to stay.
     """
 
     def may_fill(self, most: int, wanted: int) -> int:
@@ -75,10 +75,10 @@ def room_for(units: Sequence[Unit], turn: Sequence[Unit], state: State, wire: Wi
     and has no room beside it. Nor has reasoning without calls. All are oldest first; linear in them.
     """
     loop = open_loop(turn, wire)
-    inside = [unit for unit in turn if unit.key in loop]
-    if any(_thinks(unit, wire) for unit in inside):
-        kept = weigh(entry for unit in inside for entry in unit.entries)
-        return Room(low_water=min(low_water, LOW_WATER), loop=kept)
+    if any(unit.key in loop and _thinks(unit, wire) for unit in turn):
+        # All of the turn has to be there again, what was said beside its loop too.
+        held = [entry for unit in turn if unit.key >= state.window_from for entry in unit.entries]
+        return Room(low_water=min(low_water, LOW_WATER), loop=weigh(held))
     exchanges = [unit for unit in units if unit.is_exchange]
     thinking = [unit for unit in exchanges if _thinks(unit, wire)]
     if not any(unit.entries[0].calls for unit in thinking) and not any(state.outgrown):
