@@ -100,9 +100,6 @@ class MinutebookError(Exception):
     apply; `facts` holds those that are.
     """
 
-    unasked = False
-    """Whether a decision provider refused before its model was asked, so that no decision of a budget is used up."""
-
     def __init__(self, message: str, **facts: Any) -> None:
         """Keep `facts` (numbers, option names, positions) as attributes beside the message."""
         super().__init__(message)

@@ -359,8 +359,6 @@ class DecisionProvider(Protocol):
         Raises:
             AgentDecisionProviderSchemaViolation: an answer without a valid typed decision.
             AgentDecisionProviderUnavailable: transport or provider failure.
-            MinutebookError: with `unasked` the model was not asked, as where another holds the conversation: then no
-                decision of a budget is used up.
         """
         ...
 

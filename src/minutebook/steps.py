@@ -22,7 +22,6 @@ from minutebook.errors import (
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
     InvalidOption,
-    MinutebookError,
     PairingViolation,
 )
 from minutebook.history import History, Hold, opening_id
@@ -70,13 +69,6 @@ if TYPE_CHECKING:
 
 Prepared: TypeAlias = "tuple[Ask, dict[str, bytes], int | None]"
 """A request, the fields of its body, and their input tokens where they are counted."""
-
-
-class _Step:
-    """One step, as far as it is known how far it came."""
-
-    asks = False
-    """Whether the model is asked, or was."""
 
 
 class Steps:
@@ -164,18 +156,10 @@ class Steps:
 
     async def decide(self, request: DecisionRequest) -> Decision:
         """Return the next decision, recorded before it is returned; see `DecisionProvider.decide`."""
-        step = _Step()
-        try:
-            return await self._decide(request, step)
-        except MinutebookError as error:
-            error.unasked = not step.asks
-            raise
-
-    async def _decide(self, request: DecisionRequest, step: _Step) -> Decision:
         request = checked_request(request)
         self._check_projected(request)
         if self.store is None:
-            return await self._decide_without_history(request, step)
+            return await self._decide_without_history(request)
         history = self._history(self.store, request)
         header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
@@ -194,7 +178,7 @@ class Steps:
             _tell_resumed(history, request, window, gone=anew or header is None)
             # Under a guard what is sent is what was counted, and is not made a second time.
             ask, fields, counted = prepared.get(window.json) or await self._prepare(request, window.json)
-            hold.generated = step.asks = True
+            hold.generated = True
             payload = await self._response(ask, fields)
             try:
                 draft, decision = await self._projected(request, *self._read(request, payload))
@@ -231,8 +215,10 @@ class Steps:
         before = request.abandoned
         if header is None or before is None or not header.state.open:
             return header
-        here = before.conversation == "" or await _holds(history, header, before)
-        known = stopped(header.state.open, before.observations if here else (), received=not here)
+        there = before.conversation == "" or await _holds(history, header, before)
+        # A copy may hold calls of later tasks as well, which were given up somewhere else.
+        same = there and before.conversation in ("", _name(history.key, header))
+        known = stopped(header.state.open, before.observations if there else (), received=not same)
         await history.append(answers(header.state.open, known, self.interface))
         return await history.journal.header(history.key)
 
@@ -332,7 +318,7 @@ class Steps:
         task_id = _task_id(turn, request, task)
         return await history.open_anew((self.interface.wire.input(task),), idempotency=task_id, superseded=[])
 
-    async def _decide_without_history(self, request: DecisionRequest, step: _Step) -> Decision:
+    async def _decide_without_history(self, request: DecisionRequest) -> Decision:
         message = self.interface.wire.input(task_with_observations(request))
         messages = b"[%b]" % message.payload[message.start : message.stop]
         prepared: dict[bytes, Prepared] = {}
@@ -342,7 +328,6 @@ class Steps:
             if not measured.fits:
                 raise window_exceeded(measured)
         ask, fields, counted = prepared.get(messages) or await self._prepare(request, messages)
-        step.asks = True
         read = self._read(request, await self._response(ask, fields))
         _, decision = await self._projected(request, *read)
         return msgspec.structs.replace(decision, counted_tokens=counted)

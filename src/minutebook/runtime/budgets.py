@@ -89,10 +89,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger:
-    """
-    What is left for one task, within what is left for the one that called its agent. Its numbers only decrease, but for
-    what was spent beforehand on a decision that was not asked for.
-    """
+    """What is left for one task, within what is left for the one that called its agent. Its numbers only decrease."""
 
     def __init__(
         self,
@@ -168,10 +165,6 @@ class Ledger:
     def reserve_decision(self) -> None:
         """Spend a decision, before it is asked for; the caller has seen that one is left."""
         self.charge(1, 0)
-
-    def return_decision(self) -> None:
-        """Take back a decision that was spent and not asked for."""
-        self.charge(-1, 0)
 
     def reserve_call(self, name: str) -> None:
         """Spend a call of a capability, before it is executed; the caller has seen that one is left."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from minutebook.errors import CheckpointRefused, DecisionHistoryBusy, InvalidValue, MinutebookError
+from minutebook.errors import CheckpointRefused, DecisionHistoryBusy, InvalidValue
 from minutebook.model.codec import JSON
 from minutebook.model.decisions import Decision, DecisionRequest, Observation, Resumed
 from minutebook.runtime.approvals import Approval, PendingApproval
@@ -41,7 +41,6 @@ from minutebook.runtime.records import (
     Progress,
     Referred,
     Ruled,
-    Unasked,
 )
 from minutebook.runtime.references import Kept, projected, widened
 
@@ -327,14 +326,10 @@ class Invocation(Generic[T]):
         provider = self.host.providers.get(self.program.name, self.host.provider)
         try:
             decision = await provider.decide(self._request())
-        except MinutebookError as refusal:
-            if refusal.unasked:
-                # Whoever tries until its conversation is free would come to its end with nothing left to ask for.
-                self.ledger.return_decision()
-                self.notes.note(Unasked())
-            if isinstance(refusal, DecisionHistoryBusy) and self.notes.kept:
-                raise conversation_busy(refusal) from refusal
-            raise
+        except DecisionHistoryBusy as busy:
+            if not self.notes.kept:
+                raise
+            raise conversation_busy(busy) from busy
         anew = isinstance(decision, Decision) and decision.without_messages  # pyright: ignore[reportUnnecessaryIsInstance]
         decision = checked_decision(decision, set() if anew else self.progress.answered)
         if self.host.projection == "opaque_refs":

@@ -99,10 +99,6 @@ class Asking(_Record, frozen=True, kw_only=True, tag="asking"):
     """A decision is about to be asked for: it is used from now on."""
 
 
-class Unasked(_Record, frozen=True, kw_only=True, tag="unasked"):
-    """The decision that was about to be asked for was not: its provider refused before it asked its model."""
-
-
 class Referred(_Record, frozen=True, kw_only=True, tag="referred"):
     """References stand for these values from now on, whatever becomes of the decision that gave them (SPEC D27)."""
 
@@ -175,7 +171,7 @@ class Elapsed(_Record, frozen=True, kw_only=True, tag="elapsed"):
 
 
 Record: TypeAlias = (
-    Began | Given | Asking | Unasked | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended | Elapsed
+    Began | Given | Asking | Referred | Decided | Waiting | Ruled | Intended | Observed | Ended | Elapsed
 )
 
 
@@ -239,8 +235,6 @@ class Progress:
         """The arguments of each observation as a provider may see them."""
         self._given: list[Observation] = []
         self._asked = 0
-        self._awaited = False
-        """Whether a decision is asked for that has not come, as far as the records tell."""
         self._executed: Counter[str] = Counter()
         self._below = [0, 0]
         self.wall_ns = 0
@@ -272,8 +266,6 @@ class Progress:
         if isinstance(record, Began) is self.began:
             return False
         if isinstance(record, Observed) and min(record.decisions, record.calls) < 0:
-            return False
-        if isinstance(record, Unasked) and not self._awaited:
             return False
         return self.waiting_at(record)
 
@@ -382,10 +374,7 @@ class Progress:
 
     def _asking(self, _: Asking) -> None:
         self.ended = None  # a budget had ended it, and was raised since
-        self._asked, self._awaited = self._asked + 1, True
-
-    def _unasked(self, _: Unasked) -> None:
-        self._asked, self._awaited = self._asked - 1, False
+        self._asked += 1
 
     def _referred(self, record: Referred) -> None:
         self.kept.update(record.kept)
@@ -408,7 +397,7 @@ class Progress:
             # Of calls in another conversation no model was told yet; whose worker was stopped is known no more.
             kept = self._before.conversation not in ("", None, record.conversation)
             self._before = msgspec.structs.replace(self._before, worker_stopped=False) if kept else None
-        self.recovered = self._awaited = False
+        self.recovered = False
 
     def _restored(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         return (arguments, ()) if self.projection == "inline" else restored(arguments, self.kept)
@@ -462,7 +451,6 @@ _APPLY: dict[type[Any], Any] = {
     Began: Progress._began,  # pyright: ignore[reportPrivateUsage]
     Given: Progress._take_given,  # pyright: ignore[reportPrivateUsage]
     Asking: Progress._asking,  # pyright: ignore[reportPrivateUsage]
-    Unasked: Progress._unasked,  # pyright: ignore[reportPrivateUsage]
     Referred: Progress._referred,  # pyright: ignore[reportPrivateUsage]
     Decided: Progress._decided,  # pyright: ignore[reportPrivateUsage]
     Waiting: Progress._waiting,  # pyright: ignore[reportPrivateUsage]
