@@ -103,12 +103,12 @@ class Fitting:
         stand_in = summarising.stand_in()
         try:
             plan, json = self._planned()
-        except DecisionHistoryLimitExceeded as error:
-            if self._summary is None or error.outgrown is not None or self._keeps_loop:
+        except DecisionHistoryLimitExceeded:
+            if self._summary is None or self._loop is not None:
                 raise
             # The one that stands was made under wider limits. A shorter one is made of it, and of what leaves now.
             return await self._in_rounds(summarising, await uncovered(), stand_in)
-        if not plan.uncovered or self._keeps_loop:
+        if not plan.uncovered or self._loop is not None:
             # Inside a loop that keeps its start a summary would make its reasoning stale: the next turn makes it.
             if not self._scan.removable(plan):
                 return await self._counted(plan, json)
@@ -179,13 +179,14 @@ class Fitting:
         return plan, json
 
     @property
-    def _keeps_loop(self) -> bool:
-        return self._room is not None and self._room.loop is not None
+    def _loop(self) -> tuple[int, int] | None:
+        """What the open loop has come to that keeps all of the window; `None` where something may leave."""
+        return self._room.loop if self._room else None
 
     def _keep_loop(self, plan: Plan) -> None:
         """Refuse that anything leaves where a loop keeps it (SPEC D26)."""
-        if self._room is not None and self._room.loop is not None:
-            raise outgrown(plan, self._limits, self._room.loop)
+        if self._loop is not None:
+            raise outgrown(plan, self._limits, self._loop)
 
     @property
     def _reserved(self) -> int:
@@ -245,7 +246,7 @@ class Fitting:
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
-        if self._room is None or self._keeps_loop:
+        if self._room is None or self._loop is not None:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
             removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)

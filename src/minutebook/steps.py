@@ -18,7 +18,6 @@ import msgspec
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
-    CheckpointRefused,
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
     InvalidOption,
@@ -28,8 +27,8 @@ from minutebook.history import History, Hold, opening_id
 from minutebook.model import codec
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.context import ContextWindow, window_exceeded
-from minutebook.model.decisions import Abandoned, CallReference, Decision, DecisionRequest, Resumed
-from minutebook.model.entries import Draft, Kind, first_digest, payload_digest
+from minutebook.model.decisions import Decision, DecisionRequest
+from minutebook.model.entries import Draft, Kind, payload_digest
 from minutebook.model.events import HistoryResumed, ReasoningWithheld
 from minutebook.options import HistoryOptions, given_options, window_limits
 from minutebook.policy.compaction import summarising
@@ -53,12 +52,12 @@ from minutebook.providers.step import (
 from minutebook.providers.streams import assembled
 from minutebook.providers.structured import Structured
 from minutebook.providers.wire import wire_format
+from minutebook.received import check_same, holds, name_of, referenced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from minutebook.model.codec import JSON
-    from minutebook.model.entries import Entry
     from minutebook.model.keys import ConversationKey
     from minutebook.model.record import Header
     from minutebook.policy.binding import Reasoning
@@ -164,7 +163,7 @@ class Steps:
         header = await self._freed(history, request)
         anew = await self._begins_anew(history, header, request)
         if header is not None and not anew:
-            await _check_same(history, header, request)
+            await check_same(history, header, request)
         # First what is this task's own: none of that was executed, and whatever else is open then is an earlier one's.
         if (recorded := await self._undelivered(history, header, request, anew=anew)) is not None:
             return recorded
@@ -193,7 +192,7 @@ class Steps:
         if blocks:
             sent = window.sent
             history.emit(ReasoningWithheld(message_count=sent.messages, bytes=sent.bytes, blocks=blocks))
-        decision = _referenced(decision, history.key, committed.header, committed.written[-1])
+        decision = referenced(decision, history.key, committed.header, committed.written[-1])
         return msgspec.structs.replace(decision, counted_tokens=counted, without_messages=anew)
 
     async def _freed(self, history: History, request: DecisionRequest) -> Header | None:
@@ -215,9 +214,9 @@ class Steps:
         before = request.abandoned
         if header is None or before is None or not header.state.open:
             return header
-        there = before.conversation == "" or await _holds(history, header, before)
+        there = before.conversation == "" or await holds(history, header, before)
         # A copy may hold calls of later tasks as well, which were given up somewhere else.
-        same = there and before.conversation in ("", _name(history.key, header))
+        same = there and before.conversation in ("", name_of(history.key, header))
         known = stopped(header.state.open, before.observations if there else (), received=not same)
         await history.append(answers(header.state.open, known, self.interface))
         return await history.journal.header(history.key)
@@ -260,7 +259,7 @@ class Steps:
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = _referenced(read(request, recorded.payload)[1], history.key, header, recorded)
+        decision = referenced(read(request, recorded.payload)[1], history.key, header, recorded)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
@@ -463,68 +462,6 @@ def _check_unfinished(header: Header) -> None:
     """Refuse a step that has nothing to decide on."""
     if header.attempt is None and not header.state.open:
         raise PairingViolation("no call waits for an outcome: the invocation has finished, or was deleted meanwhile")
-
-
-async def _check_same(history: History, header: Header, request: DecisionRequest) -> None:
-    """
-    Refuse to go on with a task in a conversation that has not what was decided of it since, in another one.
-
-    What waits there was answered elsewhere perhaps, and its numbers name other calls than the runtime knows by them.
-    """
-    resumed = request.resumed
-    if resumed is None or resumed.conversation == "":
-        return
-    if not _is_of(history.key, resumed):
-        raise CheckpointRefused(
-            "the task's last decision stands in the conversation of another model, interface or provider, and this one "
-            "has nothing of it: go on with that model and interface, or give the task up by `abandon`",
-            problem="conversation",
-        )
-    if not await _holds(history, header, resumed):
-        raise CheckpointRefused(
-            "the task's last decision is not in this record of its conversation, which is of another store or was put "
-            "back since: go on with the store that has it, or give the task up by `abandon`",
-            problem="conversation",
-        )
-
-
-def _is_of(key: ConversationKey, last: Resumed | Abandoned) -> bool:
-    """Return whether the last decision that a runtime received stands under a key, here or in another store."""
-    return last.conversation is not None and last.conversation.startswith(_place(key))
-
-
-async def _holds(history: History, header: Header, last: Resumed | Abandoned) -> bool:
-    """Return whether the last decision that a runtime received is recorded here, or in what this is a copy of."""
-    seen = last.seen or 0
-    if not _is_of(history.key, last) or not header.cut.seq < seen <= header.entries:
-        return False
-    return _told_digest(await history.entry(seen)) == last.digest
-
-
-def _place(key: ConversationKey) -> str:
-    """Return how the names of all conversations begin that have a key, copies in other stores among them."""
-    return first_digest(key)[:4].hex()
-
-
-def _name(key: ConversationKey, header: Header) -> str:
-    """Return what names a conversation apart from all others, those that had its key or will have it among them."""
-    return f"{_place(key)}{header.birth.hex()}"
-
-
-def _told_digest(entry: Entry) -> str:
-    """Return as much of an entry's digest as tells records apart that were meant to be one."""
-    return entry.digest[:8].hex()
-
-
-def _referenced(decision: Decision, key: ConversationKey, header: Header, response: Entry) -> Decision:
-    """Return a decision that says where it stands: in the conversation, as `response`."""
-    calls = tuple(
-        msgspec.structs.replace(call, reference=CallReference(response.seq, position))
-        for position, call in enumerate(decision.calls)
-    )
-    return msgspec.structs.replace(
-        decision, calls=calls, exchange=response.seq, conversation=_name(key, header), digest=_told_digest(response)
-    )
 
 
 def _interface(api: Api, name: object) -> Interface:

@@ -139,16 +139,7 @@ class WindowReader(RecordReader):
             DecisionHistorySummaryInvalid: the callback that `summarising` has raised, or gave no summary.
         """
         low_water = limits.low_water or self._low_water
-        after = header
-        entries: Sequence[Entry] = ()
-        if standing:
-            stood = without_attempt(header)
-            after, entries = stood.header, stood.entries
-        if staged:
-            grown = extend(after, Delta(drafts=tuple(staged), idempotency=""), header.touched)
-            after, entries = grown.header, (*entries, *grown.entries)
-        if floor is not None:
-            after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
+        after, entries = _with_staged(header, staged, floor, standing=standing)
         roomy = makes_room(self._wire, self._reasoning)
 
         def reached(scan: Scan) -> bool:
@@ -169,8 +160,8 @@ class WindowReader(RecordReader):
         def room(plan: Plan) -> Room | None:
             return room_for(plan.units, scan.newest_turn(), after.state, self._wire, low_water)
 
-        makes = room if roomy else None
-        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, makes, summary=summary, guard=guard)
+        room_of = room if roomy else None
+        fitting = Fitting(scan, self._wire, limits, low_water, self._emit, bound, room_of, summary=summary, guard=guard)
         if summarising is None:
             fitted = await fitting.cut()
         else:
@@ -253,6 +244,23 @@ class WindowReader(RecordReader):
             rows = min(passing.next_seq - turn + 2, INPUT_ROWS)
             await self.read_on(header, passing, Page(rows=rows))
         scan.add_input([entry for entry in reversed(passing.entries) if entry.seq >= turn])
+
+
+def _with_staged(
+    header: Header, staged: Sequence[Draft], floor: int | None, *, standing: bool
+) -> tuple[Header, Sequence[Entry]]:
+    """Return the header that a window is made for, and the entries that it counts and nobody has stored."""
+    after = header
+    entries: Sequence[Entry] = ()
+    if standing:
+        stood = without_attempt(header)
+        after, entries = stood.header, stood.entries
+    if staged:
+        grown = extend(after, Delta(drafts=tuple(staged), idempotency=""), header.touched)
+        after, entries = grown.header, (*entries, *grown.entries)
+    if floor is not None:
+        after = msgspec.structs.replace(after, state=msgspec.structs.replace(after.state, summarised=floor))
+    return after, entries
 
 
 def page_of(limits: WindowLimits) -> Page:

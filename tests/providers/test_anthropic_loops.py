@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,38 +122,6 @@ def test_d8_d12_d17_reasoning_that_a_summary_would_make_stale_stops_no_task() ->
     assert len(made) > 2
 
 
-@pytest.mark.parametrize("raised", [{"max_messages": 60}, {"max_messages": 400, "low_water": 0.65}])
-def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str, Any]) -> None:
-    """D8, D25, D26: an open loop keeps the start of its window under any limits that hold it."""
-
-    @capability
-    def look() -> str:
-        """Look."""
-        return "seen"
-
-    def model(request: Any) -> Answer:
-        messages = request.json["messages"]
-        newest = next(n for n, each in reversed(list(enumerate(messages))) if "task" in str(each))
-        steps = str(messages[newest:]).count("tool_result")
-        wanted = 14 if "task 4" in str(messages[newest]) else 1
-        if steps < wanted:
-            return Answer(calls=(FunctionCall("look", {}),), thinking="a")
-        return Answer(text='{"output": "done"}', thinking="b")
-
-    with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
-
-        def runtime(**limits: Any) -> Runtime[Any]:
-            provider = thinking(fake, HistoryOptions(store=store, **limits))
-            return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
-
-        for number in range(4):
-            assert runtime(max_messages=20).run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
-        with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
-            runtime(max_messages=20).run("task 4", run_id="r", invocation_id="c")
-        assert runtime(**raised).resume("r", "c").kind == "finished"
-    assert fake.refused == ()
-
-
 LOOPS = [(5, 400), (6, 0), (8, 0), (8, 400), (12, 0)]
 """Steps of each task's loop, and the characters that each of them thinks: half to four fifths of the tokens."""
 
@@ -178,6 +148,29 @@ def looping(steps: int, thought: int) -> Callable[[Any], Answer]:
 def look() -> str:
     """Look."""
     return "x" * 400
+
+
+def runtime_of(fake: ProviderFake, store: MemoryStore, *, reasoning: Any = "strip", **kept: Any) -> Runtime[Any]:
+    """Return a runtime whose history and checkpoints are in `store`, with a provider of its own."""
+    provider = thinking(fake, HistoryOptions(store=store, **kept), reasoning=reasoning)
+    return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+
+
+@pytest.mark.parametrize("raised", [{"max_messages": 60}, {"max_messages": 400, "low_water": 0.65}])
+def test_d8_d25_raised_limits_let_a_loop_go_on_that_was_refused(raised: dict[str, Any]) -> None:
+    """D8, D25, D26: an open loop keeps the start of its window under any limits that hold it."""
+
+    def model(request: Any) -> Answer:
+        return looping(14 if "task 4" in str(request.json["messages"]) else 1, 0)(request)
+
+    with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
+        runtime = partial(runtime_of, fake, store)
+        for number in range(4):
+            assert runtime(max_messages=20).run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
+        with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop"):
+            runtime(max_messages=20).run("task 4", run_id="r", invocation_id="c")
+        assert runtime(**raised).resume("r", "c").kind == "finished"
+    assert fake.refused == ()
 
 
 @pytest.mark.parametrize(("steps", "thought"), LOOPS)
@@ -220,16 +213,26 @@ def test_d8_d26_a_task_behind_a_loop_that_found_no_room_begins_with_room_for_twi
     assert fake.refused == ()
 
 
-def test_d26_tasks_go_on_behind_one_whose_stale_thinking_the_api_dropped() -> None:
-    """D26: what was made behind thinking that was sent stale is stripped by whoever strips, though no start moved."""
+@pytest.mark.parametrize("dropped", ["keep", "drop_block"])
+@pytest.mark.parametrize("before", range(9, 17))
+@pytest.mark.parametrize("made", [{}, {"summarize": summarize}], ids=["", "a summary"])
+def test_d26_d17_tasks_go_on_behind_one_that_sent_stale_thinking(
+    made: dict[str, Any], before: int, dropped: str
+) -> None:
+    """D26, D17: its answer is stale for whoever strips later, though no start moved, and a summary stands before it."""
     with ProviderFake("anthropic", looping(0, 0)) as fake, MemoryStore("n") as store:
-        for number in range(22):
-            reasoning: Any = "drop_block" if number == 13 else "strip"
-            provider = thinking(fake, HistoryOptions(store=store, max_messages=20, low_water=0.5), reasoning=reasoning)
-            runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
-            assert runtime.run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
-            provider.close()
-    assert fake.refused == ()
+        kept: dict[str, Any] = {"max_messages": 20, "low_water": 0.3}
+        for number in range(before):
+            assert runtime_of(fake, store, **kept).run(f"task {number}", run_id="r", invocation_id="c").output == "done"
+        runtime = runtime_of(fake, store, reasoning=dropped, **kept, **made)
+        with contextlib.suppress(AgentDecisionProviderUnavailable):  # what `keep` sends stale is refused
+            runtime.run("task then", run_id="r", invocation_id="c")
+        refused = len(fake.refused)
+        runtime_of(fake, store, **kept).abandon("r", "c")
+        for number in range(10):
+            outcome = runtime_of(fake, store, **kept).run(f"task after {number}", run_id="r", invocation_id="c")
+            assert outcome.output == "done"
+        assert len(fake.refused) == refused
 
 
 @pytest.mark.parametrize("most", [30, 300])
@@ -248,11 +251,7 @@ def test_d8_d17_d25_summaries_that_are_switched_on_inside_a_loop_wait_for_its_en
         return Failure(status=500) if steps_in(request) in out else steady(request)
 
     with ProviderFake("anthropic", model) as fake, MemoryStore("n") as store:
-
-        def runtime(**options: Any) -> Runtime[Any]:
-            provider = thinking(fake, HistoryOptions(store=store, **options))
-            return Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
-
+        runtime = partial(runtime_of, fake, store)
         for number in range(4):
             assert runtime(max_messages=30).run(f"task {number}", run_id="r", invocation_id="c").kind == "finished"
         out.append(2)

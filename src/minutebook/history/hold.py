@@ -416,8 +416,9 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        if entries != self._window_end:
-            # Something came in behind the window and stands before its answer now, which was made without it.
+        stale = bool(sent.cut_at) and self.history.reasoning != "strip"
+        if stale or entries != self._window_end:
+            # It was made behind stale reasoning, or without what came in behind the window and stands before it now.
             position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent

@@ -84,11 +84,11 @@ def _cut_at(plan: Plan, state: State, newest: int, prelude: str, *, stripping: b
     """
     Return the newest `seq` when the window's start last moved, this window taken into account.
 
-    Where stale blocks are sent all the same, the answer behind them is stale as well for whoever strips them later.
+    Where stale blocks are sent all the same, each window counts as such a move, and the answer behind them is stale as
+    well for whoever strips them later: its `seq` takes the place of this one with the answer's commit.
     """
-    if not (_moved(plan, state) or _changed(prelude, state)) and (stripping or not state.cut_at):
-        return state.cut_at
-    return newest if stripping else newest + 1
+    moves = _moved(plan, state) or _changed(prelude, state)
+    return newest if moves or (state.cut_at and not stripping) else state.cut_at
 
 
 def _moved(plan: Plan, state: State) -> bool:
