@@ -285,9 +285,10 @@ class ApprovalRefused(RuntimeRefusal):
 
 class CheckpointRefused(RuntimeRefusal):
     """
-    A run that cannot begin or go on: its checkpoint is `absent`, `unfinished`, or of another `projection`, or its last
-    decision stands in another `conversation` than the provider's, or in another record of it; or its task has ended and
-    is `repeated` with another text or other observations.
+    A run that cannot begin or go on: its checkpoint is `absent`, `unfinished`, or of another `projection`; or its last
+    decision stands in another `conversation` than the provider's, or in another record of it; or its next `decision` is
+    recorded and does not fit the program any more; or its task has ended and is `repeated` with another text or other
+    observations.
     """
 
 

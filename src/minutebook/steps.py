@@ -18,6 +18,7 @@ import msgspec
 from minutebook.errors import (
     AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
+    CheckpointRefused,
     DecisionHistoryAbsent,
     DecisionHistoryNotReserved,
     InvalidOption,
@@ -259,7 +260,11 @@ class Steps:
         recorded = await history.entry(newest)
         # What was recorded in `opaque_refs` mode is a message of ours, with nothing of a body around it.
         read = self._read if request.project is None else self._read_message
-        decision = referenced(read(request, recorded.payload)[1], history.key, header, recorded)
+        try:
+            _, decision = read(request, recorded.payload)
+        except AgentDecisionProviderSchemaViolation as error:
+            raise _changed_since(error) from error
+        decision = referenced(decision, history.key, header, recorded)
         return msgspec.structs.replace(decision, without_messages=anew)
 
     async def _opened_newest(self, history: History, header: Header, request: DecisionRequest) -> bool:
@@ -456,6 +461,15 @@ def _turn_to_begin(header: Header | None, request: DecisionRequest) -> int:
     if state.unanswered is not None:
         return state.turns
     return 0 if state.turns and (state.open or request.observations) else state.turns + 1
+
+
+def _changed_since(error: AgentDecisionProviderSchemaViolation) -> CheckpointRefused:
+    """Return the error of a recorded decision, which was a valid one, that a program does not take any more."""
+    return CheckpointRefused(
+        "the task's next decision is recorded already, and fits the capabilities and the output that the program had "
+        f"then, not those it has now: {error}; go on with the program as it was, or give the task up by `abandon`",
+        problem="decision",
+    )
 
 
 def _check_unfinished(header: Header) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -135,6 +136,36 @@ def test_d01_d09_a_decision_in_another_form_is_a_schema_violation(name: str, fie
         with pytest.raises(AgentDecisionProviderSchemaViolation) as caught:
             sync.Runtime(PROGRAM, provider).run("go")
     assert (caught.value.provider_error_code, GOT) == ("arguments_mismatch", [])
+
+
+@dataclass
+class Share:
+    """An output whose type asks more of it than a schema can say."""
+
+    percent: int
+
+    def __post_init__(self) -> None:
+        if self.percent > 100:
+            raise ValueError(f"{self.percent} % is no share")
+
+
+@pytest.mark.parametrize(("api", "interface"), EVERY)
+def test_d09_d25_an_output_that_its_type_refuses_is_recorded_nowhere_and_asked_for_again(
+    api: str, interface: str
+) -> None:
+    """D9, D25: as one that its schema refuses; a refused one that were recorded would be given back at each resume."""
+    program = Program(name="clerk", instructions="Answer.", capabilities=[], output=Share)
+    said = [{"percent": 120}, {"percent": 60}]
+    texts = [json.dumps(each if interface == "native" else {"decision": {"action": "finish", **each}}) for each in said]
+    with ProviderFake(api, [Answer(text=text) for text in texts]) as fake, sync.MemoryStore(namespace="n") as store:
+        provider = provider_of(sync, api, interface, fake, sync.HistoryOptions(store=store))
+        runs = sync.Runtime(program, provider, checkpoints=store)
+        with pytest.raises(AgentDecisionProviderSchemaViolation, match="the type refuses it") as caught:
+            runs.run("go", run_id="r", invocation_id="i")
+        assert "120" not in str(caught.value)
+        assert runs.resume("r", "i").output == Share(60)
+    assert fake.refused == ()
+    assert b"120" not in fake.requests[1].body
 
 
 def test_d01_the_schema_that_is_sent_admits_each_form_and_no_other() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
-from tests.faces.test_decisions import Server, finishes, provider_of
+from tests.faces.test_decisions import Server, finishes, provider_of, says
 from tests.faces.test_decisions import calls as proposing
 from tests.runtime.programs import DONE, IDS, call, calls, finish, program
 from tests.runtime.test_abandon import OUTPUT, look
@@ -144,6 +145,33 @@ def test_d02_d13_d25_i44_a_tasks_own_calls_are_none_of_the_task_that_was_given_u
     assert (outcome.kind, DONE) == ("finished", ["a.txt", "b.txt"])
     assert processes.told() == ["content of a.txt", "content of b.txt"]
     assert len(server.requests) == 3
+
+
+NAMED = {**OUTPUT, "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize("interface", ["native", "structured"])
+@pytest.mark.parametrize("lost", ["a call", "a finish"])
+def test_d25_a_recorded_decision_that_a_changed_program_does_not_take_is_refused_by_what_to_do(
+    processes: Processes, server: Server, lost: str, interface: str
+) -> None:
+    """D25: it fitted once, so asking for it again ends no budget: the program as it was takes it, or `abandon` does."""
+    if lost == "a call":
+        processes.lose(1, "a.txt", interface=interface)
+        changed = Program(name="agent", instructions="You decide.", capabilities=[], output=OUTPUT)
+    else:
+        server.replies = [finishes("chat", interface)]
+        with pytest.raises(asyncio.CancelledError):
+            processes.run(1, LOST, interface=interface)
+        changed = Program(name="agent", instructions="You decide.", capabilities=[look], output=NAMED)
+    with pytest.raises(CheckpointRefused, match=r"the program as it was.*`abandon`") as caught:
+        processes.resume(declared=changed, interface=interface)
+    assert (caught.value.problem, len(server.requests)) == ("decision", 1)
+    processes.abandon(declared=changed, interface=interface)
+    answer = {"name": "n"} if changed.output == NAMED else {"answer": "n"}
+    stated = json.dumps(answer if interface == "native" else {"decision": {"action": "finish", **answer}})
+    server.replies = [says("chat", stated)]
+    assert processes.run(2, declared=changed, interface=interface).output == answer
 
 
 @pytest.mark.parametrize("change", [*OTHERS, "the conversation was deleted"])

@@ -121,6 +121,11 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are within authority and budget now, in the program's order."""
     output: dict[str, JSON]
     """JSON schema of what the invocation finishes with."""
+    check_output: Callable[[JSON], object] | None = None
+    """
+    Raises `AgentDecisionProviderSchemaViolation` of what fits `output`, and is refused by the type that the program
+    makes of it. It is asked before a finish is recorded, so that the model can be asked again.
+    """
     withheld: tuple[str, ...] = ()
     """
     Names of the program's other capabilities, which may not be called now: out of budget, or without authority.

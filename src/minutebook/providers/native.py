@@ -125,9 +125,16 @@ def proposed(request: DecisionRequest, name: str, arguments: JSON) -> ProposedCa
 
 
 def finished(request: DecisionRequest, value: JSON) -> Decision:
-    """Return the finish with `value`, once that matches the request's output schema."""
+    """
+    Return the finish with `value`, once that matches the request's output schema.
+
+    Raises:
+        AgentDecisionProviderSchemaViolation: it does not, or is refused by what else the program makes of it.
+    """
     if fault_in(value, request.output):
         raise violation(Diagnosis.OUTPUT_MISMATCH)
+    if request.check_output is not None:
+        request.check_output(value)
     return Decision(finish=Finish(output=value))
 
 
