@@ -183,3 +183,63 @@ def test_o12_a_call_hidden_in_a_foreign_block_is_refused_with_its_place(name: st
     message["content"] = [text, {"type": "brand_new", "value": 1}]
     conversation.append([{"role": "user", "content": "q"}, message])
     assert conversation.window().messages[-1] == message
+
+
+PROPOSED: dict[str, Any] = {
+    "openai-chat": {"role": "assistant", "content": "I refund.", "tool_calls": [{"id": "c1", "function": FUNCTION}]},
+    "openai-responses": [{"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}],
+    "anthropic": {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I refund."},
+            {"type": "tool_use", "id": "t1", "name": "look", "input": {}},
+        ],
+    },
+    "gemini": {"role": "model", "parts": [{"text": "I refund."}, {"functionCall": {"name": "look", "args": {}}}]},
+}
+WITHOUT_WORDS = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": FUNCTION}]}
+
+
+@pytest.mark.parametrize(("given", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_o12_a_response_of_another_format_is_refused_and_its_call_not_left_out(given: str, other: str) -> None:
+    """O-12: a text that both know is no reason to take the message, whose call would be in no record of calls."""
+    proposals = [PROPOSED[given], *([WITHOUT_WORDS] if given == "openai-chat" else [])]
+    conversation = sync.Conversation(sync.MemoryStore(namespace="n"), "c", format=other)
+    for proposal in proposals:
+        with pytest.raises(InvalidMessage), conversation.turn("q") as turn:
+            turn.respond(proposal)
+        with pytest.raises(InvalidMessage):
+            conversation.append([SHAPES[other].user("q"), *(proposal if isinstance(proposal, list) else [proposal])])
+
+
+IMAGE = "https://example.org/a.png"
+SHOWN: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "anthropic": [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE}}]}, "$[0].content[0]"),
+        ({"role": "user", "content": [{"type": "input_text", "text": "q"}]}, "$[0].content[0]"),
+        ({"role": "user", "parts": [{"text": "q"}]}, "$[0].parts"),
+        ({"role": "tool", "tool_call_id": "c1", "content": "x"}, "$[0].tool_call_id"),
+    ],
+    "gemini": [
+        ({"role": "user", "content": "q"}, "$[0].content"),
+        ({"role": "user", "parts": [{"type": "text", "text": "q"}]}, "$[0].parts[0]"),
+        ({"role": "user", "parts": [{"type": "image", "source": {"type": "url", "url": IMAGE}}]}, "$[0].parts[0]"),
+        ({"role": "tool", "tool_call_id": "c1", "content": "x"}, "$[0].tool_call_id"),
+    ],
+    "openai-chat": [({"role": "user", "parts": [{"text": "q"}]}, "$[0].parts")],
+    "openai-responses": [({"role": "user", "parts": [{"text": "q"}]}, "$[0].parts")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "path"), [(name, *each) for name, messages in SHOWN.items() for each in messages]
+)
+def test_o12_what_only_another_format_has_is_refused_with_its_place_and_that_formats_name(
+    name: str, message: dict[str, Any], path: str
+) -> None:
+    """O-12: once recorded, every later request with it would be refused by the provider."""
+    conversation = sync.Conversation(sync.MemoryStore(namespace="n"), "c", format=name)
+    with pytest.raises(InvalidMessage, match="convert the message before it is recorded") as caught:
+        conversation.append([message])
+    assert caught.value.path == path
+    assert list(conversation.entries()) == []

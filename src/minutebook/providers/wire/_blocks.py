@@ -26,6 +26,8 @@ from minutebook.providers.wire._values import (
     array,
     members,
     refuse_beside,
+    refuse_foreign,
+    refuse_foreign_parts,
     unknown_role,
 )
 
@@ -41,6 +43,10 @@ class BlockFormat(Format):
 
     grouped = True
     sides: Mapping[str, Side]
+    foreign: Mapping[str, str]
+    """The members of messages that only another format has, and its name."""
+    foreign_parts: Mapping[str, str]
+    """The types of blocks that only another format has, and its name."""
     takes_empty_text = False
     """Whether the provider accepts a user's message of nothing but a text that says nothing."""
 
@@ -74,11 +80,13 @@ class BlockFormat(Format):
         """Return who speaks in the message; a user's message that holds any result is one of results."""
         message = members(value, path)
         side = self.sides.get(str(message.get("role")))
+        refuse_foreign(message, side, self.foreign, path)
         if side is None:
             raise unknown_role(message, ", ".join(self.sides), path)
         if side is not Side.USER:
             return side
         content = self._content(message, path)
+        refuse_foreign_parts(content, self.foreign_parts, f"{path}.{self.list_key}")
         if not content or not (self.takes_empty_text or self._filled(content)):
             raise InvalidMessage(
                 f"{self.list_key} is empty or blank; this provider refuses that", path=f"{path}.{self.list_key}"
@@ -143,7 +151,9 @@ class BlockFormat(Format):
 
     def located(self, payload: bytes, message: dict[str, JSON], keys: tuple[str | int, ...], path: str) -> Answer:
         """Return where the list of an assistant's message at `keys` stands."""
+        refuse_foreign(message, Side.ASSISTANT, self.foreign, path)
         content = self._content(message, path)
+        refuse_foreign_parts(content, self.foreign_parts, f"{path}.{self.list_key}")
         if isinstance(content, list):
             for index, block in enumerate(content):
                 members(block, f"{path}.{self.list_key}[{index}]")

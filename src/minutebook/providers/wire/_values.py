@@ -15,7 +15,7 @@ from minutebook.model import codec
 from minutebook.model.shown import type_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from minutebook.model.codec import JSON
 
@@ -129,33 +129,36 @@ def unknown_role(value: dict[str, JSON], roles: str, path: str) -> InvalidMessag
     return InvalidMessage(f"the role is {state}; this format has {roles}", path=f"{path}.role")
 
 
-_FOREIGN = frozenset({"tool_use", "tool_result"})
-
-
-def check_content(message: dict[str, JSON], path: str, others: frozenset[str], format_: str) -> None:
-    """
-    Refuse content that is neither a text nor a list of parts, and among the parts Anthropic's calls and results.
-
-    Refused are also parts of the types `others`, which only the format `format_` has. Parts of unknown types pass (bad
-    input 47). But a call that stands where nobody looks for one is never paired, and OpenAI's APIs would refuse every
-    request with it, or with a part of the other API, from then on (case O-12).
-    """
+def check_content(message: dict[str, JSON], path: str, others: Mapping[str, str]) -> None:
+    """Refuse content that is neither a text nor a list of parts, and parts as `refuse_foreign_parts` does."""
     content = message.get("content")
     if not isinstance(content, (str, list)):
         raise InvalidMessage("content is neither a text nor a list of parts", path=f"{path}.content")
+    refuse_foreign_parts(content, others, f"{path}.content")
+
+
+def refuse_foreign_parts(content: list[JSON] | str, others: Mapping[str, str], path: str) -> None:
+    """
+    Refuse the first part of a type that only another format has, which `others` names.
+
+    Parts of unknown types pass (bad input 47). But a call that stands where nobody looks for one is never paired, and a
+    provider would refuse every request with it, or with any part of another API, from then on (case O-12).
+    """
     for index, part in enumerate(content if isinstance(content, list) else ()):
-        kind, place = kind_of(part), f"{path}.content[{index}]"
-        if kind in _FOREIGN:
-            raise foreign(f"a {kind} block", "anthropic", place)
+        kind = kind_of(part)
         if kind in others:
-            raise foreign(f"a part of the type {kind}", format_, place)
+            raise foreign(f"a part of the type {kind}", others[kind], f"{path}[{index}]")
 
 
-def refuse_foreign(message: dict[str, JSON], side: Side, names: frozenset[str], format_: str, path: str) -> None:
-    """Refuse the first member that only the format `format_` has; a null in what the model said is sent nowhere."""
+def refuse_foreign(message: dict[str, JSON], side: Side | None, others: Mapping[str, str], path: str) -> None:
+    """
+    Refuse the first member that only another format has, which `others` names.
+
+    What such a member holds, as a call, would be in no request. A null in what the model said is sent nowhere.
+    """
     for name in message:
-        if name in names and not (message[name] is None and side is Side.ASSISTANT):
-            raise foreign(f"a message with {name}", format_, f"{path}.{name}")
+        if name in others and not (message[name] is None and side is Side.ASSISTANT):
+            raise foreign(f"a message with {name}", others[name], f"{path}.{name}")
 
 
 def foreign(what: str, format_: str, path: str) -> InvalidMessage:

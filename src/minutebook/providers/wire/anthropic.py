@@ -55,6 +55,14 @@ class Anthropic(BlockFormat):
     binds = True
     id_form = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
     sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
+    foreign: Mapping[str, str] = {
+        **dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal"), "openai-chat"),
+        "parts": "gemini",
+    }
+    foreign_parts: Mapping[str, str] = {
+        **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
+        **dict.fromkeys(("input_text", "input_image", "input_file", "output_text"), "openai-responses"),
+    }
 
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""

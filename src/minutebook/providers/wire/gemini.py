@@ -49,6 +49,17 @@ class Gemini(BlockFormat):
     takes_empty_text = True
     # "function" is what older clients write above results.
     sides: Mapping[str, Side] = {"user": Side.USER, "model": Side.ASSISTANT, "function": Side.USER}
+    foreign: Mapping[str, str] = {
+        **dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal"), "openai-chat"),
+        "content": "anthropic or openai-chat",
+    }
+    # A part of Gemini's own has no type.
+    foreign_parts: Mapping[str, str] = {
+        "text": "anthropic or openai-chat",
+        **dict.fromkeys(("image", "document", "thinking", "tool_use", "tool_result"), "anthropic"),
+        **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
+        **dict.fromkeys(("input_text", "input_image", "input_file", "output_text"), "openai-responses"),
+    }
 
     def user_message(self, text: str) -> JSON:
         """Return a user's content that says `text`."""

@@ -74,8 +74,11 @@ _READ: Final = frozenset({"audio", "function_call", "parsed"})
 _ITEMS_OF_RESPONSES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 )
-_OF_RESPONSES: Final = frozenset({"call_id", "encrypted_content", "phase"})
-_PARTS_OF_RESPONSES: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "summary_text"})
+_FOREIGN: Final = {**dict.fromkeys(("call_id", "encrypted_content", "phase"), "openai-responses"), "parts": "gemini"}
+_FOREIGN_PARTS: Final = {
+    **dict.fromkeys(("tool_use", "tool_result"), "anthropic"),
+    **dict.fromkeys(("input_text", "input_image", "input_file", "output_text", "summary_text"), "openai-responses"),
+}
 
 
 class OpenAIChat(Format):
@@ -100,9 +103,9 @@ class OpenAIChat(Format):
         side = _SIDES.get(str(message.get("role")))
         if side is None:
             raise unknown_role(message, ", ".join(_SIDES), path)
-        refuse_foreign(message, side, _OF_RESPONSES, "openai-responses", path)
+        refuse_foreign(message, side, _FOREIGN, path)
         if side is not Side.ASSISTANT or message.get("content"):
-            check_content(message, path, _PARTS_OF_RESPONSES, "openai-responses")
+            check_content(message, path, _FOREIGN_PARTS)
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
@@ -147,7 +150,7 @@ class OpenAIChat(Format):
         """Return what a tool's message answers."""
         if not isinstance(output, dict) or _SIDES.get(str(output.get("role"))) is not Side.RESULTS:
             return None
-        check_content(output, "$", _PARTS_OF_RESPONSES, "openai-responses")
+        check_content(output, "$", _FOREIGN_PARTS)
         return self.replies(output, "$")[0]
 
     def check_complete(self, call: Call, output: JSON) -> None:  # noqa: ARG002

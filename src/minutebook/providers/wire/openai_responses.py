@@ -81,7 +81,11 @@ _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 _OF_CHAT: Final = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "name", "parsed"}
 )
-_PARTS_OF_CHAT: Final = frozenset({"text", "image_url", "file"})
+_FOREIGN: Final = {**dict.fromkeys(_OF_CHAT, "openai-chat"), "parts": "gemini"}
+_FOREIGN_PARTS: Final = {
+    **dict.fromkeys(("tool_use", "tool_result"), "anthropic"),
+    **dict.fromkeys(("text", "image_url", "file"), "openai-chat"),
+}
 _NULLS: Final = {
     "message": _OF_CHAT | {"status", "content.logprobs", "content.annotations"},
     "reasoning": frozenset({"content", "status"}),
@@ -131,8 +135,8 @@ class OpenAIResponses(Format):
         side = _SIDES.get(str(item.get("role")))
         if side is None:
             raise unknown_role(item, ", ".join(_SIDES), path)
-        refuse_foreign(item, side, _OF_CHAT, "openai-chat", path)
-        check_content(item, path, _PARTS_OF_CHAT, "openai-chat")
+        refuse_foreign(item, side, _FOREIGN, path)
+        check_content(item, path, _FOREIGN_PARTS)
         return side
 
     def answer(self, payload: bytes, value: JSON, path: str) -> Answer:
