@@ -120,6 +120,8 @@ class Conversation(Reading):
         Record a ready transcript of wire messages in one durable write: all of it or nothing.
 
         System and developer messages at its head are retained and stand in no window: send your own with each request.
+        Thinking that Anthropic's API binds to what stood before it goes back until windows are cut. In a transcript of
+        which an earlier part is left out, or that had other instructions, the API takes it for foreign: leave it out.
 
         With an `id` the same transcript may come again and is recorded once. With `whole` the messages are the whole
         conversation so far, as a client that keeps its own list sends it: what is recorded already is passed over, and

@@ -240,10 +240,16 @@ class Turn:
         answer is recorded it is in memory alone; a process that is killed in between takes it along with its attempt.
         """
         draft = self._wire.injection(message)
-        if self._held().sent is not None and not self._answer:
+        self._held()
+        if self._under_way:
             self._said = (*self._said, draft)
         else:
             await self._record(draft)
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether a window was sent that has no answer yet."""
+        return self._entered().sent is not None and not self._answer
 
     async def park(self, call: ToolCall) -> None:
         """
@@ -286,19 +292,22 @@ class Turn:
     async def _commit(
         self, hold: Hold, then: Callable[[Header], T], drafts: tuple[Draft, ...], parks: tuple[int, ...]
     ) -> T:
-        kept = (*self._answer, *self._said)
+        # What was said under a request stands behind its answer, whatever of other exchanges comes in before that.
+        waits = self._under_way and bool(drafts or parks)
+        answer, said = self._answer, () if waits else self._said
+        kept = (*answer, *said)
         doubt = _Doubt(self._history.fresh_id(), kept, drafts)
         # Taken before the next await: of two commits under way together only one records it.
-        self._answer, self._said = (), ()
+        self._answer, self._said = (), _without(self._said, said)
         try:
             self._forget_lost((*kept, *drafts))
             self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)).receipt
             self._results.update(_result_places(drafts))
             return then(hold.header)
         except BaseException as error:
-            answer = (*kept, *self._answer)  # what the caller catches must not cost the model's answer
+            # What the caller catches must not cost the model's answer, nor what was said.
             doubts = (*self._doubts, doubt) if may_be_written(error) else self._doubts
-            self._answer, self._doubts = answer, doubts
+            self._answer, self._said, self._doubts = (*answer, *self._answer), (*said, *self._said), doubts
             raise
 
     def _keep_lost(self, error: BaseException, drafts: tuple[Draft, ...]) -> None:
@@ -345,7 +354,7 @@ class Turn:
             if written is not None:
                 self.receipt = written
                 self._answer = _without(self._answer, doubt.kept)
-                self._said = _without(self._said, doubt.drafts)
+                self._said = _without(self._said, (*doubt.kept, *doubt.drafts))
                 self._forget_lost(doubt.drafts)
                 if doubt.drafts and doubt not in self._repeatable:
                     self._repeatable = (*self._repeatable, doubt)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage, InvalidOption
+from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage, InvalidOption, PairingViolation
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import binding
 from minutebook.providers.wire import wire_format
@@ -190,8 +190,8 @@ def test_d26_control_keep_sends_stale_blocks(tmp_path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[str, Any]] = {
-    "the last cut is forgotten": ("_cut_at", lambda plan, state, newest, prelude, *, stripping: state.cut_at),
-    "what this window cuts is overlooked": ("_cut_at", lambda plan, state, newest, prelude, *, stripping: 0),
+    "the last cut is forgotten": ("_cut_at", lambda plan, state, newest, prelude: state.cut_at),
+    "what this window cuts is overlooked": ("_cut_at", lambda plan, state, newest, prelude: 0),
     "late results are overlooked": (
         "_stale",
         lambda plan, cut_at: [u.entries[0] for u in plan.units if u.is_exchange and u.entries[0].seq <= cut_at],
@@ -410,6 +410,133 @@ def test_d26_o08_what_is_said_while_the_model_thinks_breaks_no_open_loop() -> No
         turn.respond(answer(messages))
     kinds = [entry.kind.name for entry in told.entries()]
     assert kinds == ["INPUT", "RESPONSE", "INJECTION", "INJECTION", "RESULT", "RESPONSE"]
+
+
+def fresh(messages: list[dict[str, Any]]) -> int:
+    """Return how many answers still think, each of them bound to the very messages before it."""
+    found = 0
+    for place, message in enumerate(messages):
+        signed = thoughts(message) if message["role"] == "assistant" else []
+        assert set(signed) <= {signature(messages[:place])}, f"message {place} thinks of other messages"
+        found += bool(signed)
+    return found
+
+
+def told_of(store: MemoryStore, reasoning: Any = "strip", messages: int = 40) -> Conversation:
+    limits = WindowLimits(max_messages=messages, low_water=0.5)
+    return Conversation(store, "c", format="anthropic", limits=limits, reasoning=reasoning)
+
+
+def asked(told: Conversation, text: str, *ids: str) -> list[Any]:
+    """Ask once, and park what the answer calls."""
+    with told.turn(text) as turn:
+        calls = turn.respond(answer(turn.window().messages, *ids))
+        for call in calls:
+            turn.park(call)
+    return calls
+
+
+def test_d26_a_turn_that_sent_a_stale_block_is_stale_itself_though_no_start_moved() -> None:
+    """D26: a late result made the block stale, and one turn kept it; whoever strips afterwards strips both."""
+    store = MemoryStore("n")
+    (call,) = asked(told_of(store), "zero", "c1")
+    asked(told_of(store), "one")
+    told_of(store).complete(call, "late")
+    asked(told_of(store, "keep"), "two")
+    for made, text in enumerate(("three", "four")):
+        assert fresh(told_of(store).window().messages) == made
+        asked(told_of(store), text)
+
+
+def test_d26_an_answer_before_which_a_late_result_came_in_is_stale() -> None:
+    """D26: the model did not see that exchange, and it stands before its answer."""
+    told = told_of(MemoryStore("n"))
+    (call,) = asked(told, "zero", "c1")
+    with told.turn("one") as turn:
+        seen = turn.window().messages
+        turn.result(call, "late")
+        turn.respond(answer(seen))
+    messages = told.window().messages
+    assert (len(messages), fresh(messages)) == (len(seen) + 3, 0)
+    asked(told, "two")
+    assert fresh(told.window().messages) == 1
+
+
+@pytest.mark.parametrize("way", ["a list of one's own", "a transcript", "no window"])
+def test_d26_c4_an_answer_that_no_window_was_made_for_is_stale_once_windows_were_cut(way: str) -> None:
+    """D26, C4: the host's own list begins earlier than the windows, so nothing would take its reasoning back."""
+    told = told_of(MemoryStore("n"), messages=12)
+    mine: list[dict[str, Any]] = []
+    for number in range(7):
+        with told.turn(f"q{number}") as turn:
+            made = json.loads(answer(turn.window().messages))
+            turn.respond(made)
+        mine += [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": made["content"]}]
+    question = {"role": "user", "content": "mine"}
+    own = json.loads(answer([*mine, question]))
+    own = {"role": "assistant", "content": own["content"]}
+    if way == "a list of one's own":
+        told.append([*mine, question, own], whole=True)
+    elif way == "a transcript":
+        told.append([question, own])
+    else:
+        with told.turn("mine") as turn:
+            turn.respond(own)
+    for number in range(8):
+        with told.turn(f"z{number}") as turn:
+            messages = turn.window().messages
+            fresh(messages)
+            turn.respond(answer(messages))
+
+
+def test_d26_c4_a_transcript_is_fresh_until_its_first_window_is_cut() -> None:
+    """D26, C4: what it thinks goes back where all of it is sent, and is stale where its oldest exchanges have left."""
+    mine: list[dict[str, Any]] = []
+    for number in range(6):
+        mine.append({"role": "user", "content": f"q{number}"})
+        mine.append({"role": "assistant", "content": json.loads(answer(mine))["content"]})
+    store = MemoryStore("n")
+    told_of(store).append(mine)
+    with told_of(store).turn("whole") as turn:
+        assert fresh(turn.window().messages) == 6
+        assert turn.window(WindowLimits(max_messages=7)).messages[-1]["content"] == "whole"
+        assert fresh(turn.window(WindowLimits(max_messages=7)).messages) == 0
+        turn.respond(answer(turn.window(WindowLimits(max_messages=7)).messages))
+    assert fresh(told_of(store, messages=9).window().messages) == 1
+
+
+@pytest.mark.parametrize("way", ["result", "park", "late"])
+@pytest.mark.parametrize("ids", [(), ("c2",)], ids=["", "calls"])
+def test_d26_o08_what_is_said_waits_for_its_answer_whatever_comes_in_meanwhile(way: str, ids: tuple[str, ...]) -> None:
+    """D26, O-08: a result of another exchange, a refused one among them, does not bring it before the answer."""
+    told = told_of(MemoryStore("n"))
+    with told.turn("zero") as turn:
+        (answered,) = turn.respond(answer(turn.window().messages, "c1"))
+        turn.result(answered, "r")
+        turn.respond(answer(turn.window().messages))
+    (parked,) = asked(told, "one", "c0")
+    with told.turn("two") as turn:
+        seen = turn.window().messages
+        turn.say("by the way")
+        if way == "late":
+            turn.result(parked, "late")
+        else:
+            with pytest.raises(PairingViolation):
+                turn.result(answered, "other") if way == "result" else turn.park(answered)
+        for call in turn.respond(answer(seen, *ids)):
+            if way == "late":
+                turn.park(call)
+            else:
+                turn.result(call, "r")
+        messages = turn.window().messages
+        assert [said for said in contents(messages) if said != "one"] == ["zero", "two", "by the way"]
+        assert messages[-1]["content"] == "by the way"
+        fresh(messages)
+        turn.respond(answer(messages))
+    kinds = [entry.kind.name for entry in told.entries()]
+    assert kinds.index("INJECTION") > len(kinds) - kinds[::-1].index("INPUT")
+    asked(told, "three")
+    fresh(told.window().messages)
 
 
 def test_c1_what_is_said_while_a_request_is_under_way_is_never_lost() -> None:

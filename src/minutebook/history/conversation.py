@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import DecisionHistoryConflict, PairingViolation
 from minutebook.history.hold import Hold
+from minutebook.model.entries import RESPONSE
 from minutebook.model.record import Delta
 from minutebook.model.tails import Tail
 from minutebook.model.telling import tell
@@ -124,7 +125,7 @@ class History:
     async def append(self, drafts: Sequence[Draft], *, idempotency: str = "") -> Committed | None:
         """Record `drafts` in one durable write, without a hold. A replay of the same id writes nothing."""
         hold = Hold(self)
-        return await hold.reserve(self.delta(drafts, idempotency), release=True)
+        return await hold.reserve(self.delta(drafts, idempotency, unseen=self.thinks(drafts)), release=True)
 
     async def header(self) -> Header | None:
         """
@@ -175,6 +176,12 @@ class History:
             max_retained_bytes=self.max_retained_bytes,
             **flags,
         )
+
+    def thinks(self, drafts: Sequence[Draft]) -> bool:
+        """Return whether an answer among `drafts` has reasoning that is bound to what it was made behind."""
+        wire = self.wire
+        fragments = [each.payload[each.start : each.stop] for each in drafts if each.kind is RESPONSE and wire.binds]
+        return any(wire.unbound(fragment) != fragment for fragment in fragments)
 
     def emit(self, event: Event) -> None:
         """Tell the observer. Whatever it raises changes nothing here, but for the stop of the whole program."""

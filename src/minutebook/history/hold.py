@@ -303,6 +303,7 @@ class Hold:
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
+            unseen=not self._window_end and history.thinks(drafts),
             prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
@@ -416,7 +417,7 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        stale = bool(sent.cut_at) and self.history.reasoning != "strip"
+        stale = self.history.reasoning != "strip" and sent.cut_at >= self._window_end
         if stale or entries != self._window_end:
             # It was made behind stale reasoning, or without what came in behind the window and stands before it now.
             position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)

@@ -212,6 +212,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     window_limits: tuple[int, int] = (0, 0)
     cut_at: int = 0
     prelude: str = ""
+    unseen: bool = False
+    """Whether an answer in it thinks, and was made behind what no window tells: stale, if windows have been cut."""
     outgrown: tuple[int, int] = (0, 0)
     """Messages and bytes of a tool loop that found no room; zeros where this says nothing of one."""
     sent: bytes = b""

@@ -10,7 +10,8 @@ agree up to a response exactly when they begin at the same place. The header tel
 newest `seq` when that start last moved (`cut_at`): responses up to there are stale, those after it are fresh. A late
 result that completes a parked exchange puts it back before what was said meanwhile, which makes that stale too.
 A response that was made behind stripped ones stays fresh, since the same ones are stripped in every window that begins
-there: the low-water mark of SPEC B3 keeps prompt cache and reasoning alike.
+there: the low-water mark of SPEC B3 keeps prompt cache and reasoning alike. One that was made behind stale ones, sent
+all the same, is not; nor, once windows were cut, is one that no window was made for, as in a transcript.
 
 Instructions, tools and a summary stand before every exchange. A change of them counts as a move of the start, as far as
 they are known: by a digest, and by the summary's `seq`.
@@ -67,12 +68,13 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     """
     if not wire.binds:
         return plan
-    cut_at = _cut_at(plan, header.state, header.entries, prelude, stripping=reasoning == "strip")
-    plan = msgspec.structs.replace(plan, cut_at=cut_at)
-    if reasoning != "strip":
-        return plan
+    cut_at = _cut_at(plan, header.state, header.entries, prelude)
     unbound = {entry.seq: _unbound(entry, wire) for entry in _stale(plan, cut_at)}
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
+    if reasoning != "strip":
+        # The answer behind stale blocks will be stale as well for whoever strips them later, and all before it.
+        return msgspec.structs.replace(plan, cut_at=header.entries if stripped else cut_at)
+    plan = msgspec.structs.replace(plan, cut_at=cut_at)
     if not stripped:
         return plan
     if not stripped.keys().isdisjoint(open_loop(plan.units, wire)):
@@ -80,15 +82,9 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))
 
 
-def _cut_at(plan: Plan, state: State, newest: int, prelude: str, *, stripping: bool) -> int:
-    """
-    Return the newest `seq` when the window's start last moved, this window taken into account.
-
-    Where stale blocks are sent all the same, each window counts as such a move, and the answer behind them is stale as
-    well for whoever strips them later: its `seq` takes the place of this one with the answer's commit.
-    """
-    moves = _moved(plan, state) or _changed(prelude, state)
-    return newest if moves or (state.cut_at and not stripping) else state.cut_at
+def _cut_at(plan: Plan, state: State, newest: int, prelude: str) -> int:
+    """Return the newest `seq` when the window's start last moved, this window taken into account."""
+    return newest if _moved(plan, state) or _changed(prelude, state) else state.cut_at
 
 
 def _moved(plan: Plan, state: State) -> bool:
