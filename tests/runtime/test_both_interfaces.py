@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
+import msgspec
 import pytest
+from tests.faces.strict import REQUEST
 from tests.runtime.test_opaque_refs import EVERY, KINDS, provider_of, reference_of
 
 from minutebook import sync
-from minutebook.errors import AgentDecisionProviderSchemaViolation
+from minutebook.errors import AgentDecisionProviderSchemaViolation, AgentDecisionProviderUnavailable, InvalidOption
+from minutebook.model.decisions import Decision, DecisionRequest
 from minutebook.model.rules import fault_in
 from minutebook.runtime import Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
@@ -166,6 +171,48 @@ def test_d09_d25_an_output_that_its_type_refuses_is_recorded_nowhere_and_asked_f
         assert runs.resume("r", "i").output == Share(60)
     assert fake.refused == ()
     assert b"120" not in fake.requests[1].body
+
+
+@dataclass
+class Tree:
+    """A type that says all in its schema, itself among it."""
+
+    name: str
+    below: list[Tree]
+
+
+@dataclass
+class Shares:
+    of: dict[str, list[Share | None]]
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(str, True), (Tree, True), (Share, False), (Shares, False), (date, False)])
+def test_d01_a_request_is_a_plain_value_where_the_schema_says_all_that_the_output_is(kind: Any, plain: bool) -> None:
+    """D1: a provider of one's own can send it elsewhere; only a type that asks more sends its check along."""
+
+    class Away:
+        def decide(self, request: DecisionRequest) -> Decision:
+            requests.append(request)
+            raise AgentDecisionProviderUnavailable("away")
+
+    requests: list[DecisionRequest] = []
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        sync.Runtime(Program(name="p", instructions="i", output=kind), Away()).run("go")
+    (request,) = requests
+    assert (request.check_output is None) == plain
+    if plain:
+        assert msgspec.json.decode(msgspec.json.encode(request))["task"] == "go"
+        assert pickle.loads(pickle.dumps(request)) == request
+
+
+def test_d09_a_check_that_cannot_be_called_is_refused_before_anything_is_sent() -> None:
+    """D9: a local refusal, and nothing was generated."""
+    with ProviderFake("openai-chat", []) as fake:
+        provider = provider_of(sync, "openai-chat", "native", fake)
+        request = msgspec.structs.replace(REQUEST, check_output="no function")
+        with pytest.raises(InvalidOption, match="check_output"):
+            provider.decide(request)
+    assert fake.requests == ()
 
 
 def test_d01_the_schema_that_is_sent_admits_each_form_and_no_other() -> None:

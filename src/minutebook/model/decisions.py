@@ -123,8 +123,8 @@ class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JSON schema of what the invocation finishes with."""
     check_output: Callable[[JSON], object] | None = None
     """
-    Raises `AgentDecisionProviderSchemaViolation` of what fits `output`, and is refused by the type that the program
-    makes of it. It is asked before a finish is recorded, so that the model can be asked again.
+    Given where the program's type asks more of an output than its schema says. It raises
+    `AgentDecisionProviderSchemaViolation`, and is asked before a finish is recorded: the model can then be asked again.
     """
     withheld: tuple[str, ...] = ()
     """

@@ -42,7 +42,8 @@ def checked_request(request: DecisionRequest) -> DecisionRequest:
 
     Raises:
         InvalidOption: two capabilities of one name, shown ones that are not the capabilities and some that are
-            withheld, parameters that are no object schema, or a schema with a keyword that is not enforced here.
+            withheld, parameters that are no object schema, a schema with a keyword that is not enforced here, or a
+            `check_output` that cannot be called.
     """
     names = [*(spec.name for spec in request.capabilities), *request.withheld]
     if len(set(names)) < len(names):
@@ -51,6 +52,8 @@ def checked_request(request: DecisionRequest) -> DecisionRequest:
     once = len({spec.name for spec in request.shown}) == len(request.shown)
     if request.shown and not (once and offered == request.capabilities):
         raise InvalidOption("what is shown is the capabilities, and each withheld one at most once", option="shown")
+    if request.check_output is not None and not callable(request.check_output):
+        raise InvalidOption("check_output is a function of the output, or None", option="check_output")
     return msgspec.structs.replace(
         request,
         capabilities=tuple(map(_checked_spec, request.capabilities)),

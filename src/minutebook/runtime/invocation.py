@@ -367,7 +367,7 @@ class Invocation(Generic[T]):
             task_ref=self.progress.ref,
             capabilities=specs((None,)),
             output=self.program.output,
-            check_output=self.program.read_output,
+            check_output=self.program.check_output,
             withheld=tuple(name for name, denial in denied.items() if denial is not None),
             shown=specs({None, *SPENT}),
             observations=self.progress.told,

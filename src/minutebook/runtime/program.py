@@ -23,7 +23,7 @@ from minutebook.runtime.authority import checked_grants
 from minutebook.runtime.budgets import DEFAULT_BUDGETS, Budgets
 from minutebook.runtime.capabilities import Capability, check_name
 from minutebook.runtime.memory import checked_resources
-from minutebook.runtime.schemas import schema_of
+from minutebook.runtime.schemas import says_all, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
@@ -112,6 +112,8 @@ class Program(Generic[T]):
         self.output: Final = checked_schema(cast("object", output)) if ready_made else schema_of(output, "output")
         """JSON schema of what the program finishes with."""
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any if ready_made else output)
+        self.check_output: Final = None if ready_made or says_all(output) else self.read_output
+        """What a provider asks before it records a finish; `None` where the schema says all that the type asks."""
 
     def __repr__(self) -> str:
         return f"Program({self.name!r}, {len(self.capabilities)} capabilities)"

@@ -7,7 +7,7 @@ field that a model adds is refused, never dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -19,6 +19,8 @@ from minutebook.runtime.defaults import is_json
 
 if TYPE_CHECKING:
     from minutebook.model.schemas import Schema
+
+_PLAIN: Final = (str, bool, int, float, type(None), Any)
 
 
 def schema_of(kind: Any, option: str = "type") -> Schema:
@@ -39,6 +41,37 @@ def schema_of(kind: Any, option: str = "type") -> Schema:
         raise InvalidOption(f"{told}; take a dataclass, a TypedDict or a msgspec.Struct", option=option) from None
     _close(schema["$defs"])
     return checked_schema(_written_in_place(schema))
+
+
+def says_all(kind: Any) -> bool:
+    """
+    Return whether `schema_of` a type says all that the type asks of a value: it has no code of its own to refuse one,
+    and no form inside a text, as a date has.
+    """
+    if kind in _PLAIN:
+        return True
+    from msgspec import inspect  # loaded by those who have such a type
+
+    told: tuple[type, ...] = (
+        *(inspect.AnyType, inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType),
+        *(inspect.LiteralType, inspect.EnumType, inspect.UnionType),
+        *(inspect.ListType, inspect.DictType, inspect.TupleType, inspect.VarTupleType),
+        *(inspect.TypedDictType, inspect.NamedTupleType, inspect.StructType, inspect.DataclassType),
+    )
+    left: list[Any] = [inspect.type_info(kind)]
+    seen: dict[int, Any] = {}
+    while left:
+        part = left.pop()
+        if isinstance(part, tuple):
+            left += part
+        elif isinstance(part, (inspect.Type, inspect.Field)) and id(part) not in seen:
+            seen[id(part)] = part  # types may hold themselves
+            if isinstance(part, inspect.Type) and not isinstance(part, told):
+                return False
+            if hasattr(getattr(part, "cls", None), "__post_init__"):
+                return False
+            left += [getattr(part, name) for name in part.__struct_fields__]
+    return True
 
 
 def _drop_unshown(schema: dict[str, Any]) -> None:
