@@ -257,6 +257,48 @@ def test_d26_nothing_leaves_inside_a_loop_that_thought_at_its_head_alone() -> No
     assert [after - before for before, after in pairwise(sent)] == [1] * 5
 
 
+def test_d26_a_loop_that_thought_at_its_head_alone_holds_it_beyond_smaller_limits() -> None:
+    """D26, D8: limits that do not reach the head are refused too, and tell all that the loop needs."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic"))
+    talk.turn(1)
+    with contextlib.suppress(ZeroDivisionError), talk.told.turn("q") as turn:
+        for step in range(6):
+            (call,) = turn.respond(answer(turn.window().messages, 1, thinks=not step))
+            turn.result(call, "r")
+        with pytest.raises(DecisionHistoryLimitExceeded, match="the loop is 12 messages by now") as refused:
+            turn.window(WindowLimits(max_messages=6))
+        assert refused.value.outgrown is not None
+        raise ZeroDivisionError
+
+
+def test_d26_a_loop_that_begins_to_think_late_needs_what_its_window_holds_alone() -> None:
+    """D26, D8: the turn's first steps had left before, and no limit has to bring them back."""
+    limits = WindowLimits(max_messages=9, low_water=0.5)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits)
+    with contextlib.suppress(ZeroDivisionError), told.turn("q") as turn:
+        for step in range(12):
+            try:
+                messages = turn.window().messages
+            except DecisionHistoryLimitExceeded as refused:
+                assert refused.outgrown is not None
+                assert refused.outgrown[0] == limits.max_messages - 1 + 2 < 2 * step
+                raise ZeroDivisionError from None
+            (call,) = turn.respond(answer(messages, 1, thinks=step > 6))
+            turn.result(call, "r")
+        pytest.fail("the loop was never refused")
+
+
+def test_b3_d26_a_loop_without_reasoning_keeps_its_start_until_its_window_is_full() -> None:
+    """B3, D26: room is made in a turn's first request; inside one that does not think, nothing leaves to make some."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=40)))
+    for _ in range(4):
+        talk.turn(2)
+    begun = len(talk.sizes)
+    talk.turn(7, thinks=False)
+    assert talk.sizes[-1] > 40 * 2 / 3 + 10
+    assert len(set(talk.starts[begun:])) == 1
+
+
 def test_d26_what_was_made_behind_stale_reasoning_is_stale_for_whoever_strips_it() -> None:
     """D26: the start stays where it is, so nothing else would tell."""
     store, limits = MemoryStore("n"), WindowLimits(max_messages=20, low_water=0.5)
