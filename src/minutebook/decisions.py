@@ -134,6 +134,8 @@ class ApiProvider(AsyncClosing):
             ProviderContextCountUnavailable: the request could not be counted; nothing was generated.
             ProviderContextWindowExceeded: the least that can be sent does not fit `context`; nothing was generated.
             PairingViolation: a call of the last decision has no observation, or the invocation has finished.
+            CheckpointRefused: the conversation has not what was decided of a resumed task last, or has its next
+                decision, which the program does not take any more; nothing was asked.
             DecisionHistoryError: the history refuses; see its codes.
             InvalidOption: a history without `run_id`, `invocation_id` or `agent_ref`, or capabilities that clash.
         """

@@ -246,7 +246,7 @@ class Fitting:
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
-        if self._room is None or self._loop is not None:
+        if self._room is None:
             removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
         else:
             removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)

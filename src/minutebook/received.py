@@ -29,6 +29,9 @@ async def check_same(history: History, header: Header, request: DecisionRequest)
     Refuse to go on with a task in a conversation that has not what was decided of it since, in another one.
 
     What waits there was answered elsewhere perhaps, and its numbers name other calls than the runtime knows by them.
+
+    Raises:
+        CheckpointRefused: it is the conversation of another key, or a record without the task's last decision.
     """
     resumed = request.resumed
     if resumed is None or resumed.conversation == "":

@@ -992,12 +992,14 @@ def test_d09_d26_an_object_without_a_decision_is_a_schema_violation(api: str, va
 
 @both
 def test_d09_d26_what_a_generator_raises_is_unavailable(api: str) -> None:
-    """D9, D26: without its text, and of a store of the host's too; what it says of a provider, and interrupts, pass."""
+    """D9, D26: without its text, a store's of the host too; what it says of provider or call, and interrupts, pass."""
     said = AgentDecisionProviderUnavailable("the model is away", provider_error_code="own")
+    wrong = InvalidOption("there is no such model", option="model")
     raised: list[BaseException] = [
         ValueError(f"{SECRET} {KEY}"),
         DecisionHistoryBusy(f"{SECRET} is held"),
         said,
+        wrong,
         KeyboardInterrupt(),
     ]
 
@@ -1013,6 +1015,7 @@ def test_d09_d26_what_a_generator_raises_is_unavailable(api: str) -> None:
         assert (caught.provider_error_code, caught.__context__) == ("generator_failed", None)
         assert SECRET not in str(caught)
     assert refusal(provider._core) is said
+    assert refusal(provider._core) is wrong
     with pytest.raises(KeyboardInterrupt):
         provider.decide(REQUEST)
     assert provider.decide(REQUEST).finish

@@ -257,6 +257,85 @@ def test_d26_nothing_leaves_inside_a_loop_that_thought_at_its_head_alone() -> No
     assert [after - before for before, after in pairwise(sent)] == [1] * 5
 
 
+def test_d26_a_loop_that_thought_at_its_head_alone_holds_it_beyond_smaller_limits() -> None:
+    """D26, D8: limits that do not reach the head are refused too, and tell all that the loop needs."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic"))
+    talk.turn(1)
+    with contextlib.suppress(ZeroDivisionError), talk.told.turn("q") as turn:
+        for step in range(6):
+            (call,) = turn.respond(answer(turn.window().messages, 1, thinks=not step))
+            turn.result(call, "r")
+        with pytest.raises(DecisionHistoryLimitExceeded, match="the loop is 12 messages by now") as refused:
+            turn.window(WindowLimits(max_messages=6))
+        assert refused.value.outgrown is not None
+        raise ZeroDivisionError
+
+
+def test_d26_a_loop_that_begins_to_think_late_needs_what_its_window_holds_alone() -> None:
+    """D26, D8: the turn's first steps had left before, and no limit has to bring them back."""
+    limits = WindowLimits(max_messages=9, low_water=0.5)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=limits)
+    taken: list[int] = []
+
+    def go_on() -> None:
+        with told.turn("q") as turn:
+            for step in range(12):
+                (call,) = turn.respond(answer(turn.window().messages, 1, thinks=step > 6))
+                turn.result(call, "r")
+                taken.append(step)
+
+    with pytest.raises(DecisionHistoryLimitExceeded, match="open tool loop") as refused:
+        go_on()
+    assert refused.value.outgrown is not None
+    assert refused.value.outgrown[0] == 10 < 2 * len(taken)
+
+
+def test_d26_o50_a_loop_is_read_to_its_head_whatever_the_limits_reach() -> None:
+    """D26, O-50: only its head thought, and no process remembers that far back; nothing leaves all the same."""
+    large = WindowLimits(max_messages=60)
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=6))
+    with contextlib.suppress(ZeroDivisionError), told.turn("q") as turn:
+        for step in range(12):
+            (call,) = turn.respond(answer(turn.window(large).messages, 1, thinks=not step))
+            turn.result(call, "r")
+        with pytest.raises(DecisionHistoryLimitExceeded, match="the loop is 24 messages by now"):
+            turn.window()
+        check_bound(turn.window(large).messages, 0)
+        raise ZeroDivisionError
+
+
+def test_d8_d17_d26_no_shorter_summary_is_tried_inside_a_loop_that_outgrows_its_window() -> None:
+    """D8, D17, D26: it would make the loop's reasoning stale as well; what the loop needs is what is told."""
+    store, limits = MemoryStore("n"), WindowLimits(max_bytes=9_000)
+    made: list[int] = []
+
+    def told(most: int) -> Talk:
+        def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+            made.append(max_bytes)
+            return "s" * max_bytes
+
+        options: dict[str, Any] = {"summarize": summarize, "max_summary_bytes": most}
+        return Talk(Conversation(store, "c", format="anthropic", limits=limits, **options))
+
+    while not made:
+        told(3_000).turn(1)
+    with pytest.raises(DecisionHistoryLimitExceeded, match=r"the loop is [0-9]+ messages by now") as refused:
+        told(100).turn(40)
+    assert refused.value.outgrown
+    assert made == [3_000]
+
+
+def test_b3_d26_a_loop_without_reasoning_keeps_its_start_until_its_window_is_full() -> None:
+    """B3, D26: room is made in a turn's first request; inside one that does not think, nothing leaves to make some."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=40)))
+    for _ in range(4):
+        talk.turn(2)
+    begun = len(talk.sizes)
+    talk.turn(7, thinks=False)
+    assert talk.sizes[-1] > 40 * 2 / 3 + 10
+    assert len(set(talk.starts[begun:])) == 1
+
+
 def test_d26_what_was_made_behind_stale_reasoning_is_stale_for_whoever_strips_it() -> None:
     """D26: the start stays where it is, so nothing else would tell."""
     store, limits = MemoryStore("n"), WindowLimits(max_messages=20, low_water=0.5)
@@ -315,6 +394,41 @@ def test_d8_what_a_loop_needs_is_forgotten_once_a_window_is_sent() -> None:
     talk.fail(2, WindowLimits(max_messages=8), limits)
     talk.turn(0)
     assert talk.starts[-1] == talk.starts[1]
+
+
+@pytest.mark.parametrize("then", [6, 1], ids=["the same refusal", "another refusal"])
+def test_d8_what_a_loop_needs_is_not_forgotten_by_a_second_refusal(then: int) -> None:
+    """D8: within one message not even the newest exchange fits, which tells nothing of the loop: the next has room."""
+    talk = Talk(Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=20)))
+    for _ in range(3):
+        talk.turn(1)
+    with contextlib.suppress(ZeroDivisionError), talk.told.turn("q") as turn:
+        for _ in range(3):
+            (call,) = turn.respond(answer(turn.window().messages, 1))
+            turn.result(call, "r")
+        for most in (6, then):
+            with pytest.raises(DecisionHistoryLimitExceeded):
+                turn.window(WindowLimits(max_messages=most))
+        raise ZeroDivisionError
+    talk.turn(0)
+    assert talk.starts[-1] != talk.starts[1]
+
+
+def test_d8_c04_what_a_loop_needs_is_forgotten_behind_a_call_that_waits() -> None:
+    """D8, C4: the turn is answered, though one of its calls is parked, so the next ones keep their start."""
+    told = Conversation(MemoryStore("n"), "c", format="anthropic", limits=WindowLimits(max_messages=20))
+    talk = Talk(told)
+    for _ in range(3):
+        talk.turn(1)
+    talk.fail(3, WindowLimits(max_messages=6))
+    with told.turn("q") as turn:
+        (parked,) = turn.respond(answer(turn.window().messages, 1))
+        turn.park(parked)
+        turn.respond(answer(turn.window().messages, 0))
+    begun = len(talk.starts)
+    for _ in range(3):
+        talk.turn(0)
+    assert len(set(talk.starts[begun:])) == 1
 
 
 def test_d26_a_late_result_inside_a_loop_is_told_as_what_it_is() -> None:

@@ -250,6 +250,14 @@ def test_d12_room_for_a_loop_is_what_its_bytes_weigh_as_the_others_do(size: int,
     assert drive(found) == removed
 
 
+def test_d12_room_that_the_whole_request_shows_costs_one_count() -> None:
+    """D12, D8: bytes weigh as all of the messages do, what must stay among them, not as those alone that may leave."""
+    counter = Counter([1_500, 1_485], 3_000)
+    room = Room(low_water=0.5, least=1 / 3, size=5_000)
+    found = tokens.fewest_removed_with_room([100], 10_000, room, 3_000, counter.measure)  # type: ignore[arg-type]
+    assert (drive(found), counter.asked) == (0, [0])
+
+
 @pytest.mark.parametrize("removable", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128])
 def test_d12_the_bound_holds_for_every_answer_and_every_estimate(removable: int) -> None:
     """D12: 2⌈log₂(n+1)⌉ + 2, with the estimate at each possible place and the answer at each other one."""

@@ -192,6 +192,19 @@ def test_d8_d12_d26_loops_that_need_most_of_the_tokens_have_them_each_time(steps
     assert refused <= 1
 
 
+def test_d8_d12_d26_a_loop_that_outgrows_the_tokens_is_refused_with_all_of_it() -> None:
+    """D8, D12, D26: nothing of it leaves, and whoever reads the refusal knows how large it has become."""
+    with ProviderFake("anthropic", looping(12, 0)) as fake, MemoryStore("n") as store:
+        provider = thinking(fake, HistoryOptions(store=store), context=ContextWindow(context_window_tokens=4_000))
+        runtime = Runtime(Program(name="p", instructions="i", capabilities=[look]), provider, checkpoints=store)
+        with pytest.raises(DecisionHistoryLimitExceeded, match=r"the loop is [0-9]+ messages by now") as refused:
+            runtime.run("task", run_id="r", invocation_id="c")
+        provider.close()
+    assert refused.value.outgrown is not None
+    sent = [request for request in fake.requests if "max_tokens" in request.json]
+    assert refused.value.outgrown[0] == 2 * len(sent) > 2
+
+
 def test_d8_d26_a_task_behind_a_loop_that_found_no_room_begins_with_room_for_twice_as_much() -> None:
     """D8, D26: of messages too, once the task was given up; its calls stay in the record and count for nothing more."""
     model = [looping(1, 0)]

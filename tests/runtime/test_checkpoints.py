@@ -23,6 +23,7 @@ from tests.stores.hosts import BusyHost, WaitingHost
 from minutebook import sync
 from minutebook.decisions import HistoryOptions, OpenAIChatDecisionProvider
 from minutebook.errors import (
+    AgentDecisionProviderSchemaViolation,
     AgentDecisionProviderUnavailable,
     CheckpointRefused,
     DecisionHistoryBusy,
@@ -601,6 +602,17 @@ def test_d25_a_run_that_raised_goes_on_with_what_is_left_of_its_budgets() -> Non
     )
     larger = program(act, budgets=Budgets(max_decisions=5))
     assert drive(kept(larger, store, finish())[0].resume("r", "i")).kind == "finished"
+
+
+def test_d09_d25_an_output_that_a_provider_of_ones_own_did_not_check_is_recorded_nowhere() -> None:
+    """D9, D25: refused before it is kept, so that the task, resumed, asks again and is not given it back."""
+    store, declared = MemoryStore(), program(act, output=OUTPUT)
+    first, _ = kept(declared, store, calls(call("act", number=1)), finish({"answer": 7}))
+    with pytest.raises(AgentDecisionProviderSchemaViolation):
+        drive(first.run("go", **IDS))
+    then, provider = kept(declared, store, finish({"answer": "done"}))
+    assert drive(then.resume("r", "i")).output == {"answer": "done"}
+    assert (len(provider.requests), DONE) == (1, [1])
 
 
 def test_d28_wall_time_runs_while_the_run_does_and_goes_on_when_it_is_resumed() -> None:

@@ -215,6 +215,24 @@ def test_d28_an_exhausted_agent_is_an_error_for_its_caller_and_no_crash() -> Non
     assert (seen.error, seen.value) == (True, {"error": "budget_exhausted", "budget": "decisions"})
 
 
+def test_d28_i43_what_an_agent_used_counts_after_a_restart_as_well() -> None:
+    """D28, I-43: of four calls the agent took two and its call one, so one of three that come after it is left."""
+    store, declared = MemoryStore(), program(delegate(scholar()), search, budgets=Budgets(max_calls=4))
+
+    def made(*script: Any) -> Any:
+        below = ScriptedProvider([calls(call("search", query="a"), call("search", query="b")), finish("it is so")])
+        return kept(declared, store, *script, providers={"scholar": below})
+
+    first, _ = made(calls(call("scholar", task="t")), AgentDecisionProviderUnavailable("down"))
+    with pytest.raises(AgentDecisionProviderUnavailable):
+        drive(first.run("go", **IDS))
+    then, above = made(calls(*(call("search", query=query) for query in "cde")), finish())
+    assert drive(then.resume("r", "i")).kind == "finished"
+    assert FOUND == ["a", "b", "c"]
+    refused = {"refused": "calls_exhausted"}
+    assert [seen.value for seen in above.requests[-1].observations] == ["it is so", "about c", refused, refused]
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

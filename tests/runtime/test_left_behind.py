@@ -383,6 +383,20 @@ def test_i44_d02_what_ran_in_a_copy_is_told_of_no_call_as_refused(
     assert DONE == ["a.txt", "b.txt"]
 
 
+def test_i44_d02_what_a_copy_was_told_of_its_call_the_first_record_is_told_as_well(
+    processes: Processes, server: Server
+) -> None:
+    """I-44, D2: the call waits in both, which are two conversations; what it came to is known for each of them."""
+    processes.give_up(1, "a.txt")
+    first, processes.history = processes.history, copy_of(processes.history)
+    server.replies = [finishes("chat", "native"), finishes("chat", "native")]
+    assert processes.run(2).kind == "finished"
+    assert processes.told() == ["content of a.txt"]
+    processes.history = first
+    assert processes.run(3).kind == "finished"
+    assert processes.told() == ["content of a.txt"]
+
+
 def test_i44_d02_two_tasks_that_were_given_up_in_two_records_of_one_name_are_told_apart(
     processes: Processes, server: Server
 ) -> None:

@@ -356,8 +356,9 @@ class Scan:
         before = self._since(self._state.window_from) if resumes else self._shown()
         if before <= min(kept, self._largest((room.may_fill(full[0], wanted[0]), room.may_fill(full[1], wanted[1])))):
             return max(before, must)
+        # Never more than may be filled by what keeps its start, so nothing comes back that had left.
         cut = self._largest((room.cut_to(full[0], wanted[0]), room.cut_to(full[1], wanted[1])))
-        return max(must, min(kept, before, cut))
+        return max(must, min(kept, cut))
 
     def _since(self, key: int) -> int:
         """Count the units that stand at `key` or behind it."""

@@ -168,7 +168,7 @@ class Runtime(Generic[T]):
             AgentDecisionProviderSchemaViolation: a malformed decision, or an output that does not fit; no call of that
                 decision was executed.
             CheckpointRefused: the invocation has another task that is unfinished, or this one with another text or
-                other observations.
+                other observations; or as `resume`, where it goes on with this one.
             DecisionHistoryBusy: another worker runs this invocation.
             InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
         """
@@ -205,7 +205,9 @@ class Runtime(Generic[T]):
             InvalidOption: no checkpoints are kept, or `approvals` is no list.
             ApprovalRefused: an approval is for none of the calls that wait; nothing was executed.
             InvalidValue: an approval whose `by` or `message` is no text; nothing was executed.
-            CheckpointRefused: there is no checkpoint.
+            CheckpointRefused: there is no checkpoint (`absent`), or one of another `projection`; or the provider's
+                `conversation` has not the task's last decision; or its next `decision` is recorded there, and does not
+                fit the program any more.
             DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
             ProviderError, DecisionHistoryError: as the provider raised it.
         """
@@ -234,7 +236,7 @@ class Runtime(Generic[T]):
 
         Raises:
             InvalidOption: no checkpoints are kept.
-            CheckpointRefused: there is no checkpoint.
+            CheckpointRefused: there is no checkpoint, or one of another `projection`.
             DecisionHistoryBusy: another worker runs it, or one that crashed did: see `recover`.
         """
         self._kept()
