@@ -73,7 +73,7 @@ def run_saying(
     declared = program(
         read, write, erase, authority={"orders.read", "orders.write"}, budgets=Budgets(max_decisions=5, max_calls=6)
     )
-    drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still, clock=still).run(said(task)))
+    drive(Runtime(declared, provider, fresh_id=counted_ids(), monotonic_ns=still, clock=still).run(f"Do: {said(task)}"))
     return [[spec.name for spec in request.capabilities] for request in provider.requests], executed
 
 

@@ -927,6 +927,17 @@ def test_d25_a_task_id_names_a_task_in_a_checkpoint() -> None:
             drive(made.run("go", **ids, task_id="1"))
 
 
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+def test_d25_a_blank_task_is_refused_before_anything_of_it_is_kept(blank: str) -> None:
+    """D25: a provider may refuse one at each resume; the next task begins as if nothing had been said."""
+    made, provider = kept(program(), MemoryStore(), finish(), finish("again"))
+    assert drive(made.run("first", **IDS)).output == "done"
+    with pytest.raises(InvalidValue, match="task: empty or blank"):
+        drive(made.run(blank, **IDS))
+    assert drive(made.run("second", **IDS)).output == "again"
+    assert [request.task for request in provider.requests] == ["first", "second"]
+
+
 def test_d25_a_run_without_a_checkpoint_cannot_be_resumed() -> None:
     """Neither one that never was, nor one of another run, invocation or namespace."""
     store = MemoryStore("one")

@@ -72,6 +72,25 @@ def test_d05_an_agent_has_an_identity_of_its_own_and_sees_nothing_of_its_caller(
     assert (outcome.decisions, outcome.calls, FOUND) == (5, 3, ["CANARY", "y"])
 
 
+@pytest.mark.parametrize("given", [{"task": " \n"}, {"tasks": ["Find y.", "\t"]}], ids=["one", "among others"])
+def test_d28_a_blank_task_of_a_models_is_refused_to_it_and_begins_nothing(given: dict[str, Any]) -> None:
+    """D28: there are providers that take no blank input, so its agent's run would be refused at each resume."""
+    below = ScriptedProvider([])
+    branches = 2 if "tasks" in given else 1
+    made, _ = kept(
+        program(delegate(scholar(), max_branches=branches)),
+        MemoryStore(),
+        calls(call("scholar", **given)),
+        finish(),
+        providers={"scholar": below},
+    )
+    outcome = drive(made.run("go", **IDS))
+    (seen,) = outcome.observations
+    assert (outcome.kind, outcome.calls, seen.error, below.requests) == ("finished", 0, True, [])
+    assert "invalid_arguments" in json.dumps(seen.value)
+    assert "blank" in json.dumps(seen.value)
+
+
 def test_d28_what_an_agent_finishes_with_is_data() -> None:
     """D28, I-41: an agent that claims a grant, an approval or a role changes nothing of what its caller may do."""
 

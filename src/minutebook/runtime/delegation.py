@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryCorrupt, InvalidOption
+from minutebook.errors import DecisionHistoryCorrupt, InvalidOption, InvalidValue
 from minutebook.model.bounds import check_count, check_flag
 from minutebook.model.codec import JSON, text
 from minutebook.runtime.authority import check_grant, checked_grants
-from minutebook.runtime.capabilities import RESERVED_NAMES, Capability, check_name, contract_of
-from minutebook.runtime.program import Program
+from minutebook.runtime.capabilities import RESERVED_NAMES, Capability, InvalidArguments, check_name, contract_of
+from minutebook.runtime.program import Program, checked_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -95,6 +95,20 @@ def tasks_in(arguments: dict[str, JSON]) -> tuple[list[str], bool]:
     """Return the tasks that a delegating call gives, and whether they came as a list."""
     tasks: Any = arguments.get("tasks")
     return (tasks, True) if tasks is not None else ([str(arguments["task"])], False)
+
+
+def check_tasks(arguments: dict[str, JSON]) -> None:
+    """
+    Refuse a task of which no agent could make anything, before an invocation begins with it.
+
+    Raises:
+        InvalidArguments: a task is blank.
+    """
+    try:
+        for task in tasks_in(arguments)[0]:
+            checked_task(task)
+    except InvalidValue as error:
+        raise InvalidArguments(str(error)) from None
 
 
 def tasks_of(arguments: dict[str, JSON], branches: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from minutebook.model.shown import type_alone
 from minutebook.model.telling import is_own
 from minutebook.runtime import observations as observed
 from minutebook.runtime.capabilities import Capability, CapabilityFailed, InvalidArguments
+from minutebook.runtime.delegation import check_tasks
 from minutebook.runtime.observations import Refusal
 
 if TYPE_CHECKING:
@@ -54,9 +55,12 @@ def checked(
         return Refused(denied, None)
     found = capabilities[call.capability]
     try:
-        return Admitted(found, found.convert(call.arguments))
+        admitted = Admitted(found, found.convert(call.arguments))
+        if found.agent is not None:
+            check_tasks(call.arguments)
     except InvalidArguments as error:
         return Refused("invalid_arguments", str(error))
+    return admitted
 
 
 async def executed(

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from minutebook.errors import BlockingMismatch, DecisionHistoryNotReserved, InvalidOption
 from minutebook.model.bounds import check_count, ttl_ms
 from minutebook.model.clock import read_clock
-from minutebook.model.codec import text
 from minutebook.model.keys import check_id
 from minutebook.runtime import observations as observed
 from minutebook.runtime.approvals import APPROVAL_SECONDS, check_approvals, refuse_changed
 from minutebook.runtime.checkpoints import Log, Storage
 from minutebook.runtime.invocation import Invocation
 from minutebook.runtime.outcomes import Host, Outcome
-from minutebook.runtime.program import Program
+from minutebook.runtime.program import Program, checked_task
 from minutebook.runtime.references import PROJECTIONS
 
 if TYPE_CHECKING:
@@ -170,7 +169,8 @@ class Runtime(Generic[T]):
             CheckpointRefused: the invocation has another task that is unfinished, or this one with another text or
                 other observations; or as `resume`, where it goes on with this one.
             DecisionHistoryBusy: another worker runs this invocation.
-            InvalidOption, InvalidId, InvalidValue: an argument that cannot be; nothing was asked or executed.
+            InvalidOption, InvalidId, InvalidValue: an argument that cannot be, as a blank task; nothing was recorded,
+                asked or executed.
         """
         earlier = self._checked_earlier(observations, run_id, invocation_id)
         task_id = "" if task_id is None else self._checked_task_id(task_id, invocation_id)
@@ -179,7 +179,7 @@ class Runtime(Generic[T]):
             self._host.fresh_id() if invocation_id is None else invocation_id,
             on_observation,
         )
-        await invocation.begin(text(task, "task"), task_id, earlier)
+        await invocation.begin(checked_task(task), task_id, earlier)
         return await invocation.run()
 
     async def resume(

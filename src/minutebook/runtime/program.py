@@ -160,6 +160,21 @@ class Program(Generic[T]):
         return output
 
 
+def checked_task(task: object) -> str:
+    """
+    Return a text that an agent can be asked to do something by.
+
+    One of blanks is refused before anything is recorded: a provider that takes none would refuse it at each resume.
+
+    Raises:
+        InvalidValue: no text, or a blank one; `path` is "task".
+    """
+    checked = text(task, "task")
+    if not checked.strip():
+        raise InvalidValue("task: empty or blank, which asks for nothing; say what is to be done", path="task")
+    return checked
+
+
 def _no_output(fault: str) -> AgentDecisionProviderSchemaViolation:
     return AgentDecisionProviderSchemaViolation(
         f"the model finished with no valid output: {fault}", provider_error_code="invalid_output"
