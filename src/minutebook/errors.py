@@ -149,11 +149,19 @@ class InvalidValue(CallerError, ValueError):
 
 
 class InvalidMessage(CallerError, ValueError):
-    """Valid JSON that is no message of the conversation's wire format. `path` is where it stands."""
+    """
+    Valid JSON that is no message of the conversation's wire format. `path` is where it stands, and begins the text
+    where that is not the whole: of a long list a log shows which message is meant.
+    """
 
     path: str | None = None
     field: str | None = None
     index: int | None = None
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        """Keep `facts`, and tell the place unless `message` does."""
+        path = facts.get("path", "$")
+        super().__init__(message if path == "$" or path in message else f"{path}: {message}", **facts)
 
 
 class PairingViolation(CallerError):
