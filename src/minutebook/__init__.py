@@ -348,14 +348,15 @@ _HOMES = {
     "open_store": "minutebook.stores.opening",
 }
 
+if not TYPE_CHECKING:  # checkers are told the names above
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'minutebook' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'minutebook' has no attribute {name!r}")
+        from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_HOMES.get(name, "minutebook.errors")), name)
-    return value
+        value = globals()[name] = getattr(import_module(_HOMES.get(name, "minutebook.errors")), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, PairingViolation
+from minutebook.errors import DecisionHistoryConflict, DecisionHistoryCorrupt, ImportRefused, PairingViolation
 from minutebook.history import History
 from minutebook.model.bounds import WindowLimits, check_flag, check_retained, checked_limits
 from minutebook.model.entries import Draft
@@ -271,6 +271,16 @@ class Conversation(Reading):
 
     def _derived(self, format: str, drafts: Sequence[Draft]) -> int | None:  # noqa: A002 - the field's standard word
         # Imported here: the decision providers' formats are needed by no other conversation.
-        from minutebook.providers.derivation import derived_entries
+        from minutebook.providers.derivation import derived_entries, is_imported
 
-        return derived_entries(format, drafts) if format.partition("/")[0] == self._wire.name else None
+        name = format.partition("/")[0]
+        if name == self._wire.name:
+            return derived_entries(format, drafts)
+        if not is_imported(format):
+            return None  # any text, which a file that somebody else wrote may have there: it is not quoted
+        raise ImportRefused(
+            f"line 1: the file is of the format {name}, and this conversation of {self._wire.name}",
+            problem="unlawful",
+            good_records=0,
+            line=1,
+        )

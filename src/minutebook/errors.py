@@ -149,11 +149,19 @@ class InvalidValue(CallerError, ValueError):
 
 
 class InvalidMessage(CallerError, ValueError):
-    """Valid JSON that is no message of the conversation's wire format. `path` is where it stands."""
+    """
+    Valid JSON that is no message of the conversation's wire format. `path` is where it stands, and begins the text
+    where that is not the whole: of a long list a log shows which message is meant.
+    """
 
     path: str | None = None
     field: str | None = None
     index: int | None = None
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        """Keep `facts`, and tell the place unless `message` does."""
+        path = facts.get("path", "$")
+        super().__init__(message if path == "$" or path in message else f"{path}: {message}", **facts)
 
 
 class PairingViolation(CallerError):
@@ -396,6 +404,76 @@ class ProviderError(MinutebookError):
     cause: str | None = None
 
 
+_LASTING = frozenset(
+    {
+        # of OpenAI and of servers that speak its formats
+        "content_policy_violation",
+        "context_length_exceeded",  # every provider's overflow is told under this one
+        "insufficient_quota",
+        "invalid_api_key",
+        "invalid_encrypted_content",
+        "invalid_function_parameters",
+        "invalid_json_schema",
+        "missing_required_parameter",
+        "model_not_found",
+        "unknown_parameter",
+        "unsupported_parameter",
+        "unsupported_value",
+        # of Anthropic, and some of OpenAI
+        "authentication_error",
+        "billing_error",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "tool_reference_unresolved",
+        # of Gemini
+        "ALREADY_EXISTS",
+        "API_KEY_INVALID",
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "OUT_OF_RANGE",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "UNIMPLEMENTED",
+        # of a request that cannot be counted as it stands, and of a server that counts or streams in another way
+        "body_not_json",
+        "body_streamed",
+        "encoded_count",
+        "field_twice",
+        "header_refused",
+        "host_refused",
+        "no_count",
+        "no_output_limit",
+        "outside_content",
+        "path_refused",
+        "server_state",
+        "server_tool",
+        "several_answers",
+        "stream_unknown",
+        "unknown_field",
+    }
+)
+"""The codes of what stays as it is until the request, the account or the server is another."""
+_PASSING_STATUSES = (408, 409, 429)
+_UNSPECIFIC = "invalid_request_error"
+"""What OpenAI calls whatever it answers under 4xx, a lock that was not had in time (409) among it."""
+
+
+def _passes(code: str | None, status: int | None) -> bool:
+    """
+    Return whether a failure may be gone when the same request is sent again.
+
+    The code is asked first: what a provider tells inside a stream, or of a request that is wrong, has a status that
+    says nothing of it. Where a code is in no table, a failure under 2xx came after the request was taken.
+    """
+    if status in _PASSING_STATUSES and code == _UNSPECIFIC:
+        return True
+    if code in _LASTING:
+        return False
+    return status is None or status < 300 or status in _PASSING_STATUSES or status >= 500
+
+
 class AgentDecisionProviderUnavailable(ProviderError):
     """
     Transport or provider failure: time-outs, refused redirects, every status but 2xx (SPEC D9).
@@ -404,6 +482,11 @@ class AgentDecisionProviderUnavailable(ProviderError):
     """
 
     bytes: int | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later. `status` alone does not say so: a stream fails under 200."""
+        return _passes(self.provider_error_code, self.status)
 
 
 class AgentDecisionProviderSchemaViolation(ProviderError):
@@ -414,6 +497,11 @@ class ProviderContextCountUnavailable(ProviderError):
     """No token count could be had; nothing was generated (SPEC D12)."""
 
     field: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may be counted later; not where the message names what to leave out of it."""
+        return _passes(self.provider_error_code, self.status)
 
 
 class ProviderContextWindowExceeded(ProviderError):

@@ -694,13 +694,14 @@ def test_bad_input_90_a_network_file_system_is_told_without_an_option_that_no_co
 
 
 def test_d20_doctor_tells_that_others_could_read_the_file(database: Path) -> None:
-    """D20: opening makes the file private again, and doctor says that it was not."""
+    """D20: opening makes the file private again, and doctor says that it was not; its help says so before."""
+    assert "Files that others had rights to become private" in " ".join(run("doctor", "--help").stdout.split())
     converse(database, "one")
     database.chmod(0o644)
     told = asked(database, "doctor", "--json")
     assert told.returncode == 5
     (mode,) = [each for each in documents(told.stdout) if each["attention"]]
-    assert mode["found"] == "0644"
+    assert (mode["found"], database.stat().st_mode & 0o777) == ("0644", 0o600)
     assert asked(database, "doctor").returncode == 0
 
 

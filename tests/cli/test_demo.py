@@ -136,7 +136,9 @@ def test_d09_a_model_that_answers_prose_is_told_by_the_one_code_of_its_error(as_
     """D9: malformed output is no provider that is unavailable, also where another process met it."""
     with ProviderFake("openai-chat", [Answer(text="Hello, how can I help?")]) as fake:
         done = run("demo", "--base-url", fake.base_url, "--model", "m", *(["--json"] if as_json else []))
-    code, message = "AgentDecisionProviderSchemaViolation", "the response holds no valid typed decision: text_not_json"
+    code = "AgentDecisionProviderSchemaViolation"
+    diagnosis = "text_not_json; the text has to be JSON, of the schema that was sent"
+    message = f"the response holds no valid typed decision: {diagnosis}"
     assert done.returncode == 4
     if as_json:
         assert documents(done.stdout)[-1] == {"error": code, "message": message, "exit": 4}

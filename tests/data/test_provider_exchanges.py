@@ -102,6 +102,11 @@ def requests(name):
                 yield f"{recording.id} {number}", request
 
 
+def without_place(error):
+    """Return the text of a refusal without where it was, which is another one in each recording."""
+    return str(error).removeprefix(f"{error.path}: ")
+
+
 async def appended(store, id_, request, refused=None):
     """Return a conversation with a request's history, or `None` where that is refused."""
     conversation = Conversation(store, id_, format=request.name)
@@ -110,7 +115,7 @@ async def appended(store, id_, request, refused=None):
     except InvalidMessage as error:
         if refused is None:
             raise
-        refused[f"{request.name}: {re.split('[;,]', str(error))[0]}"] += 1
+        refused[f"{request.name}: {re.split('[;,]', without_place(error))[0]}"] += 1
         return None
     return conversation
 
@@ -471,7 +476,7 @@ def test_c2_c4_recorded_tests_replayed_turn_by_turn_give_the_record_of_their_las
                 try:
                     await replay.go(chain)
                 except InvalidMessage as error:
-                    refused[f"{name}: {str(error).partition('; this conversation')[0]}"] += 1
+                    refused[f"{name}: {without_place(error).partition('; this conversation')[0]}"] += 1
                     continue
                 figures.update(replay.figures)
                 figures["chains" if len(chain) > 1 else "single requests"] += 1

@@ -37,6 +37,7 @@ from minutebook.errors import (
     DecisionHistorySummaryInvalid,
     InvalidMessage,
     InvalidOption,
+    InvalidValue,
     MinutebookError,
 )
 from minutebook.model.entries import Kind
@@ -736,6 +737,18 @@ def test_a4_what_is_no_list_of_messages_is_refused_and_changes_nothing(fake: Pro
         with pytest.raises(InvalidMessage, match="list of messages"):
             await each.set_history(given)
         assert await each.get_history_length() == 2
+
+    told(story())
+
+
+@pytest.mark.parametrize("content", ["", 5, "\ud800"], ids=["blank", "no text", "no Unicode"])
+def test_a4_the_text_of_a_refusal_says_which_message_of_a_history_is_meant(fake: ProviderFake, content: Any) -> None:
+    """A4: a log shows the text alone."""
+    given: Any = [*[user("hi")] * 12, user(content)]
+
+    async def story() -> None:
+        with pytest.raises((InvalidMessage, InvalidValue), match=r"^\$\[12\]\.content: "):
+            await agent(fake).set_history(given)
 
     told(story())
 

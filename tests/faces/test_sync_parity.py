@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import inspect
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,9 +28,6 @@ from minutebook.stores import opening
 from minutebook.stores.journal import JournalStore
 from minutebook.sync.driving import iterate
 from minutebook.testing import FrozenClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAIRS = [
     (JournalStore, minutebook.sync.JournalStore),
@@ -199,6 +198,25 @@ def test_b11_a_strict_checker_finds_every_method_on_its_class(tmp_path: Path) ->
     errors = [line for line in told.splitlines() if ": error: " in line]
     assert [line.partition(": error: ")[0] for line in errors] == [f"{file}:{len(lines) + 1}"], told
     assert "no_such_name" in errors[0]
+
+
+@pytest.mark.parametrize("package", ["minutebook", "minutebook.sync", "minutebook.testing"])
+def test_b11_strict_checkers_know_every_name_of_a_package_and_refuse_any_other(package: str, tmp_path: Path) -> None:
+    """mypy and pyright alike; a name that is made when it is first used is a name to them, and a slip is none."""
+    file = tmp_path / "uses.py"
+    named = sorted(importlib.import_module(package).__all__)
+    lines = [f"import {package} as package", *(f"from {package} import {name}" for name in named)]
+    slips = [f"from {package} import Convresation", "package.no_such_name"]
+    file.write_text("\n".join([*lines, *slips]))
+    (tmp_path / "pyrightconfig.json").write_text('{"reportUnusedExpression": false}')
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
+    pyright = [str(Path(sys.executable).with_name("pyright")), "-p", str(tmp_path), "--pythonpath", sys.executable]
+    for checker in (mypy, pyright):
+        told = subprocess.run(checker, capture_output=True, text=True, timeout=200).stdout
+        errors = [line.partition(f"{file}:")[2] for line in told.splitlines() if "error: " in line]
+        assert [int(line.partition(":")[0]) for line in errors] == [len(lines) + 1, len(lines) + 2], told
+        assert "Convresation" in errors[0]
+        assert "no_such_name" in errors[1]
 
 
 # --- one scenario, two colours ---------------------------------------------------------------------------------------

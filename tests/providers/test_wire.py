@@ -1283,6 +1283,23 @@ def test_bad_input_46_instructions_stand_at_the_head_only(wire):
     assert (caught.value.index, caught.value.path) == (1, "$[1].role")
 
 
+@each_wire
+def test_bad_input_25_46_the_text_of_a_refusal_says_which_message_of_a_list_is_meant(wire):
+    """Once, and of whatever kind it is: a log shows the text alone. What is refused as a whole has no place."""
+    said = next(iter(user(wire).keys() - {"role"}))
+    bad = ["a text", 7, {"role": "bot", said: "x"}, {"role": "user", said: 3}, {"role": "user", said: float("nan")}]
+    told = []
+    for each in bad:
+        with pytest.raises((InvalidMessage, InvalidValue)) as caught:
+            wire.transcript([user(wire)] * 12 + [each])
+        told.append(caught.value)
+    assert [(str(error).count("$[12]"), error.path.startswith("$[12]")) for error in told] == [(1, True)] * len(bad)
+    for whole in ("a text", b"{}", 7):
+        with pytest.raises(InvalidMessage) as caught:
+            wire.transcript(whole)
+        assert "$" not in str(caught.value)
+
+
 @pytest.mark.parametrize("wire", [ANTHROPIC, GEMINI], ids=["anthropic", "gemini"])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_o08_results_and_text_in_one_message_come_back_whole(wire, backwards):

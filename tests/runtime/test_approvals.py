@@ -490,8 +490,9 @@ def test_i42_how_long_an_approval_holds_is_for_the_host_to_say() -> None:
     made, _ = kept(program(pay), MemoryStore(), calls(call("pay", amount=3)), approval_ttl=timedelta(minutes=5))
     assert drive(made.run("Pay.")).pending[0].expires_ms == 300_000
     for forever in (None, 0, float("inf"), "1"):
-        with pytest.raises(InvalidOption):
+        with pytest.raises(InvalidOption, match="approval_ttl") as refused:
             kept(program(pay), MemoryStore(), approval_ttl=forever)
+        assert refused.value.option == "approval_ttl"
 
 
 def test_i42_a_capability_that_was_changed_after_the_click_is_shown_anew() -> None:

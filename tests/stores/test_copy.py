@@ -374,6 +374,38 @@ def test_b10_i08_what_was_imported_is_no_copy_and_is_told(folder: Path) -> None:
     check_equal(here, there, told.key)
 
 
+@pytest.mark.parametrize("brought", ["copy", "import"])
+@pytest.mark.parametrize("longer", ["here", "there", "neither"])
+def test_b10_no_entry_is_lost_by_what_a_refused_copy_advises(folder: Path, brought: str, longer: str) -> None:
+    """B10: whoever does what it says has every entry in one of the stores, and a copy of that one in the other."""
+    exchange = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "so"}]
+    here, there = MemoryStore("n"), MemoryStore("n")
+    told, key = conversation(here), here.key("first")
+    told.append(exchange)
+    if brought == "copy":
+        here.copy(key, there)
+    else:
+        told.export(folder / "one.jsonl")
+        conversation(there).import_(folder / "one.jsonl")
+    for store in {"here": [here], "there": [there]}.get(longer, []):
+        conversation(store).append(exchange)
+    source, target = here, there
+    try:
+        here.copy(key, there)
+    except DecisionHistoryConflict as refused:
+        advice = str(refused)
+        if "copy from there, once the one here is deleted" in advice:
+            here.delete(key)
+            source, target = there, here
+        else:
+            assert "delete it there first" in advice or "delete the imported one" in advice
+            there.delete(key)
+        assert ("2 of them are only there" in advice) is ((brought, longer) == ("import", "there"))
+        assert source.copy(key, target).written
+    check_equal(source, target, key)
+    assert here.header(key).entries == (2 if longer == "neither" else 4)  # type: ignore[union-attr]
+
+
 def test_b10_a_copy_of_the_same_length_is_held_to_its_version_and_window(folder: Path) -> None:
     """B10: a commit that adds no entry makes another state, one in each too; two imports of one file are the same."""
     here, there = MemoryStore("n"), MemoryStore("n")

@@ -965,8 +965,17 @@ def test_a_conversation_takes_a_file_of_its_own_format_alone(folder: Path) -> No
             assert again.import_(folder / "own.jsonl").left == 0
             assert again.window().json == told.window().json
         else:
-            with pytest.raises(ImportRefused):
+            with pytest.raises(ImportRefused, match=f"of the format openai-chat, and this conversation of {format}"):
                 again.import_(folder / "own.jsonl")
+
+
+@pytest.mark.parametrize("format", UNKNOWN_FORMATS.values(), ids=UNKNOWN_FORMATS.keys())
+def test_bad_input_29_i37_a_conversation_quotes_no_format_that_it_does_not_know(folder: Path, format: str) -> None:  # noqa: A002
+    """What a file has in its place may be anything."""
+    (folder / "forged.jsonl").write_bytes(forged(ASKED, (RESPONSE, 1, 2, 0, 0), format=format))
+    with pytest.raises(ImportRefused, match="line 1: its format is none that") as refused:
+        Conversation(MemoryStore("n"), "x", format="anthropic").import_(folder / "forged.jsonl")
+    assert (refused.value.problem, refused.value.line, refused.value.good_records) == ("unlawful", 1, 0)
 
 
 def results(format: str) -> list[Any]:  # noqa: A002

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.http_clients import http_client
 
-from minutebook import DecisionHistoryLimitExceeded, sync
+from minutebook import AgentDecisionProviderSchemaViolation, DecisionHistoryLimitExceeded, sync
 from minutebook.decisions import HistoryOptions
 from minutebook.runtime import Program, capability
 from minutebook.testing import Answer, FunctionCall, ProviderFake
@@ -83,6 +83,20 @@ def test_d01_d08_d12_d26_a_whole_program_breaks_no_rule(
         assert fake.refused == ()
         assert outcome.output == Result("done")
         assert len(fake.requests) == 2 * len(script)
+
+
+@pytest.mark.parametrize("said", ["done", '"done"', '{"result": "done"}', '{"output": "done", "more": 1}'])
+@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+def test_d09_d13_a_text_that_ends_no_run_is_told_in_which_form_one_would(name: str, said: str) -> None:
+    """D9, D13: a program that declares no output ends with a text in an object, which the error names."""
+    program = Program(name="p", instructions="Look.")
+    with ProviderFake(name, [Answer(text=said), Answer(text='{"output": "done"}')]) as fake:
+        runtime = sync.Runtime(program, provider_of(fake, name, "native"))
+        with pytest.raises(AgentDecisionProviderSchemaViolation) as caught:
+            runtime.run("Go.", run_id="r", invocation_id="i")
+        told = "of the schema that was sent" if said == "done" else 'the output schema, which is {"output": …}'
+        assert str(caught.value).endswith(told)
+        assert runtime.run("Go.", run_id="r", invocation_id="i").output == "done"
 
 
 def test_d26_a_cut_inside_an_open_tool_loop_is_refused_before_the_fake_would() -> None:

@@ -172,6 +172,23 @@ def test_d09_cut_connections_break_bodies_and_streams(provider: str) -> None:
         assert fake.refused == ()
 
 
+@every
+def test_d09_a_request_that_its_client_cut_off_is_none(provider: str) -> None:
+    """D9: a test that cancels what it sends still finds that nothing was refused, and no answer is used up by it."""
+    path, body = BODIES[provider]
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+    with ProviderFake(provider, [Answer(text="done")]) as fake:
+        place = urlsplit(fake.base_url)
+        for sent in (head, head + content[:-1]):
+            with socket.create_connection((place.hostname, place.port), timeout=10) as client:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1) == b""
+        assert fake.requests == fake.refused == ()
+        assert ask(fake, provider).status_code == 200
+
+
 def test_d09_cut_stream_reaches_the_official_clients() -> None:
     """D9: what had arrived is told, then the stream breaks."""
     answer = Answer(text="a long text that is cut in the middle of it all")

@@ -277,7 +277,8 @@ def doctor(
     """
     Say what of a store wants attention.
 
-    Looks at versions, durability, privacy and reservations, and changes nothing.
+    Looks at versions, durability, privacy and reservations, and changes nothing that is recorded. Files that others had
+    rights to become private, as whenever a store is opened.
     """
     modes: list[doctor_checks.Finding] = []
     reported(lambda: modes.extend(doctor_checks.files(store)), as_json=json)

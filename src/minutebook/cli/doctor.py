@@ -1,4 +1,8 @@
-"""What `doctor` looks at: versions, durability, privacy, reservations. It changes nothing and shows no content."""
+"""
+What `doctor` looks at: versions, durability, privacy, reservations. It changes nothing recorded and shows no content.
+
+Opening the store, as for every command, makes its files private; the modes are looked at before.
+"""
 
 from __future__ import annotations
 

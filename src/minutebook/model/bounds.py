@@ -101,9 +101,9 @@ def check_retained(value: object, max_bytes: int) -> int:
     return retained
 
 
-def ttl_ms(ttl: object) -> int | None:
+def ttl_ms(ttl: object, option: str = "ttl") -> int | None:
     """
-    Return a time to live in milliseconds; `None` means that nothing expires.
+    Return a time to live in milliseconds; `None` means that nothing expires. `option` is the name it was given under.
 
     Raises:
         InvalidOption: not a `timedelta` or a number of seconds, or not finite and positive.
@@ -112,10 +112,10 @@ def ttl_ms(ttl: object) -> int | None:
         return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float):
-        raise InvalidOption(f"ttl must be a timedelta or seconds, not {type(ttl).__name__}", option="ttl")
+        raise InvalidOption(f"{option} must be a timedelta or seconds, not {type(ttl).__name__}", option=option)
     number = seconds if isinstance(seconds, (int, float)) else math.nan
     if not 0.001 <= number <= 1e12:  # an int is compared as what it is: as a float it may be too large
-        raise InvalidOption("ttl must be finite and at least one millisecond", option="ttl")
+        raise InvalidOption(f"{option} must be finite and at least one millisecond", option=option)
     return int(number * 1000)
 
 

@@ -191,9 +191,9 @@ def _checked_text(value: object, path: str, field: str) -> str:
     if not isinstance(value, str):
         raise _refused(f"the field {field!r} is a text, not a {type(value).__name__}", path, field)
     try:
-        return codec.text(value, field)
+        return codec.text(value, f"{path}.{field}")
     except InvalidValue as error:
-        raise InvalidValue(str(error), path=f"{path}.{field}", field=field) from None
+        raise InvalidValue(str(error), path=error.path, field=field) from None
 
 
 def _refused(told: str, path: str, field: str) -> InvalidMessage:

@@ -53,15 +53,20 @@ class Diagnosis(enum.StrEnum):
 
 _HINTS: Final = {
     Diagnosis.LENGTH: "; raise max_output_tokens",
+    Diagnosis.TEXT_NOT_JSON: "; the text has to be JSON, of the schema that was sent",
     Diagnosis.OUTPUT_MISMATCH: "; the text does not match the output schema",
     Diagnosis.ARGUMENTS_MISMATCH: "; the arguments do not match the capability's schema",
     Diagnosis.UNKNOWN_ACTION: "; it names a capability that the program does not have",
 }
 
 
-def violation(diagnosis: Diagnosis) -> AgentDecisionProviderSchemaViolation:
-    """Return the error for a body without a valid typed decision; it holds the diagnosis and nothing of the body."""
-    hint = _HINTS.get(diagnosis, "")
+def violation(diagnosis: Diagnosis, form: str = "") -> AgentDecisionProviderSchemaViolation:
+    """
+    Return the error for a body without a valid typed decision; it holds the diagnosis and nothing of the body.
+
+    `form` is what should have stood there, where that can be said in a few words.
+    """
+    hint = _HINTS.get(diagnosis, "") + (f", which is {form}" if form else "")
     return AgentDecisionProviderSchemaViolation(
         f"the response holds no valid typed decision: {diagnosis.value}{hint}", provider_error_code=diagnosis.value
     )

@@ -83,7 +83,7 @@ def output_text(api: Api, fragment: bytes) -> str:
 
 
 def _no_output() -> JSON:
-    raise violation(Diagnosis.OUTPUT_MISMATCH)
+    raise violation(Diagnosis.OUTPUT_MISMATCH, '{"output": …}')
 
 
 def _proposed(request: DecisionRequest, call: Call, arguments: JSON) -> ProposedCall:

@@ -357,7 +357,7 @@ def _checked_projection(projection: object) -> Projection:
 
 
 def _approval_ms(approval_ttl: object) -> int:
-    ms = ttl_ms(approval_ttl)
+    ms = ttl_ms(approval_ttl, "approval_ttl")
     if ms is None:
         raise InvalidOption("an approval has to end: approval_ttl is a timedelta or seconds", option="approval_ttl")
     return ms

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from minutebook.stores.transfer import Progress
 
 _ONE = Page(rows=1, messages=1, size=1)
+_OTHER_WAY = "copy from there, once the one here is deleted"
 
 
 async def copy_record(
@@ -179,13 +180,14 @@ class _Original:
             problem = "behind"
             told = f"an earlier state of this conversation, {elsewhere:,} entries to {here:,}; delete it there first"
         elif ahead and await self._went_on(header, self._newest, target, there):
-            problem, told = "ahead", f"a later state of this conversation, {elsewhere:,} entries to {here:,}"
+            problem = "ahead"
+            told = f"a later state of this conversation, {elsewhere:,} entries to {here:,}; {_OTHER_WAY}"
         elif behind or ahead:
             problem = "receipts"
             told = (
                 f"the entries of this conversation, {elsewhere:,} to {here:,}, under other receipts or with another "
-                "window, as an import from a file leaves them: a repeated commit would be recorded twice; delete the "
-                "imported one"
+                "window, as an import from a file leaves them: a repeated commit would be recorded twice; "
+                + _way_out(there.entries - header.entries, same=behind and ahead)
             )
         raise DecisionHistoryConflict(f"the other store holds {told}; nothing was changed", problem=problem)
 
@@ -203,6 +205,13 @@ class _Original:
         if earlier.version >= later.version:
             return False
         return _answers_alike(await _receipt(store, self._key, earlier.version), newest)
+
+
+def _way_out(more: int, *, same: bool) -> str:
+    """Return what to do where another store has `more` of a conversation's entries; no entry is lost by it."""
+    if more > 0:
+        return f"{more:,} of them are only there: {_OTHER_WAY}"
+    return "delete the imported one" if same else "delete it there first, all of it was recorded here"
 
 
 def _place(header: Header) -> tuple[str, int, int, bytes, int, State]:

@@ -108,9 +108,9 @@ class Walk:
 
 def _lost(piece: Piece) -> InvalidMessage:
     return InvalidMessage(
-        f"message {piece.index} holds a compaction, which stands for messages that are not here; a window begins with "
-        "an input, and none follows right behind it, so what it stands for would be lost. Give the transcript with the "
-        "messages before it, or leave the compaction out",
+        "a compaction stands for messages that are not here; a window begins with an input, and none follows right "
+        "behind it, so what it stands for would be lost. Give the transcript with the messages before it, or leave the "
+        "compaction out",
         path=piece.path,
         index=piece.index,
     )

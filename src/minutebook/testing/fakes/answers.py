@@ -49,6 +49,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str = ""
+    """What ends a run under `native` is JSON: `{"output": "done"}`, or the output itself where that is an object."""
     calls: tuple[FunctionCall, ...] = ()
     thinking: str | None = None
     """The reasoning that is shown. `None` for none; an empty text is a block whose content is withheld, sealed."""

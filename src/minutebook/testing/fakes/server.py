@@ -165,7 +165,7 @@ class ProviderFake:
 
     @property
     def requests(self) -> tuple[Received, ...]:
-        """Every request in the order in which it came."""
+        """Every request in the order in which it came; one whose client went away before all of it came is none."""
         with self._changed:
             return tuple(self._requests)
 
@@ -369,13 +369,16 @@ def _received(handler: BaseHTTPRequestHandler) -> Received:
     if handler.headers.get("transfer-encoding"):
         # A body without a length is not read: no client of these APIs sends one, and an empty one is refused.
         handler.close_connection = True
+    body = handler.rfile.read(length)
+    if len(body) < length:
+        raise ConnectionResetError("the client has gone before all of its request came")
     parts = urlsplit(handler.path)
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "key"])
     return Received(
         method=handler.command,
         path=f"{parts.path}?{query}" if query else parts.path,
         header_names=tuple(handler.headers.keys()),
-        body=handler.rfile.read(length),
+        body=body,
     )
 
 
