@@ -379,9 +379,9 @@ class Chat(ChatReading):
         return executed
 
     async def _run(self, provider: ChatProvider, executed: Executed) -> str:
-        # What the model is asked stands in the history; the runtime passes no task on.
+        # What the model is asked stands in the history: this provider passes no task on.
         running = Runtime(self._program, provider, checkpoints=False).run(
-            "",
+            "answer the newest message",
             run_id=fresh_id(),
             invocation_id=fresh_id(),
             observations=executed.observations,
