@@ -6,7 +6,7 @@ import json
 import pickle
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import pytest
@@ -186,7 +186,30 @@ class Shares:
     of: dict[str, list[Share | None]]
 
 
-@pytest.mark.parametrize(("kind", "plain"), [(str, True), (Tree, True), (Share, False), (Shares, False), (date, False)])
+T = TypeVar("T")
+
+
+class Range(msgspec.Struct, Generic[T]):
+    low: T
+    high: T
+
+    def __post_init__(self) -> None:
+        if self.low == self.high:
+            raise ValueError("an empty range")
+
+
+class Pair(msgspec.Struct, Generic[T]):
+    first: T
+    second: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+attributed = dataclass(kw_only=True)(type("Attributed", (), {"__annotations__": {"a": int}, "__attrs_attrs__": ()}))
+
+PLAIN: list[Any] = [str, Any, Literal["a", 2], Tree, Pair[int], dict[str, list[int]], tuple[bool, None]]
+ASKING: list[Any] = [Share, Shares, date, Range[int], Pair[date], dict[int, str], list[float], attributed]
+
+
+@pytest.mark.parametrize(("kind", "plain"), [*((kind, True) for kind in PLAIN), *((kind, False) for kind in ASKING)])
 def test_d01_a_request_is_a_plain_value_where_the_schema_says_all_that_the_output_is(kind: Any, plain: bool) -> None:
     """D1: a provider of one's own can send it elsewhere; only a type that asks more sends its check along."""
 

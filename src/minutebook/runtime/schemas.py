@@ -7,9 +7,10 @@ field that a model adds is refused, never dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_origin
 
 import msgspec
+from msgspec import inspect
 
 from minutebook.errors import InvalidOption
 from minutebook.model.codec import decode
@@ -20,7 +21,11 @@ from minutebook.runtime.defaults import is_json
 if TYPE_CHECKING:
     from minutebook.model.schemas import Schema
 
-_PLAIN: Final = (str, bool, int, float, type(None), Any)
+_PLAIN: Final = (
+    *(inspect.AnyType, inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.StrType),
+    *(inspect.LiteralType, inspect.EnumType, inspect.UnionType),
+    *(inspect.ListType, inspect.TupleType, inspect.VarTupleType, inspect.TypedDictType, inspect.NamedTupleType),
+)
 
 
 def schema_of(kind: Any, option: str = "type") -> Schema:
@@ -45,19 +50,11 @@ def schema_of(kind: Any, option: str = "type") -> Schema:
 
 def says_all(kind: Any) -> bool:
     """
-    Return whether `schema_of` a type says all that the type asks of a value: it has no code of its own to refuse one,
-    and no form inside a text, as a date has.
-    """
-    if kind in _PLAIN:
-        return True
-    from msgspec import inspect  # loaded by those who have such a type
+    Return whether `schema_of` a type is known to say all that the type asks of a value.
 
-    told: tuple[type, ...] = (
-        *(inspect.AnyType, inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType),
-        *(inspect.LiteralType, inspect.EnumType, inspect.UnionType),
-        *(inspect.ListType, inspect.DictType, inspect.TupleType, inspect.VarTupleType),
-        *(inspect.TypedDictType, inspect.NamedTupleType, inspect.StructType, inspect.DataclassType),
-    )
+    It may not where a class has code of its own to refuse one, where a text has a form, as a date's, where keys are no
+    texts, or for a float, to which an integer may be too large.
+    """
     left: list[Any] = [inspect.type_info(kind)]
     seen: dict[int, Any] = {}
     while left:
@@ -66,12 +63,20 @@ def says_all(kind: Any) -> bool:
             left += part
         elif isinstance(part, (inspect.Type, inspect.Field)) and id(part) not in seen:
             seen[id(part)] = part  # types may hold themselves
-            if isinstance(part, inspect.Type) and not isinstance(part, told):
-                return False
-            if hasattr(getattr(part, "cls", None), "__post_init__"):
+            if isinstance(part, inspect.Type) and not _is_plain(part):
                 return False
             left += [getattr(part, name) for name in part.__struct_fields__]
     return True
+
+
+def _is_plain(part: inspect.Type) -> bool:
+    """Return whether a type asks for nothing beside what its schema says, whatever the types inside it ask."""
+    if isinstance(part, inspect.DictType):
+        return part.key_type == inspect.StrType()
+    if isinstance(part, (inspect.StructType, inspect.DataclassType)):
+        cls = get_origin(part.cls) or part.cls
+        return not hasattr(cls, "__post_init__") and not hasattr(cls, "__attrs_attrs__")
+    return isinstance(part, _PLAIN)
 
 
 def _drop_unshown(schema: dict[str, Any]) -> None:
