@@ -160,7 +160,7 @@ class InvalidMessage(CallerError, ValueError):
 
     def __init__(self, message: str, **facts: Any) -> None:
         """Keep `facts`, and tell the place unless `message` does."""
-        path = facts.get("path", "$")
+        path = facts.get("path") or "$"
         super().__init__(message if path == "$" or path in message else f"{path}: {message}", **facts)
 
 
@@ -407,16 +407,33 @@ class ProviderError(MinutebookError):
 _LASTING = frozenset(
     {
         # of OpenAI and of servers that speak its formats
+        "bio_policy",
         "content_policy_violation",
         "context_length_exceeded",  # every provider's overflow is told under this one
+        "data_residency_mismatch",
+        "empty_image_file",
+        "image_content_policy_violation",
+        "image_file_not_found",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
         "insufficient_quota",
         "invalid_api_key",
+        "invalid_base64_image",
         "invalid_encrypted_content",
         "invalid_function_parameters",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
         "invalid_json_schema",
+        "invalid_prompt",
+        "misalignment_policy_violation",
         "missing_required_parameter",
         "model_not_found",
         "unknown_parameter",
+        "unsupported_image_media_type",
         "unsupported_parameter",
         "unsupported_value",
         # of Anthropic, and some of OpenAI
@@ -439,6 +456,7 @@ _LASTING = frozenset(
         # of a request that cannot be counted as it stands, and of a server that counts or streams in another way
         "body_not_json",
         "body_streamed",
+        "client_failed",
         "encoded_count",
         "field_twice",
         "header_refused",
@@ -447,6 +465,7 @@ _LASTING = frozenset(
         "no_output_limit",
         "outside_content",
         "path_refused",
+        "response_too_large",
         "server_state",
         "server_tool",
         "several_answers",
@@ -455,7 +474,7 @@ _LASTING = frozenset(
     }
 )
 """The codes of what stays as it is until the request, the account or the server is another."""
-_PASSING_STATUSES = (408, 409, 429)
+_PASSING_STATUSES = (408, 409, 429, 499)
 _UNSPECIFIC = "invalid_request_error"
 """What OpenAI calls whatever it answers under 4xx, a lock that was not had in time (409) among it."""
 
@@ -467,7 +486,7 @@ def _passes(code: str | None, status: int | None) -> bool:
     The code is asked first: what a provider tells inside a stream, or of a request that is wrong, has a status that
     says nothing of it. Where a code is in no table, a failure under 2xx came after the request was taken.
     """
-    if status in _PASSING_STATUSES and code == _UNSPECIFIC:
+    if code == _UNSPECIFIC and status in _PASSING_STATUSES:
         return True
     if code in _LASTING:
         return False

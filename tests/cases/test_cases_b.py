@@ -226,8 +226,6 @@ SHOWN: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"role": "user", "parts": [{"type": "image", "source": {"type": "url", "url": IMAGE}}]}, "$[0].parts[0]"),
         ({"role": "tool", "tool_call_id": "c1", "content": "x"}, "$[0].tool_call_id"),
     ],
-    "openai-chat": [({"role": "user", "parts": [{"text": "q"}]}, "$[0].parts")],
-    "openai-responses": [({"role": "user", "parts": [{"text": "q"}]}, "$[0].parts")],
 }
 
 
@@ -243,3 +241,38 @@ def test_o12_what_only_another_format_has_is_refused_with_its_place_and_that_for
         conversation.append([message])
     assert caught.value.path == path
     assert list(conversation.entries()) == []
+
+
+EMPTY: list[tuple[str, dict[str, Any]]] = [
+    ("anthropic", {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [], "refusal": ""}),
+    ("gemini", {"role": "model", "parts": [{"text": "a"}], "content": None, "tool_calls": []}),
+]
+
+
+@pytest.mark.parametrize(("name", "answer"), EMPTY, ids=["anthropic", "gemini"])
+def test_o12_an_empty_member_of_another_format_costs_no_answer(name: str, answer: dict[str, Any]) -> None:
+    """O-12: a proxy may write every member that it knows; nothing stands there that would be lost."""
+    conversation = sync.Conversation(sync.MemoryStore(namespace="n"), "c", format=name)
+    with conversation.turn("q") as turn:
+        turn.respond(answer)
+    assert len(conversation.window()) == 2
+
+
+HIDDEN: list[tuple[str, dict[str, Any], str]] = [
+    ("anthropic", {"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}, "$.content[0]"),
+    ("anthropic", {"role": "assistant", "content": "a", "tool_calls": [{"id": "c1"}]}, "$.tool_calls"),
+    ("gemini", {"parts": [{"type": "text", "text": "a"}]}, "$.parts[0]"),
+    ("gemini", {"parts": [{"text": "a"}], "tool_calls": [{"id": "c1"}]}, "$.tool_calls"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "path"), HIDDEN)
+def test_o12_what_another_format_has_is_refused_in_a_response_too_and_told_once(
+    name: str, answer: dict[str, Any], path: str
+) -> None:
+    """O-12: a response is judged where its list stands; the place is in the text once."""
+    conversation = sync.Conversation(sync.MemoryStore(namespace="n"), "c", format=name)
+    with pytest.raises(InvalidMessage) as caught, conversation.turn("q") as turn:
+        turn.respond(answer)
+    assert caught.value.path == path
+    assert str(caught.value).count(path) == 1

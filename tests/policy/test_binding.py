@@ -18,11 +18,22 @@ from typing import Any
 
 import pytest
 
-from minutebook.errors import DecisionHistoryLimitExceeded, InvalidMessage, InvalidOption, PairingViolation
+import minutebook
+from minutebook.errors import (
+    DecisionHistoryLimitExceeded,
+    DecisionHistoryStorageFailed,
+    DecisionHistoryStoreFull,
+    InvalidMessage,
+    InvalidOption,
+    PairingViolation,
+)
 from minutebook.model.receipts import decode_sent
 from minutebook.policy import binding
 from minutebook.providers.wire import wire_format
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, MemoryStore, SQLiteStore, WindowLimits
+from minutebook.testing import Fault, FaultyJournal, drive
 
 WIRE = wire_format("anthropic")
 LOW = (1.0, 0.65, 0.4)
@@ -489,6 +500,82 @@ def test_d26_c4_an_answer_that_no_window_was_made_for_is_stale_once_windows_were
             turn.respond(answer(messages))
 
 
+def cut_before(store: MemoryStore) -> Conversation:
+    """Return a conversation whose window has lost its oldest exchanges, and keeps its start for a while."""
+    told = told_of(store, messages=16)
+    for number in range(10):
+        asked(told, f"q{number}")
+    assert told.window().messages[0]["content"] != "q0"
+    return told
+
+
+@pytest.mark.parametrize("way", ["a window", "no window", "appended"])
+def test_d26_a_loop_that_no_window_began_goes_on_and_is_stale_once_it_has_ended(way: str) -> None:
+    """D26: inside a loop the API demands its reasoning, and a loop of the host's own over our window is fresh."""
+    told = cut_before(MemoryStore("n"))
+    seen = [*told.window().messages, {"role": "user", "content": "mine"}]
+    first = answer(seen, "c1")
+    if way == "appended":
+        told.append([seen[-1], {"role": "assistant", "content": json.loads(first)["content"]}])
+        (call,) = told.open_calls()
+        told.complete(call, "r")
+        window = told.window().messages
+        assert thoughts(window[-2]) == [signature(seen)] * 2
+        told.append([{"role": "assistant", "content": json.loads(answer(window))["content"]}])
+    else:
+        with told.turn("mine") as turn:
+            (call,) = turn.respond(first)
+            turn.result(call, "r")
+            window = turn.window().messages
+            assert thoughts(window[-2]) == [signature(seen)] * 2
+            turn.respond(answer(window if way == "a window" else [{"role": "user", "content": "elsewhere"}]))
+    for number in range(6):
+        messages = told.window().messages
+        assert fresh(messages) <= number
+        asked(told, f"z{number}")
+
+
+def test_d26_an_answer_without_a_window_behind_stale_blocks_is_stale() -> None:
+    """D26: the turn's window sent them, so all that is answered in it was made behind them."""
+    store = MemoryStore("n")
+    cut_before(store)
+    with told_of(store, "keep", messages=14).turn("kept") as turn:
+        seen = turn.window().messages
+        (call,) = turn.respond(made := answer(seen, "c1"))
+        turn.result(call, "r")
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}]}
+        turn.respond(answer([*seen, {"role": "assistant", "content": json.loads(made)["content"]}, result]))
+    for number in range(6):
+        assert fresh(told_of(store, messages=14).window().messages) <= number
+        asked(told_of(store, messages=14), f"z{number}")
+
+
+def test_d26_what_is_made_behind_a_start_that_moved_and_nothing_stale_is_fresh_for_who_strips() -> None:
+    """D26: `keep` and `strip` agree where nothing stale was sent."""
+    store = MemoryStore("n")
+    said = {"role": "assistant", "content": [{"type": "text", "text": "a"}]}
+    for number in range(3):
+        with told_of(store, messages=6).turn(f"q{number}") as turn:
+            turn.window()
+            turn.respond(said)
+    with told_of(store, "keep", messages=6).turn("q3") as turn:
+        seen = turn.window().messages
+        assert seen[0]["content"] != "q0"
+        turn.respond(answer(seen))
+    assert fresh(told_of(store, messages=6).window().messages) == 1
+
+
+def test_d26_c4_of_several_answers_that_no_window_was_made_for_all_are_stale() -> None:
+    """D26, C4: a transcript of two, once windows were cut."""
+    told = cut_before(MemoryStore("n"))
+    foreign: list[dict[str, Any]] = [{"role": "user", "content": "elsewhere"}]
+    for number in range(2):
+        foreign.append({"role": "user", "content": f"m{number}"})
+        foreign.append({"role": "assistant", "content": json.loads(answer(foreign))["content"]})
+    told.append(foreign[1:])
+    assert fresh(told.window().messages) == 0
+
+
 def test_d26_c4_a_transcript_is_fresh_until_its_first_window_is_cut() -> None:
     """D26, C4: what it thinks goes back where all of it is sent, and is stale where its oldest exchanges have left."""
     mine: list[dict[str, Any]] = []
@@ -561,3 +648,24 @@ def test_c1_what_is_said_while_a_request_is_under_way_is_never_lost() -> None:
         raise OSError
     assert "lost" not in contents(told.window().messages)
     assert sum(b"lost" in entry.payload for entry in store.entries(told.key)) == 1
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_c1_a03_what_is_said_is_recorded_once_whatever_became_of_the_commit_for_the_next_window(written: bool) -> None:
+    """C1: a commit of which nobody heard, or that was refused, neither loses nor doubles it."""
+    error = DecisionHistoryStorageFailed("unknown") if written else DecisionHistoryStoreFull("full")
+    journal = FaultyJournal(MemoryJournal(), [Fault(call=1, method="commit", after=written, error=lambda: error)])
+    told = minutebook.Conversation(JournalStore(journal, namespace="n"), "c", format="anthropic")
+
+    async def story() -> list[Any]:
+        async with told.turn("one") as turn:
+            await turn.window()
+            await turn.say("by the way")
+            with pytest.raises(type(error)):
+                await turn.window()
+            messages = (await turn.window()).messages
+            assert contents(messages) == ["one", "by the way"]
+            await turn.respond(answer(messages))
+        return [entry.kind.name async for entry in told.entries()]
+
+    assert drive(story()) == ["INPUT", "INJECTION", "RESPONSE"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,16 @@ from minutebook.providers import anthropic, gemini, openai_http
 from minutebook.providers.counting import Refusal, count_failed, refused
 from minutebook.providers.decision import unavailable
 from minutebook.testing import Answer, ProviderFake
-from minutebook.testing.fakes import Disconnect, Failure, Line, StreamFailure, html_page, malformed_json, redirect
+from minutebook.testing.fakes import (
+    Disconnect,
+    Failure,
+    Line,
+    Reply,
+    StreamFailure,
+    html_page,
+    malformed_json,
+    redirect,
+)
 
 PROVIDERS: dict[str, Any] = {
     "openai-chat": sync.OpenAIChatDecisionProvider,
@@ -81,7 +91,7 @@ CODES_THAT_PASS = {
     *("rate_limit_exceeded", "server_error", "vector_store_timeout", "overloaded", "timeout", "internal_error"),
     *("rate_limit_error", "timeout_error", "api_error", "overloaded_error", "conflict_error"),
     *("ABORTED", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL"),
-    *("RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNKNOWN"),
+    *("RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNKNOWN", "failed_to_download_image"),
 }
 """Of the providers' words those that say nothing of the request: too much at once, or the service itself."""
 
@@ -96,8 +106,8 @@ def codes() -> Iterator[str]:
 def test_d09_what_a_provider_says_of_a_request_lasts_whatever_the_status() -> None:
     """D9: every code of the tables is told apart, of a count as of an answer; a quota that is used up comes as 429."""
     assert set(codes()) >= CODES_THAT_PASS
-    for status in (None, 200, 429, 500):
-        generic = {"invalid_request_error"} if status == 429 else set[str]()  # what OpenAI calls all of 4xx
+    for status in (None, 200, 429, 499, 500):
+        generic = {"invalid_request_error"} if status in (429, 499) else set[str]()  # what OpenAI calls most of 4xx
         passing = CODES_THAT_PASS | generic
         for failed in (unavailable, count_failed):
             assert {code for code in codes() if failed(code, status).retryable} == passing
@@ -109,3 +119,27 @@ def test_d12_a_request_that_cannot_be_counted_is_none_to_send_again() -> None:
     assert all(count_failed(f"http_{status}", status).retryable for status in (408, 409, 429, 500, 529))
     assert not any(count_failed(f"http_{status}", status).retryable for status in (307, 400, 401, 404, 422))
     assert count_failed("timeout").retryable
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(400, 400), ("401", 401), (402, 402), (429, 429), (503, 503), (7, 200), (True, 200), ("x", 200)],
+)
+@pytest.mark.parametrize("name", ["openai-chat", "openai-responses", "anthropic"])
+def test_d09_a_status_that_a_server_tells_inside_its_body_is_the_failures(name: str, code: Any, status: int) -> None:
+    """D9: servers that speak another maker's format answer 200 with an error whose code is what the status was."""
+    with ProviderFake(
+        name, [Reply(status=200, body=json.dumps({"error": {"message": "m", "code": code}}).encode())]
+    ) as fake:
+        options: dict[str, Any] = {"model": "m", "base_url": fake.base_url, "api_key": "any"}
+        runtime = sync.Runtime(
+            Program(name="p", instructions="Look."), PROVIDERS[name](**options, max_output_tokens=100)
+        )
+        with pytest.raises(AgentDecisionProviderUnavailable) as caught:
+            runtime.run("go")
+    assert (caught.value.status, caught.value.retryable) == (status, status not in (400, 401, 402))
+
+
+def test_d09_what_is_wrong_on_this_side_is_none_to_send_again() -> None:
+    """D9: a client without credentials, or a limit of the host's own, stays as it is."""
+    assert not any(unavailable(code).retryable for code in ("client_failed", "response_too_large"))

@@ -85,6 +85,10 @@ class Hold:
         self.too_large = False
         self.tail = Tail()
         self._plan: Plan | None = None
+        self._stale = False
+        """Whether the last window sent reasoning that was stale."""
+        self._unseen = False
+        """Whether an answer that thinks came in before any window was made."""
         self._sent: Sent | None = None
         self._prelude = ""
         self._window_end = 0
@@ -217,7 +221,8 @@ class Hold:
             return window
         self._tell_trimmed(fitted.plan, window)
         self._outgrown = (0, 0)
-        self._plan, self._sent, self._window_end = fitted.plan, window.sent, header.entries
+        self._plan, self._stale = fitted.plan, fitted.shown.stale
+        self._sent, self._window_end = window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
             self._summary = summary_draft(fitted.summary)
@@ -303,12 +308,13 @@ class Hold:
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
-            unseen=not self._window_end and history.thinks(drafts),
+            unseen=plan is None and (self._stale or not self._window_end) and history.thinks(drafts),
             prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
         try:
             committed = await self._reservation.commit(delta, release=release)
+            self._unseen |= delta.unseen
             self._newest = (committed.header.version, tuple(drafts))
             self._take(committed)
             if sent is not None:
@@ -417,10 +423,11 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        stale = self.history.reasoning != "strip" and sent.cut_at >= self._window_end
-        if stale or entries != self._window_end:
-            # It was made behind stale reasoning, or without what came in behind the window and stands before it now.
-            position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
+        position, answer = next((place, draft) for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
+        unseen = self._unseen and self.header.state.cut_at > 0 and not answer.calls
+        if self._stale or unseen or entries != self._window_end:
+            # It was made behind stale reasoning, or without what came in behind the window and stands before it now; or
+            # it ends a loop in which an answer was that no window was made for.
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent
 

@@ -71,12 +71,10 @@ def bind(plan: Plan, header: Header, wire: Wire, limits: WindowLimits, reasoning
     cut_at = _cut_at(plan, header.state, header.entries, prelude)
     unbound = {entry.seq: _unbound(entry, wire) for entry in _stale(plan, cut_at)}
     stripped = {seq: entry for seq, entry in unbound.items() if entry is not None}
-    if reasoning != "strip":
-        # The answer behind stale blocks will be stale as well for whoever strips them later, and all before it.
-        return msgspec.structs.replace(plan, cut_at=header.entries if stripped else cut_at)
     plan = msgspec.structs.replace(plan, cut_at=cut_at)
-    if not stripped:
-        return plan
+    if not stripped or reasoning != "strip":
+        # An answer behind stale blocks will be stale itself for whoever strips them later.
+        return msgspec.structs.replace(plan, stale=bool(stripped))
     if not stripped.keys().isdisjoint(open_loop(plan.units, wire)):
         raise _refusal(plan, limits, _OTHER if _changed(prelude, header.state) else _LATE)
     return msgspec.structs.replace(_without(plan, stripped), stripped=len(stripped))

@@ -55,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The newest `seq` when the window's start last moved, where reasoning is bound to that; see `policy.binding`."""
     stripped: int = 0
     """How many responses stand in it without their stale reasoning."""
+    stale: bool = False
+    """Whether stale reasoning stands in it all the same."""
 
 
 class Scan:

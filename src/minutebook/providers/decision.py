@@ -9,6 +9,7 @@ of the history or of HTTP, so each can be read, and tested, by itself.
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 import msgspec
@@ -96,9 +97,21 @@ def _done(status: int | None) -> str:
     return "refused the request" if status >= 400 else "gave no usable response"
 
 
+_STATUS: Final = re.compile("[0-9]{3}")
+
+
 def reported(code: Code, error: JSON, otherwise: str) -> AgentDecisionProviderUnavailable:
-    """Return the error for a failure that is reported under the status 200: by its code, where that is a known one."""
-    return unavailable(code(error) or otherwise, 200)
+    """
+    Return the error for a failure that is reported under the status 200: by its code, where that is a known one.
+
+    Servers that speak another maker's format give the status that it would have had for a code.
+    """
+    if known := code(error):
+        return unavailable(known, 200)
+    told = error.get("code") if isinstance(error, dict) else None
+    if isinstance(told, str) and _STATUS.fullmatch(told):
+        told = int(told)
+    return unavailable(otherwise, told if type(told) is int and 400 <= told < 600 else 200)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

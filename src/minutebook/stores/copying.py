@@ -186,8 +186,8 @@ class _Original:
             problem = "receipts"
             told = (
                 f"the entries of this conversation, {elsewhere:,} to {here:,}, under other receipts or with another "
-                "window, as an import from a file leaves them: a repeated commit would be recorded twice; "
-                + _way_out(there.entries - header.entries, same=behind and ahead)
+                "window, as an import from a file leaves them: a commit that is repeated from before would be recorded "
+                "twice where those are kept; " + _way_out(there.entries - header.entries, same=behind and ahead)
             )
         raise DecisionHistoryConflict(f"the other store holds {told}; nothing was changed", problem=problem)
 
@@ -210,7 +210,7 @@ class _Original:
 def _way_out(more: int, *, same: bool) -> str:
     """Return what to do where another store has `more` of a conversation's entries; no entry is lost by it."""
     if more > 0:
-        return f"{more:,} of them are only there: {_OTHER_WAY}"
+        return f"{more:,} of them are only there: {_OTHER_WAY}, and repeat no commit from before"
     return "delete the imported one" if same else "delete it there first, all of it was recorded here"
 
 

@@ -80,7 +80,7 @@ class BlockFormat(Format):
         """Return who speaks in the message; a user's message that holds any result is one of results."""
         message = members(value, path)
         side = self.sides.get(str(message.get("role")))
-        refuse_foreign(message, side, self.foreign, path)
+        self._refuse_foreign(message, side, path)
         if side is None:
             raise unknown_role(message, ", ".join(self.sides), path)
         if side is not Side.USER:
@@ -151,7 +151,7 @@ class BlockFormat(Format):
 
     def located(self, payload: bytes, message: dict[str, JSON], keys: tuple[str | int, ...], path: str) -> Answer:
         """Return where the list of an assistant's message at `keys` stands."""
-        refuse_foreign(message, Side.ASSISTANT, self.foreign, path)
+        self._refuse_foreign(message, Side.ASSISTANT, path)
         content = self._content(message, path)
         refuse_foreign_parts(content, self.foreign_parts, f"{path}.{self.list_key}")
         if isinstance(content, list):
@@ -160,6 +160,11 @@ class BlockFormat(Format):
         if not self._is_answer(content):
             return Answer()
         return Answer(*_slices.find(payload, *keys, self.list_key), 1, f"{path}.{self.list_key}")
+
+    def _refuse_foreign(self, message: dict[str, JSON], side: Side | None, path: str) -> None:
+        # Of an answer the list alone goes back, so that nothing is lost with an empty member beside it.
+        said = side is Side.ASSISTANT
+        refuse_foreign({name: message[name] for name in message if message[name] or not said}, side, self.foreign, path)
 
     def _filled(self, content: list[JSON] | str) -> list[JSON]:
         """Return the blocks that hold something."""
