@@ -500,10 +500,10 @@ def test_d26_c4_an_answer_that_no_window_was_made_for_is_stale_once_windows_were
             turn.respond(answer(messages))
 
 
-def cut_before(store: MemoryStore) -> Conversation:
+def cut_before(store: MemoryStore, turns: int = 10, messages: int = 16) -> Conversation:
     """Return a conversation whose window has lost its oldest exchanges, and keeps its start for a while."""
-    told = told_of(store, messages=16)
-    for number in range(10):
+    told = told_of(store, messages=messages)
+    for number in range(turns):
         asked(told, f"q{number}")
     assert told.window().messages[0]["content"] != "q0"
     return told
@@ -533,6 +533,54 @@ def test_d26_a_loop_that_no_window_began_goes_on_and_is_stale_once_it_has_ended(
         messages = told.window().messages
         assert fresh(messages) <= number
         asked(told, f"z{number}")
+
+
+@pytest.mark.parametrize("end", ["a window", "no window", "no thinking"])
+def test_d26_a_loop_that_began_elsewhere_is_stale_once_it_has_ended(end: str) -> None:
+    """D26: its first answer was made behind what no window tells; what came behind that in the loop went on."""
+    told = cut_before(MemoryStore("n"), turns=16, messages=30)
+    before = told.window().messages
+    with told.turn("mine") as turn:
+        (call,) = turn.respond(answer([{"role": "user", "content": "elsewhere"}], "c1"))
+        turn.result(call, "r")
+        if end == "a window":
+            messages = turn.window().messages
+            assert len(thoughts(messages[-2])) == 2
+            turn.respond(answer(messages))
+        else:
+            text = {"type": "text", "text": "done"}
+            turn.respond({"role": "assistant", "content": [*([thought(before)] if end == "no window" else []), text]})
+    messages = told.window().messages
+    assert messages[: len(before)] != before  # what was fresh before is stale with it
+    assert contents(messages)[0] == contents(before)[0]
+    assert fresh(messages) == 0
+
+
+def test_d26_what_goes_on_in_a_loop_that_no_window_began_stays_in_it() -> None:
+    """D26: an answer that a window was made for keeps its reasoning while the loop goes on."""
+    told = cut_before(MemoryStore("n"), turns=16, messages=30)
+    with told.turn("mine") as turn:
+        (call,) = turn.respond(answer([{"role": "user", "content": "elsewhere"}], "c1"))
+        turn.result(call, "r")
+        (call,) = turn.respond(answer(turn.window().messages, "c2"))
+        turn.result(call, "r")
+        messages = turn.window().messages
+        assert thoughts(messages[-2]) == [signature(messages[:-2])] * 2
+        turn.respond(answer(messages))
+
+
+def test_d26_a_loop_of_the_hosts_own_behind_one_window_stays_fresh() -> None:
+    """D26: a window at its beginning tells what all of its answers were made behind."""
+    told = cut_before(MemoryStore("n"), turns=13)
+    with told.turn("mine") as turn:
+        seen = turn.window().messages
+        (call,) = turn.respond(made := answer(seen, "c1"))
+        turn.result(call, "r")
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}]}
+        turn.respond(answer([*seen, {"role": "assistant", "content": json.loads(made)["content"]}, result]))
+    messages = told.window().messages
+    assert messages[: len(seen)] == seen
+    assert fresh(messages) == 2
 
 
 def test_d26_an_answer_without_a_window_behind_stale_blocks_is_stale() -> None:

@@ -308,7 +308,7 @@ class Hold:
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
-            unseen=plan is None and (self._stale or not self._window_end) and history.thinks(drafts),
+            unseen=plan is None and self._is_unseen(drafts),
             prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
@@ -430,6 +430,11 @@ class Hold:
             # it ends a loop in which an answer was that no window was made for.
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent
+
+    def _is_unseen(self, drafts: Sequence[Draft]) -> bool:
+        """Return whether answers that no window was made for think, or stand in a loop with such an answer."""
+        told = self._window_end > 0 and not self._stale  # a window at the head of a loop tells of all of it
+        return self._unseen or (not told and self.history.thinks(drafts))
 
     def _take(self, committed: Committed) -> None:
         """
