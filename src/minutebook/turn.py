@@ -241,10 +241,12 @@ class Turn:
         """
         draft = self._wire.injection(message)
         self._held()
-        if self._under_way:
+        if not self._under_way:
+            await self._record(draft)
+        elif (known := self._written_before((draft,))) is None:
             self._said = (*self._said, draft)
         else:
-            await self._record(draft)
+            self._known_again(known, (draft,), None)
 
     @property
     def _under_way(self) -> bool:
@@ -276,8 +278,7 @@ class Turn:
         left, before = drafts, self._repeatable
         try:
             await self._resolve(hold)
-            known = next((each for each in self._repeatable if each.drafts[:1] == drafts[:1]), None)
-            if known is not None:
+            if (known := self._written_before(drafts)) is not None:
                 return self._known_again(known, drafts, then(hold.header))
             left = self._unwritten(drafts)
             if left or parks:
@@ -318,6 +319,10 @@ class Turn:
     def _forget_lost(self, drafts: tuple[Draft, ...]) -> None:
         """Let go of what came again."""
         self._lost = tuple([draft for draft in self._lost if draft not in drafts])
+
+    def _written_before(self, drafts: tuple[Draft, ...]) -> _Doubt | None:
+        """Return the commit of these drafts that was written all the same, if their caller gives them again."""
+        return next((each for each in self._repeatable if each.drafts[:1] == drafts[:1]), None)
 
     def _known_again(self, known: _Doubt, drafts: tuple[Draft, ...], result: T) -> T:
         """Return the result of what is recorded and comes again; what was said since is kept for the next commit."""

@@ -717,3 +717,23 @@ def test_c1_a03_what_is_said_is_recorded_once_whatever_became_of_the_commit_for_
         return [entry.kind.name async for entry in told.entries()]
 
     assert drive(story()) == ["INPUT", "INJECTION", "RESPONSE"]
+
+
+def test_c1_what_was_said_and_written_without_a_reply_is_there_once_when_it_is_said_again_behind_a_window() -> None:
+    """C1: a window shows it before its speaker tries again; said a third time it is meant."""
+    journal = FaultyJournal(MemoryJournal(), [Fault(call=1, method="commit", after=True)])
+    told = minutebook.Conversation(JournalStore(journal, namespace="n"), "c", format="anthropic")
+
+    async def story() -> list[Any]:
+        async with told.turn("one") as turn:
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.say("by the way")
+            messages = (await turn.window()).messages
+            assert contents(messages) == ["one", "by the way"]
+            await turn.say("by the way")
+            await turn.respond(answer(messages))
+            await turn.window()
+            await turn.say("by the way")
+        return [entry.kind.name async for entry in told.entries()]
+
+    assert drive(story()) == ["INPUT", "INJECTION", "RESPONSE", "INJECTION"]
