@@ -699,7 +699,7 @@ def test_c1_what_is_said_while_a_request_is_under_way_is_never_lost() -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_c1_a03_what_is_said_is_recorded_once_whatever_became_of_the_commit_for_the_next_window(written: bool) -> None:
+def test_c1_what_is_said_is_recorded_once_whatever_became_of_the_next_windows_commit(written: bool) -> None:
     """C1: a commit of which nobody heard, or that was refused, neither loses nor doubles it."""
     error = DecisionHistoryStorageFailed("unknown") if written else DecisionHistoryStoreFull("full")
     journal = FaultyJournal(MemoryJournal(), [Fault(call=1, method="commit", after=written, error=lambda: error)])
