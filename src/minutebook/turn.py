@@ -294,7 +294,7 @@ class Turn:
         self, hold: Hold, then: Callable[[Header], T], drafts: tuple[Draft, ...], parks: tuple[int, ...]
     ) -> T:
         # What was said under a request stands behind its answer, whatever of other exchanges comes in before that.
-        waits = self._under_way and bool(drafts)
+        waits = self._under_way and bool(drafts or parks)
         answer, said = self._answer, () if waits else self._said
         kept = (*answer, *said)
         doubt = _Doubt(self._history.fresh_id(), kept, drafts)

@@ -226,6 +226,8 @@ SHOWN: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"role": "user", "parts": [{"type": "image", "source": {"type": "url", "url": IMAGE}}]}, "$[0].parts[0]"),
         ({"role": "tool", "tool_call_id": "c1", "content": "x"}, "$[0].tool_call_id"),
     ],
+    "openai-chat": [({"role": role, "parts": [{"text": "q"}]}, "$[0].parts") for role in ("user", "assistant")],
+    "openai-responses": [({"role": role, "parts": [{"text": "q"}]}, "$[0].parts") for role in ("user", "assistant")],
 }
 
 

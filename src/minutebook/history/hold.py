@@ -87,8 +87,6 @@ class Hold:
         self._plan: Plan | None = None
         self._stale = False
         """Whether the last window sent reasoning that was stale."""
-        self._unseen = False
-        """Whether an answer that thinks came in before any window was made."""
         self._sent: Sent | None = None
         self._prelude = ""
         self._window_end = 0
@@ -314,7 +312,6 @@ class Hold:
         )
         try:
             committed = await self._reservation.commit(delta, release=release)
-            self._unseen |= delta.unseen
             self._newest = (committed.header.version, tuple(drafts))
             self._take(committed)
             if sent is not None:
@@ -423,18 +420,16 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        position, answer = next((place, draft) for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
-        unseen = self._unseen and self.header.state.cut_at > 0 and not answer.calls
-        if self._stale or unseen or entries != self._window_end:
-            # It was made behind stale reasoning, or without what came in behind the window and stands before it now; or
-            # it ends a loop in which an answer was that no window was made for.
+        if self._stale or entries != self._window_end:
+            # It was made behind stale reasoning, or without what came in behind the window and stands before it now.
+            position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent
 
     def _is_unseen(self, drafts: Sequence[Draft]) -> bool:
-        """Return whether answers that no window was made for think, or stand in a loop with such an answer."""
-        told = self._window_end > 0 and not self._stale  # a window at the head of a loop tells of all of it
-        return self._unseen or (not told and self.history.thinks(drafts))
+        """Return whether an answer thinks that no window was made for; one at the head of a loop tells of all of it."""
+        told = self._window_end > 0 and not self._stale
+        return not told and self.history.thinks(drafts)
 
     def _take(self, committed: Committed) -> None:
         """

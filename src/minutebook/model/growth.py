@@ -253,8 +253,7 @@ class Growth:
             if all(waits.parked for waits in self.state.open):
                 self._set(outgrown=(0, 0))
         elif self.delta.unseen and self.state.cut_at:
-            # One with calls is taken for fresh until its loop ends: inside that the provider demands its reasoning.
-            answers = [entry.seq for entry in self.added if entry.kind is RESPONSE and not entry.calls]
+            answers = [entry.seq for entry in self.added if entry.kind is RESPONSE]
             self._set(cut_at=max(answers, default=self.state.cut_at))
         if self.delta.abandons:
             self._abandon(self.delta.abandons)

@@ -152,9 +152,10 @@ _OTHER = (
     f"reasoning to them. Ask with what its last request had; or give the task up; {_DROPPED}"
 )
 _LATE = (
-    "what stands before an open tool loop is not what its reasoning was made behind: a late result came in, or stale "
-    "reasoning was sent until now; the provider binds the loop's reasoning to it. Give the task up: what came in is "
-    f"recorded, and the next one has it; {_DROPPED}"
+    "what stands before an open tool loop is not what its reasoning was made behind: a late result came in, stale "
+    "reasoning was sent until now, or the loop began with an answer that no window was made for; the provider binds "
+    "the loop's reasoning to it. Give the task up: what came in is recorded, and the next one has it; "
+    f"{_DROPPED}"
 )
 
 

@@ -74,7 +74,7 @@ _READ: Final = frozenset({"audio", "function_call", "parsed"})
 _ITEMS_OF_RESPONSES: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 )
-_FOREIGN: Final = dict.fromkeys(("call_id", "encrypted_content", "phase"), "openai-responses")
+_FOREIGN: Final = {**dict.fromkeys(("call_id", "encrypted_content", "phase"), "openai-responses"), "parts": "gemini"}
 _FOREIGN_PARTS: Final = {
     **dict.fromkeys(("tool_use", "tool_result"), "anthropic"),
     **dict.fromkeys(("input_text", "input_image", "input_file", "output_text", "summary_text"), "openai-responses"),

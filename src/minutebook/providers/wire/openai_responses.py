@@ -81,7 +81,7 @@ _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 _OF_CHAT: Final = frozenset(
     {"tool_calls", "tool_call_id", "function_call", "audio", "refusal", "annotations", "name", "parsed"}
 )
-_FOREIGN: Final = dict.fromkeys(_OF_CHAT, "openai-chat")
+_FOREIGN: Final = {**dict.fromkeys(_OF_CHAT, "openai-chat"), "parts": "gemini"}
 _FOREIGN_PARTS: Final = {
     **dict.fromkeys(("tool_use", "tool_result"), "anthropic"),
     **dict.fromkeys(("text", "image_url", "file"), "openai-chat"),
