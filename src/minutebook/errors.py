@@ -49,6 +49,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from minutebook.lasting import passes
+
 __all__ = [
     "AgentBudgetExhausted",
     "AgentDecisionProviderSchemaViolation",
@@ -404,95 +406,6 @@ class ProviderError(MinutebookError):
     cause: str | None = None
 
 
-_LASTING = frozenset(
-    {
-        # of OpenAI and of servers that speak its formats
-        "bio_policy",
-        "content_policy_violation",
-        "context_length_exceeded",  # every provider's overflow is told under this one
-        "data_residency_mismatch",
-        "empty_image_file",
-        "image_content_policy_violation",
-        "image_file_not_found",
-        "image_file_too_large",
-        "image_parse_error",
-        "image_too_large",
-        "image_too_small",
-        "insufficient_quota",
-        "invalid_api_key",
-        "invalid_base64_image",
-        "invalid_encrypted_content",
-        "invalid_function_parameters",
-        "invalid_image",
-        "invalid_image_format",
-        "invalid_image_mode",
-        "invalid_image_url",
-        "invalid_json_schema",
-        "invalid_prompt",
-        "misalignment_policy_violation",
-        "missing_required_parameter",
-        "model_not_found",
-        "unknown_parameter",
-        "unsupported_image_media_type",
-        "unsupported_parameter",
-        "unsupported_value",
-        # of Anthropic, and some of OpenAI
-        "authentication_error",
-        "billing_error",
-        "invalid_request_error",
-        "not_found_error",
-        "permission_error",
-        "tool_reference_unresolved",
-        # of Gemini
-        "ALREADY_EXISTS",
-        "API_KEY_INVALID",
-        "FAILED_PRECONDITION",
-        "INVALID_ARGUMENT",
-        "NOT_FOUND",
-        "OUT_OF_RANGE",
-        "PERMISSION_DENIED",
-        "UNAUTHENTICATED",
-        "UNIMPLEMENTED",
-        # of a request that cannot be counted as it stands, and of a server that counts or streams in another way
-        "body_not_json",
-        "body_streamed",
-        "client_failed",
-        "encoded_count",
-        "field_twice",
-        "header_refused",
-        "host_refused",
-        "no_count",
-        "no_output_limit",
-        "outside_content",
-        "path_refused",
-        "response_too_large",
-        "server_state",
-        "server_tool",
-        "several_answers",
-        "stream_unknown",
-        "unknown_field",
-    }
-)
-"""The codes of what stays as it is until the request, the account or the server is another."""
-_PASSING_STATUSES = (408, 409, 429, 499)
-_UNSPECIFIC = "invalid_request_error"
-"""What OpenAI calls whatever it answers under 4xx, a lock that was not had in time (409) among it."""
-
-
-def _passes(code: str | None, status: int | None) -> bool:
-    """
-    Return whether a failure may be gone when the same request is sent again.
-
-    The code is asked first: what a provider tells inside a stream, or of a request that is wrong, has a status that
-    says nothing of it. Where a code is in no table, a failure under 2xx came after the request was taken.
-    """
-    if code == _UNSPECIFIC and status in _PASSING_STATUSES:
-        return True
-    if code in _LASTING:
-        return False
-    return status is None or status < 300 or status in _PASSING_STATUSES or status >= 500
-
-
 class AgentDecisionProviderUnavailable(ProviderError):
     """
     Transport or provider failure: time-outs, refused redirects, every status but 2xx (SPEC D9).
@@ -505,7 +418,7 @@ class AgentDecisionProviderUnavailable(ProviderError):
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later. `status` alone does not say so: a stream fails under 200."""
-        return _passes(self.provider_error_code, self.status)
+        return passes(self.provider_error_code, self.status)
 
 
 class AgentDecisionProviderSchemaViolation(ProviderError):
@@ -520,7 +433,7 @@ class ProviderContextCountUnavailable(ProviderError):
     @property
     def retryable(self) -> bool:
         """Whether the same request may be counted later; not where the message names what to leave out of it."""
-        return _passes(self.provider_error_code, self.status)
+        return passes(self.provider_error_code, self.status)
 
 
 class ProviderContextWindowExceeded(ProviderError):

@@ -12,13 +12,14 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "minutebook"
 
 LAYERS = {
-    "errors": set(),
+    "lasting": set(),
+    "errors": {"lasting"},
     "model": {"errors"},
     "ports": {"model", "errors"},
     "policy": {"ports", "model", "errors"},
     "reserving": {"ports", "model", "errors"},
     "stores": {"reserving", "ports", "model", "errors"},
-    "providers": {"ports", "model", "errors"},
+    "providers": {"ports", "model", "errors", "lasting"},
     "fitting": {"ports", "policy", "model", "errors"},
     "record_reader": {"ports", "policy", "model", "errors"},
     "windows": {"record_reader", "fitting", "ports", "policy", "model", "errors"},

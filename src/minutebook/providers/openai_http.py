@@ -4,59 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from minutebook.lasting import LASTING_OF_OPENAI
 from minutebook.providers.decision import text_at
 from minutebook.providers.sdk_http import Sdk
 
 if TYPE_CHECKING:
     from minutebook.model.codec import JSON
 
+_PASSING: Final = (
+    *("rate_limit_exceeded", "server_error", "vector_store_timeout", "failed_to_download_image"),
+    *("overloaded", "timeout", "internal_error"),  # of compatible servers
+)
 _CODES: Final = {
     "exceed_context_size_error": "context_length_exceeded",
-    **{
-        code: code
-        for code in (
-            "context_length_exceeded",
-            "rate_limit_exceeded",
-            "insufficient_quota",
-            "invalid_api_key",
-            "model_not_found",
-            "server_error",
-            "invalid_encrypted_content",
-            "invalid_json_schema",
-            "invalid_function_parameters",
-            "unsupported_parameter",
-            "unsupported_value",
-            "unknown_parameter",
-            "missing_required_parameter",
-            "content_policy_violation",
-            "invalid_request_error",
-            "not_found_error",
-            # what a Responses answer that failed, or its stream, is told under
-            "vector_store_timeout",
-            "failed_to_download_image",
-            "bio_policy",
-            "data_residency_mismatch",
-            "empty_image_file",
-            "image_content_policy_violation",
-            "image_file_not_found",
-            "image_file_too_large",
-            "image_parse_error",
-            "image_too_large",
-            "image_too_small",
-            "invalid_base64_image",
-            "invalid_image",
-            "invalid_image_format",
-            "invalid_image_mode",
-            "invalid_image_url",
-            "invalid_prompt",
-            "misalignment_policy_violation",
-            "unsupported_image_media_type",
-            # of compatible servers
-            "overloaded",
-            "timeout",
-            "internal_error",
-        )
-    },
+    **{code: code for code in (*LASTING_OF_OPENAI, *_PASSING)},
 }
 """The providers' codes that are passed on. A closed table, since a body could hold anything, a key among it."""
 
