@@ -8,7 +8,7 @@ back right, and every block stays byte for byte as it came, an empty one with a 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 
     from minutebook.model.codec import JSON
     from minutebook.model.entries import Call
+
+
+OF_OPENAI: Final = dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal"), "openai-chat")
+"""Members of messages that only OpenAI's formats have, and their name; below the types of parts."""
+PARTS_OF_OPENAI: Final = {
+    **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
+    **dict.fromkeys(("input_text", "input_image", "input_file", "output_text"), "openai-responses"),
+}
 
 
 class BlockFormat(Format):

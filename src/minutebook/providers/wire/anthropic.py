@@ -16,7 +16,7 @@ from minutebook.errors import InvalidMessage
 from minutebook.model import codec
 from minutebook.model.entries import Call
 from minutebook.providers.wire import _slices
-from minutebook.providers.wire._blocks import BlockFormat
+from minutebook.providers.wire._blocks import OF_OPENAI, PARTS_OF_OPENAI, BlockFormat
 from minutebook.providers.wire._values import (
     Answer,
     Names,
@@ -55,14 +55,8 @@ class Anthropic(BlockFormat):
     binds = True
     id_form = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
     sides: Mapping[str, Side] = {"user": Side.USER, "assistant": Side.ASSISTANT, "system": Side.INSTRUCTIONS}
-    foreign: Mapping[str, str] = {
-        **dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal"), "openai-chat"),
-        "parts": "gemini",
-    }
-    foreign_parts: Mapping[str, str] = {
-        **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
-        **dict.fromkeys(("input_text", "input_image", "input_file", "output_text"), "openai-responses"),
-    }
+    foreign: Mapping[str, str] = {**OF_OPENAI, "parts": "gemini"}
+    foreign_parts: Mapping[str, str] = PARTS_OF_OPENAI
 
     def user_message(self, text: str) -> JSON:
         """Return a user's message that says `text`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from minutebook.errors import InvalidMessage
 from minutebook.model.entries import Call
 from minutebook.providers.wire import _slices
-from minutebook.providers.wire._blocks import BlockFormat
+from minutebook.providers.wire._blocks import OF_OPENAI, PARTS_OF_OPENAI, BlockFormat
 from minutebook.providers.wire._values import (
     Answer,
     Names,
@@ -49,16 +49,12 @@ class Gemini(BlockFormat):
     takes_empty_text = True
     # "function" is what older clients write above results.
     sides: Mapping[str, Side] = {"user": Side.USER, "model": Side.ASSISTANT, "function": Side.USER}
-    foreign: Mapping[str, str] = {
-        **dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal"), "openai-chat"),
-        "content": "anthropic or openai-chat",
-    }
+    foreign: Mapping[str, str] = {**OF_OPENAI, "content": "anthropic or openai-chat"}
     # A part of Gemini's own has no type.
     foreign_parts: Mapping[str, str] = {
         "text": "anthropic or openai-chat",
         **dict.fromkeys(("image", "document", "thinking", "tool_use", "tool_result"), "anthropic"),
-        **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
-        **dict.fromkeys(("input_text", "input_image", "input_file", "output_text"), "openai-responses"),
+        **PARTS_OF_OPENAI,
     }
 
     def user_message(self, text: str) -> JSON:
