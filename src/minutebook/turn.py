@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from minutebook.errors import InvalidOption, MinutebookError, PairingViolation, StorageError
+from minutebook.inflight import InFlight
 from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.colours import asynchronous_only
 from minutebook.model.entries import INJECTION, RESPONSE, RESULT, Call, Draft, payload_digest
@@ -93,6 +94,9 @@ class Turn:
         self._results: set[tuple[int, int, bytes]] = set()
         """The exchange, position and digest of each result that is recorded."""
         self._responded = False
+        self._left = False
+        """Whether the block is being left: nothing more comes in."""
+        self._commits = InFlight()
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
 
@@ -120,12 +124,19 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hold = self._entered()
-        hold.unrecorded = (*self._answer, *self._lost, *_without(self._said, self._lost))
+        self._left = True
+        hold.unrecorded = self._unrecorded()
         if error is not None:
             await hold.abandon(error)
             return
         async with hold:
+            await self._commits.ended()  # of other tasks: what they record is of this turn, and comes before its end
+            hold.unrecorded = self._unrecorded()
             await self._settle(hold)
+
+    def _unrecorded(self) -> tuple[Draft, ...]:
+        """Return what came in and is not known to be recorded."""
+        return (*self._answer, *self._lost, *_without(self._said, self._lost))
 
     async def _settle(self, hold: Hold) -> None:
         if not self._responded:
@@ -151,6 +162,7 @@ class Turn:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
         """
         limits = None if limits is None else checked_limits(limits)
+        await self._commits.ended()  # of other tasks: an answer may be on its way to the store, and words behind it
         # An answer that was kept back: the turn goes on, and its request's receipt goes with it.
         _check_answered(await self._record(), "a window is asked for")
         return await self._held().window(limits)
@@ -239,14 +251,7 @@ class Turn:
         not seen it, and what it thought stays bound to what it did see. The next window shows it in any case. Until the
         answer is recorded it is in memory alone; a process that is killed in between takes it along with its attempt.
         """
-        draft = self._wire.injection(message)
-        self._held()
-        if not self._under_way:
-            await self._record(draft)
-        elif (known := self._written_before((draft,))) is None:
-            self._said = (*self._said, draft)
-        else:
-            self._known_again(known, (draft,), None)
+        await self._record(self._wire.injection(message))
 
     @property
     def _under_way(self) -> bool:
@@ -281,12 +286,16 @@ class Turn:
             if (known := self._written_before(drafts)) is not None:
                 return self._known_again(known, drafts, then(hold.header))
             left = self._unwritten(drafts)
+            if self._under_way and left and left[0].kind is INJECTION:
+                self._said = (*self._said, *left)
+                return then(hold.header)
             if left or parks:
                 self._forget_repeatable(before, left)
             if left or parks or (not drafts and (self._answer or self._said)):
                 return await self._commit(hold, then, left, parks)
             return then(hold.header)
         except BaseException as error:
+            self._said = _without(self._said, left)  # an interrupt may come behind that: its caller says it again
             self._keep_lost(error, left)
             raise
 
@@ -302,7 +311,9 @@ class Turn:
         self._answer, self._said = (), _without(self._said, said)
         try:
             self._forget_lost((*kept, *drafts))
-            self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)).receipt
+            with self._commits:
+                committed = await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)
+            self.receipt = committed.receipt
             self._results.update(_result_places(drafts))
             return then(hold.header)
         except BaseException as error:
@@ -368,7 +379,7 @@ class Turn:
 
     def _held(self) -> Hold:
         hold = self._entered()
-        if not hold.held:
+        if self._left or not hold.held:
             raise InvalidOption("the turn is over; begin another one", option="turn")
         return hold
 

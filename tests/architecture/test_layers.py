@@ -12,13 +12,14 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "minutebook"
 
 LAYERS = {
+    "inflight": set(),
     "lasting": set(),
     "errors": {"lasting"},
     "model": {"errors"},
     "ports": {"model", "errors"},
     "policy": {"ports", "model", "errors"},
     "reserving": {"ports", "model", "errors"},
-    "stores": {"reserving", "ports", "model", "errors"},
+    "stores": {"inflight", "reserving", "ports", "model", "errors"},
     "providers": {"ports", "model", "errors", "lasting"},
     "fitting": {"ports", "policy", "model", "errors"},
     "record_reader": {"ports", "policy", "model", "errors"},

@@ -17,11 +17,12 @@ from minutebook import (
     MemoryStore,
     PairingViolation,
     SQLiteStore,
+    StorageError,
     WindowLimits,
 )
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
-from minutebook.testing import FaultyJournal
+from minutebook.testing import Fault, FaultyJournal, SuspendingJournal
 
 
 def asynchronous(test):
@@ -294,3 +295,100 @@ async def test_c1_i22_a_reply_that_was_overtaken_does_not_take_the_turn_back():
         await turn.respond(said("answer"))
     assert [message["content"] for message in await conversation.window()] == ["asks", "", "a", "b", "answer"]
     await conversation.store.verify(conversation.key)
+
+
+def behind_a_network(*, lost=None):
+    """Return a conversation whose journal suspends at each call, and which loses the reply of one commit."""
+    faults = [] if lost is None else [Fault(call=lost, method="commit", after=True)]
+    journal = FaultyJournal(SuspendingJournal(MemoryJournal()), faults)
+    return Conversation(JournalStore(journal, namespace="n"), "c", format="openai-chat"), journal
+
+
+def contents(window):
+    return [message["content"] for message in window]
+
+
+async def begun(call, steps):
+    """Begin a call in a task of its own and let it go on for so many steps."""
+    task = asyncio.ensure_future(call)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    return task
+
+
+STEPS_OF_A_COMMIT = 4
+"""More than one commit takes to end."""
+
+
+@asynchronous
+async def test_c1_a_window_waits_for_what_another_task_is_recording():
+    """An answer and words that are on their way to the store stand in the window that is asked for meanwhile."""
+    under_way = 0
+    for steps in range(STEPS_OF_A_COMMIT):
+        conversation, _ = behind_a_network()
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.say("first")
+            await turn.respond(said("answer"))
+            other = await begun(turn.say("second"), steps)
+            under_way += not other.done()
+            sent = contents(await turn.window())
+            assert sent[:3] == ["asks", "answer", "first"]
+            await other
+            await turn.respond(said("last"))
+        end = ["second", "last"] if "second" in sent else ["last", "second"]
+        assert contents(await conversation.window()) == ["asks", "answer", "first", *end]
+        await conversation.store.verify(conversation.key)
+    assert under_way > 1
+
+
+@asynchronous
+async def test_c1_words_whose_reply_is_lost_under_a_window_are_there_once_when_they_are_said_again():
+    """Another task takes its window while they are written; whoever says them gives them again under its request."""
+    again = 0
+    for steps in range(12):
+        conversation, journal = behind_a_network(lost=3)
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            (call,) = await turn.respond(said("", "a"))
+            await turn.result(call, "result")
+
+            async def surely(turn=turn):
+                for tries in range(3):
+                    try:
+                        await turn.say("words")
+                    except StorageError:
+                        continue
+                    return tries
+                raise AssertionError("it fails each time")
+
+            speaking = await begun(surely(), steps)
+            await turn.window()
+            again += await speaking
+            await turn.respond(said("answer"))
+        assert not journal.left
+        assert sorted(contents(await conversation.window())) == sorted(["asks", "", "result", "words", "answer"])
+        await conversation.store.verify(conversation.key)
+    assert again > 1
+
+
+@pytest.mark.parametrize("lost", [None, 1], ids=["heard", "unheard"])
+@asynchronous
+async def test_c1_a_turn_ends_behind_what_another_task_is_recording(lost):
+    """Its answer is on its way to the store with words of another task as the block is left; later ones are refused."""
+    recorded = 0
+    for steps in range(STEPS_OF_A_COMMIT):
+        conversation, _ = behind_a_network(lost=lost)
+        async with conversation.turn("asks") as turn:
+            await turn.window()
+            await turn.respond(said("answer"))
+            talk = await begun(turn.say("words"), steps)
+        told = (await asyncio.gather(talk, return_exceptions=True))[0]
+        began = not isinstance(told, InvalidOption)
+        recorded += began
+        assert isinstance(told, StorageError) is (began and lost is not None)
+        assert contents(await conversation.window()) == ["asks", "answer", *(["words"] if began else [])]
+        with pytest.raises(InvalidOption, match="over"):
+            await turn.say("more")
+        await conversation.store.verify(conversation.key)
+    assert 0 < recorded < STEPS_OF_A_COMMIT

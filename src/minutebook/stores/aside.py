@@ -17,6 +17,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import MinutebookError
+from minutebook.inflight import running_loop
 from minutebook.model.pause import drive
 from minutebook.stores.sections import inside, later
 
@@ -42,7 +43,7 @@ class Aftermath:
 
     def __init__(self, *, blocking: bool = False, tasks_alone: bool = True) -> None:
         """Begin with nothing to do."""
-        self._loop = _no_loop if blocking else _running_loop
+        self._loop = _no_loop if blocking else running_loop
         self._tasks_alone = tasks_alone
         self._tasks: set[asyncio.Task[None]] = set()
         """An event loop keeps a weak reference to its tasks alone."""
@@ -161,12 +162,6 @@ def leave(future: asyncio.Future[Any], closed: GeneratorExit) -> None:
     """Note on what closes a coroutine what that waited for, so that what is done for it comes behind that."""
     if not future.done():
         setattr(closed, _LEFT, future)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    # Of the two ways to ask, this one raises nothing where no loop runs, which would cost blocking callers more.
-    asyncio = modules.get("asyncio")
-    return asyncio._get_running_loop() if asyncio is not None else None
 
 
 def _no_loop() -> None:
