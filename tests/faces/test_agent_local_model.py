@@ -1,9 +1,9 @@
 """
 Ten conversations with a real model behind an independent server: what leaves, what is kept and what is told (SPEC A).
 
-Beside each agent runs a list that is kept by hand, by the rules of the published system. After every turn the bytes of
-the request, the history and the events are compared with what that list says; in the middle the process's part ends
-and another agent goes on from the file.
+Beside each agent runs a list that is kept by hand, by the rules of the published system. After every turn the bytes
+that the server received, the history and the events are compared with what that list says; in the middle the agent's
+process ends, and another one goes on from the file.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import openai
 import pytest
+from tests.faces.relay import Relay
 from tests.local_model import needs_model
 
-from minutebook import Agent, AgentEvent, SQLiteStore
+from minutebook import Agent, SQLiteStore
 from minutebook.local import LocalModel
 
 pytestmark = needs_model
@@ -31,6 +33,9 @@ FACTOR_BY_RULE = 2.0
 """How far the estimate may be from the server's count before the first bill."""
 FACTOR_LEARNED = 1.35
 """And after it."""
+
+EXTRA = {"temperature": 0}
+ROOT = Path(__file__).parents[2]
 
 Step = tuple[str, ...]
 
@@ -94,46 +99,12 @@ def model() -> Iterator[LocalModel]:
         yield model
 
 
+def asking(base_url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=120)
+
+
 def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-class Heard(httpx2.AsyncByteStream):
-    """A stream as it comes in from the server, with a copy of its bytes."""
-
-    def __init__(self, stream: Any) -> None:
-        self.body = bytearray()
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self.body += piece
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class Wire:
-    """A client that keeps the bodies of requests and responses."""
-
-    def __init__(self, model: LocalModel) -> None:
-        self.sent: list[bytes] = []
-        self.answered: list[Any] = []
-        hooks: dict[str, list[Any]] = {"request": [self._sent], "response": [self._answered]}
-        http = httpx2.AsyncClient(event_hooks=hooks, timeout=120)
-        self.client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", http_client=http)
-
-    async def _sent(self, request: Any) -> None:
-        self.sent.append(request.content)
-
-    async def _answered(self, response: Any) -> None:
-        if "event-stream" not in response.headers.get("content-type", ""):
-            self.answered.append(await response.aread())
-            return
-        heard = Heard(response.stream)
-        self.answered.append(heard.body)
-        response.stream = heard
 
 
 class ByHand:
@@ -202,84 +173,91 @@ def answer_among(events: bytes) -> tuple[bytes, dict[str, Any]]:
     return compact(message), message
 
 
-def noting(agent: Agent, events: list[tuple[str, dict[str, Any]]]) -> None:
-    """Have each event noted with its fields."""
-    for event in AgentEvent:
-        agent.on(event, lambda data: events.append((data.event.name, msgspec.structs.asdict(data))))
+def parts(steps: list[Step]) -> Iterator[list[Step]]:
+    """Yield the steps between one start of a process and the next."""
+    part: list[Step] = []
+    for step in [*steps, ("restart",)]:
+        if step == ("restart",):
+            yield part
+            part = []
+        else:
+            part.append(step)
 
 
-async def converse(model: LocalModel, path: Path, options: dict[str, Any], steps: list[Step]) -> int:
-    """Go through a conversation and compare after every turn; return how many turns there were."""
-    wire = Wire(model)
-    by_hand = ByHand(options.get("max_history_messages", 50))
-    extra = {"temperature": 0}
-    turns = 0
-    steps = list(steps)
-    while steps:
-        async with SQLiteStore(path, namespace="local") as store:
-            agent = Agent(
-                name="Ada",
-                goal="Answer in a few words",
-                client=wire.client,
-                model=model.model,
-                store=store,
-                conversation="c",
-                max_output_tokens=12,
-                extra_body=extra,
-                **options,
-            )
-            events: list[tuple[str, dict[str, Any]]] = []
-            noting(agent, events)
-            while steps and (step := steps.pop(0))[0] != "restart":
-                kind, *words = step
-                events.clear()
-                expected: list[tuple[str, dict[str, Any]]] = []
-                removed = 0
-                if kind == "clear":
-                    expected = [("HISTORY_CLEARED", {"previous_length": len(by_hand.kept)})]
-                    await agent.clear_history()
-                    by_hand.kept, by_hand.summary = [], None
-                elif kind == "summary":
-                    await agent.set_conversation_summary(words[0])
-                    by_hand.summary = words[0]
-                elif kind in ("system", "add"):
-                    message = {"role": "system" if kind == "system" else "user", "content": words[0]}
-                    await agent.add_to_history(message)
-                    removed = by_hand.say(compact(message), message)
-                    expected = [("MESSAGE_ADDED", {"role": message["role"], "agent": "Ada"})]
-                else:
-                    turns += 1
-                    message = {"role": "user", "content": words[0]}
-                    if kind == "named":
-                        message["name"] = words[1]
-                    context = words[1] if kind == "context" else None
-                    body = {"model": model.model, "max_completion_tokens": 12, **extra}
-                    if kind == "stream":
-                        answer = "".join([piece async for piece in agent.stream(words[0])])
-                        fragment, told = answer_among(bytes(wire.answered[-1]))
-                    else:
-                        answer = await agent.chat(words[0], context, name=message.get("name"))
-                        fragment, told = answer_in(wire.answered[-1])
-                    told_context = None
-                    if context is not None:
-                        fence = re.findall(rb"<context ([0-9a-f]{32})>", wire.sent[-1])[0].decode()
-                        told_context = f"<context {fence}>\n{context}\n</context {fence}>"
-                    request = by_hand.request(message, told_context, body, streamed=kind == "stream")
-                    assert wire.sent[-1] == request
-                    assert told == {"role": "assistant", "content": answer}
-                    assert answer
-                    removed = by_hand.say(compact(message), message) + by_hand.say(fragment, told)
-                    expected = [("MESSAGE_ADDED", {"role": role, "agent": "Ada"}) for role in ("user", "assistant")]
-                if removed:
-                    length = len(by_hand.kept)
-                    expected.append(("HISTORY_TRIMMED", {"removed_count": removed, "current_length": length}))
-                assert events == expected
-                assert await agent.get_history() == [message for _, message in by_hand.kept]
-                assert await agent.get_conversation_summary() == by_hand.summary
-            await store.verify(agent.key)
-    await wire.client.close()
-    assert len(wire.sent) == turns
-    return turns
+def taken(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Take a part's steps in a process of its own, and return what was seen after each of them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faces.agent_part"],
+        input=json.dumps(part), capture_output=True, text=True, check=False, timeout=240, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Comparing:
+    """What a person expects of each step, compared with what was seen and what the server received."""
+
+    def __init__(self, relay: Relay, model: str, options: dict[str, Any]) -> None:
+        self.relay = relay
+        self.model = model
+        self.by_hand = ByHand(options.get("max_history_messages", 50))
+        self.turns = 0
+
+    def step(self, kind: str, words: list[str], seen: dict[str, Any]) -> None:
+        """Compare one step."""
+        expected = self._expected(kind, words, seen["answer"])
+        assert seen["events"] == [[name, fields] for name, fields in expected]
+        assert seen["history"] == [message for _, message in self.by_hand.kept]
+        assert seen["summary"] == self.by_hand.summary
+
+    def _expected(self, kind: str, words: list[str], answer: str | None) -> list[tuple[str, dict[str, Any]]]:
+        """Return the events of a step, and have the list say what it leaves."""
+        by_hand = self.by_hand
+        if kind == "clear":
+            cleared = len(by_hand.kept)
+            by_hand.kept, by_hand.summary = [], None
+            return [("HISTORY_CLEARED", {"previous_length": cleared})]
+        if kind == "summary":
+            by_hand.summary = words[0]
+            return []
+        if kind in ("system", "add"):
+            message = {"role": "system" if kind == "system" else "user", "content": words[0]}
+            said, removed = [message["role"]], by_hand.say(compact(message), message)
+        else:
+            said, removed = ["user", "assistant"], self._turn(kind, words, answer)
+        added = [("MESSAGE_ADDED", {"role": role, "agent": "Ada"}) for role in said]
+        trimmed = ("HISTORY_TRIMMED", {"removed_count": removed, "current_length": len(by_hand.kept)})
+        return [*added, trimmed] if removed else added
+
+    def _turn(self, kind: str, words: list[str], answer: str | None) -> int:
+        """Compare a turn's request and answer; return how many messages leave the history."""
+        sent, heard = self.relay.received[self.turns], bytes(self.relay.answered[self.turns])
+        self.turns += 1
+        message = {"role": "user", "content": words[0]} | ({"name": words[1]} if kind == "named" else {})
+        context = None
+        if kind == "context":
+            fence = re.findall(rb"<context ([0-9a-f]{32})>", sent)[0].decode()
+            context = f"<context {fence}>\n{words[1]}\n</context {fence}>"
+        body = {"model": self.model, "max_completion_tokens": 12, **EXTRA}
+        assert sent == self.by_hand.request(message, context, body, streamed=kind == "stream")
+        fragment, told = (answer_among if kind == "stream" else answer_in)(heard)
+        assert told == {"role": "assistant", "content": answer}
+        assert answer
+        return self.by_hand.say(compact(message), message) + self.by_hand.say(fragment, told)
+
+
+def converse(model: LocalModel, path: Path, options: dict[str, Any], steps: list[Step]) -> int:
+    """Go through a conversation, a process for each part, and compare every step; return how many turns there were."""
+    made = {"name": "Ada", "goal": "Answer in a few words", "model": model.model, "max_output_tokens": 12}
+    made |= {"extra_body": EXTRA, **options}
+    with Relay(model.base_url) as relay:
+        comparing = Comparing(relay, model.model, options)
+        for part in parts(steps):
+            seen = taken({"base_url": relay.base_url, "path": str(path), "options": made, "steps": part})
+            for (kind, *words), each in zip(part, seen, strict=True):
+                comparing.step(kind, words, each)
+        assert len(relay.received) == comparing.turns
+    return comparing.turns
 
 
 @pytest.mark.timeout(300)
@@ -289,7 +267,7 @@ def test_a1_to_a10_a_conversation_with_a_real_model(name: str, model: LocalModel
     tmp_path.chmod(0o700)
     options, steps = CONVERSATIONS[name]
     assert ("restart",) in steps
-    assert asyncio.run(converse(model, tmp_path / "book.sqlite", options, steps)) >= 2
+    assert converse(model, tmp_path / "book.sqlite", options, steps) >= 2
 
 
 def test_there_are_ten_conversations() -> None:
@@ -302,9 +280,9 @@ def test_a6_a_real_model_summarises(model: LocalModel, tmp_path: Path) -> None:
     """A6: above the threshold a summary of the model's stands in the next requests, also after a restart."""
     tmp_path.chmod(0o700)
 
-    async def story() -> None:
-        wire = Wire(model)
-        options: dict[str, Any] = {"name": "Ada", "goal": "Answer in a few words", "client": wire.client}
+    async def story(relay: Relay) -> None:
+        client = asking(relay.base_url)
+        options: dict[str, Any] = {"name": "Ada", "goal": "Answer in a few words", "client": client}
         # Not at temperature 0: a summary has no bound, and so small a model repeats itself until its window is full.
         options |= {"model": model.model, "conversation": "c", "max_output_tokens": 8}
         options |= {"enable_summarization": True, "summarization_threshold": 150}
@@ -321,11 +299,12 @@ def test_a6_a_real_model_summarises(model: LocalModel, tmp_path: Path) -> None:
             agent = Agent(**options, store=store)
             assert await agent.get_conversation_summary() == summary
             await agent.chat("And?")
-            first = next(m for m in json.loads(wire.sent[-1])["messages"] if m["role"] == "user")
+            first = next(m for m in json.loads(relay.received[-1])["messages"] if m["role"] == "user")
             assert first["content"][0]["text"].startswith("[Previous conversation summary: ")
-        await wire.client.close()
+        await client.close()
 
-    asyncio.run(story())
+    with Relay(model.base_url) as relay:
+        asyncio.run(story(relay))
 
 
 @pytest.mark.timeout(300)
@@ -343,18 +322,20 @@ def test_a7_the_estimate_is_near_the_servers_count(
     ]
 
     async def story() -> list[float]:
-        wire = Wire(model)
+        client = asking(model.base_url)
         agent = Agent(
-            name="Ada", goal="Answer", client=wire.client, model=model.model, max_output_tokens=8,
+            name="Ada", goal="Answer", client=client, model=model.model, max_output_tokens=8,
             extra_body={"temperature": 0},
         )  # fmt: skip
         ratios: list[float] = []
         for text in texts:
             await agent.add_to_history({"role": "user", "content": text})
             await agent.add_to_history({"role": "assistant", "content": text.upper()[:60]})
-            ratios.append(await agent.estimate_history_tokens() / await counted(wire, model, await agent.get_history()))
+            ratios.append(
+                await agent.estimate_history_tokens() / await counted(client, model, await agent.get_history())
+            )
             await agent.chat("Yes or no?")
-        await wire.client.close()
+        await client.close()
         return ratios
 
     by_rule, *learned = asyncio.run(story())
@@ -364,9 +345,9 @@ def test_a7_the_estimate_is_near_the_servers_count(
     assert 1 / FACTOR_LEARNED < worst < FACTOR_LEARNED
 
 
-async def counted(wire: Wire, model: LocalModel, messages: list[dict[str, Any]]) -> int:
+async def counted(client: openai.AsyncOpenAI, model: LocalModel, messages: list[dict[str, Any]]) -> int:
     """Return how many tokens the server counts for messages."""
     body = {"model": model.model, "messages": messages}
-    count = await wire.client.post("/chat/completions/input_tokens", body=body, cast_to=dict[str, Any])
+    count = await client.post("/chat/completions/input_tokens", body=body, cast_to=dict[str, Any])
     tokens: int = count["input_tokens"]
     return tokens
