@@ -1,13 +1,15 @@
-"""Calls that several tasks have under way together, for whoever has to see first what they come to."""
+"""The event loop that runs, if one does, and what several tasks have under way together."""
 
 from __future__ import annotations
 
 from sys import modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from types import TracebackType
+    from collections.abc import Iterator
+
+Given = TypeVar("Given")
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -17,35 +19,51 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return asyncio._get_running_loop() if asyncio is not None else None
 
 
-class InFlight:
+class Line(Generic[Given]):
     """
-    The calls that are under way: each is made in a `with` block of its own.
+    The calls of one object that tasks of an event loop make together: one at a time, in the order in which they came.
 
-    Tasks of one event loop may wait until none is. Blocking callers have none to wait for, unless several threads share
-    an object; such a thread sees what is done by then.
+    Blocking callers have none under way together, unless several threads share the object: those do not wait.
     """
 
     def __init__(self) -> None:
-        self._calls = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        """Begin with no call."""
+        self._places: list[Place[Given]] = []
 
-    def __enter__(self) -> None:
-        self._calls += 1
+    def place(self, given: Given) -> Place[Given]:
+        """Return the place of a call that was `given` something; it is taken by `first`."""
+        return Place(self._places, given)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._calls -= 1
-        if self._calls:
-            return
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+    @property
+    def given(self) -> Iterator[Given]:
+        """What the calls were given that are under way or wait."""
+        return (place.given for place in self._places)
 
-    async def ended(self) -> None:
-        """Wait until no call is under way, whatever they come to."""
-        while self._calls and (loop := running_loop()):
-            waiter = loop.create_future()
-            self._waiting.append(waiter)
-            await waiter
+
+class Place(Generic[Given]):
+    """
+    The place of one call in its line. Whoever takes it leaves it, whatever the call ends with.
+
+    It is no block: what an interrupt strikes between the end of a block and that of its call would have come to nothing
+    for the caller, though it is done.
+    """
+
+    def __init__(self, places: list[Place[Given]], given: Given) -> None:
+        """Prepare the place; it is not in the line yet."""
+        self.given = given
+        self._places = places
+        self._first: asyncio.Future[None] | None = None
+
+    async def first(self) -> None:
+        """Stand in the line, and wait until this is the first in it; at once where it is."""
+        if self not in self._places:
+            self._places.append(self)
+        while self._places[0] is not self and (loop := running_loop()):
+            self._first = loop.create_future()
+            await self._first
+
+    def leave(self) -> None:
+        """Let the next one be the first; once more changes nothing."""
+        self._places[:] = [place for place in self._places if place is not self]
+        if self._places and (first := self._places[0]._first) and not first.done():
+            first.set_result(None)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from minutebook.errors import InvalidOption, MinutebookError, PairingViolation, StorageError
-from minutebook.inflight import InFlight
+from minutebook.inflight import Line
 from minutebook.model.bounds import check_flag, checked_limits
 from minutebook.model.colours import asynchronous_only
-from minutebook.model.entries import INJECTION, RESPONSE, RESULT, Call, Draft, payload_digest
+from minutebook.model.entries import INJECTION, RESULT, Call, Draft, payload_digest
 from minutebook.model.keys import ConversationKey
 from minutebook.model.shown import type_alone
 from minutebook.reserving import may_be_written
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from minutebook.history import History, Hold
+    from minutebook.inflight import Place
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.codec import JSON
     from minutebook.model.receipts import Sent
@@ -96,7 +97,8 @@ class Turn:
         self._responded = False
         self._left = False
         """Whether the block is being left: nothing more comes in."""
-        self._commits = InFlight()
+        self._line: Line[tuple[Draft, ...]] = Line()
+        """The calls that tasks make together, and what each is to record."""
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
 
@@ -130,7 +132,8 @@ class Turn:
             await hold.abandon(error)
             return
         async with hold:
-            await self._commits.ended()  # of other tasks: what they record is of this turn, and comes before its end
+            # What other tasks record by now is of this turn, and comes before its end; nothing comes behind that.
+            await self._line.place(()).first()
             hold.unrecorded = self._unrecorded()
             await self._settle(hold)
 
@@ -162,7 +165,6 @@ class Turn:
             DecisionHistoryLimitExceeded: what must stay exceeds a limit; nothing may be sent (SPEC D8).
         """
         limits = None if limits is None else checked_limits(limits)
-        await self._commits.ended()  # of other tasks: an answer may be on its way to the store, and words behind it
         # An answer that was kept back: the turn goes on, and its request's receipt goes with it.
         _check_answered(await self._record(), "a window is asked for")
         return await self._held().window(limits)
@@ -193,13 +195,18 @@ class Turn:
         hold.generated = True
         calls = self._wire.calls(draft.payload[draft.start : draft.stop]) if draft.calls else ()
         said: tuple[Draft, ...] = ()
+        before, place = self._outdated(), self._line.place((draft,))
         try:
-            await self._resolve(hold)  # first, so that what is recorded by now is not taken
+            await place.first()
+            self._held()
+            await self._resolve(hold)  # so that what is recorded by now is not taken
+            self._forget_repeatable(before, draft)
             said, self._said = self._said, ()
             if calls:
-                return await self._recorded(lambda header: self._handed_out(calls, header), draft, *said)
-            await self._keep_back(draft, said)
+                return await self._recorded(place, lambda header: self._handed_out(calls, header), draft, *said)
+            await self._keep_back(place, draft, said)
         except BaseException as error:
+            place.leave()
             self._put_back(said)
             self._keep_lost(error, (draft,))
             raise
@@ -216,14 +223,13 @@ class Turn:
         key, exchange = self._history.key, header.state.exchange
         return [tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
 
-    async def _keep_back(self, answer: Draft, said: tuple[Draft, ...]) -> None:
+    async def _keep_back(self, place: Place[tuple[Draft, ...]], answer: Draft, said: tuple[Draft, ...]) -> None:
         """Keep an answer without calls, and what was said before it, until the turn goes on or ends."""
-        header = await self._record()
-        while self._answer:  # another response came in meanwhile
-            header = await self._record()
+        header = await self._recorded(place, _as_it_is)
+        while self._answer:  # another thread's response came in meanwhile
+            header = await self._recorded(place, _as_it_is)
         _check_answered(header, "the model answers")
         self._forget_lost((answer, *said))
-        self._repeatable = ()
         self._answer, self._responded = (answer, *said), True
 
     async def result(self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False) -> None:
@@ -269,38 +275,52 @@ class Turn:
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
         """Commit what `_recorded` does, and return the header as it is then."""
-        return await self._recorded(lambda header: header, *drafts, parks=parks)
+        return await self._recorded(self._line.place(drafts), _as_it_is, *drafts, parks=parks)
 
-    async def _recorded(self, then: Callable[[Header], T], *drafts: Draft, parks: tuple[int, ...] = ()) -> T:
+    async def _recorded(
+        self,
+        place: Place[tuple[Draft, ...]],
+        then: Callable[[Header], T],
+        *drafts: Draft,
+        parks: tuple[int, ...] = (),
+    ) -> T:
         """
         Commit an answer that was kept back and what comes after it, and return what `then` makes of the header.
+
+        Other tasks' calls that came before stand before it; see `Line`.
 
         Nothing to write is nothing written. Nor is what an earlier commit wrote whose caller never heard of it, and
         gives the same again: then what was said while a request is under way goes on waiting for its answer. What
         strikes behind the commit, until `then` is done, leaves that in doubt as well.
         """
-        hold = self._held()
-        left, before = drafts, self._repeatable
+        hold, left = self._held(), drafts
         try:
+            await place.first()
+            self._held()  # still: another task may have left the block meanwhile
             await self._resolve(hold)
             if (known := self._written_before(drafts)) is not None:
+                place.leave()
                 return self._known_again(known, drafts, then(hold.header))
             left = self._unwritten(drafts)
-            if self._under_way and left and left[0].kind is INJECTION:
-                self._said = (*self._said, *left)
-                return then(hold.header)
-            if left or parks:
-                self._forget_repeatable(before, left)
-            if left or parks or (not drafts and (self._answer or self._said)):
-                return await self._commit(hold, then, left, parks)
+            waits = bool(left) and left[0].kind is INJECTION and self._under_way
+            if (left and not waits) or parks or (not drafts and (self._answer or self._said)):
+                return await self._commit(hold, place, then, left, parks)
+            place.leave()
+            self._said = (*self._said, *left)
             return then(hold.header)
         except BaseException as error:
+            place.leave()
             self._said = _without(self._said, left)  # an interrupt may come behind that: its caller says it again
             self._keep_lost(error, left)
             raise
 
     async def _commit(
-        self, hold: Hold, then: Callable[[Header], T], drafts: tuple[Draft, ...], parks: tuple[int, ...]
+        self,
+        hold: Hold,
+        place: Place[tuple[Draft, ...]],
+        then: Callable[[Header], T],
+        drafts: tuple[Draft, ...],
+        parks: tuple[int, ...],
     ) -> T:
         # What was said under a request stands behind its answer, whatever of other exchanges comes in before that.
         waits = self._under_way and bool(drafts or parks)
@@ -311,10 +331,9 @@ class Turn:
         self._answer, self._said = (), _without(self._said, said)
         try:
             self._forget_lost((*kept, *drafts))
-            with self._commits:
-                committed = await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)
-            self.receipt = committed.receipt
+            self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)).receipt
             self._results.update(_result_places(drafts))
+            place.leave()
             return then(hold.header)
         except BaseException as error:
             # What the caller catches must not cost the model's answer, nor what was said.
@@ -337,6 +356,7 @@ class Turn:
 
     def _known_again(self, known: _Doubt, drafts: tuple[Draft, ...], result: T) -> T:
         """Return the result of what is recorded and comes again; what was said since is kept for the next commit."""
+        self._forget_lost(known.drafts)  # of its repeats some may have failed before they found out
         said = (*_without(drafts[1:], known.drafts), *self._said)
         others = tuple([each for each in self._repeatable if each is not known])
         self._said, self._repeatable = said, others  # in one step: struck between the two it would be there twice
@@ -347,18 +367,19 @@ class Turn:
         places = _result_places(drafts)
         return () if places and places <= self._results else drafts
 
-    def _forget_repeatable(self, before: tuple[_Doubt, ...], drafts: tuple[Draft, ...]) -> None:
-        """
-        Have what was in doubt, and known to be written `before` a commit began, be new if it comes again behind it.
+    def _outdated(self) -> tuple[_Doubt, ...]:
+        """Return the doubtful commits that are known to be written as an answer comes, and that nobody gives again."""
+        given = [drafts[0] for drafts in self._line.given if drafts]
+        return tuple([each for each in self._repeatable if each.drafts[0] not in given])
 
-        It may be meant to be there twice unless it comes right after its commit was in doubt; a response may have
-        messages in between. Where several commits were in doubt together, each of them comes right after the others.
+    def _forget_repeatable(self, before: tuple[_Doubt, ...], answer: Draft) -> None:
         """
-        if drafts and drafts[0] in self._lost:
-            return
-        message = bool(drafts) and drafts[0].kind is INJECTION
-        gone = [each for each in before if not (message and each.drafts[0].kind is RESPONSE)]
-        self._repeatable = tuple([each for each in self._repeatable if all(each is not old for old in gone)])
+        Have what was in doubt, and known to be written `before` an answer came, be new if it comes again behind that.
+
+        Up to then who gives it again cannot know that it is there, and behind an answer may mean it to be there twice.
+        """
+        if answer not in self._lost and self._written_before((answer,)) is None:
+            self._repeatable = tuple([each for each in self._repeatable if all(each is not old for old in before)])
 
     async def _resolve(self, hold: Hold) -> None:
         """See how doubtful commits ended: what they wrote is not written again, and the turn goes on from there."""
@@ -389,6 +410,10 @@ class Turn:
                 "the turn is not entered; it is a `with` block (under an event loop, `async with`)", option="turn"
             )
         return self._hold
+
+
+def _as_it_is(header: Header) -> Header:
+    return header
 
 
 def _without(drafts: tuple[Draft, ...], others: tuple[Draft, ...]) -> tuple[Draft, ...]:
