@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from sys import modules
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -21,9 +23,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 class Line(Generic[Given]):
     """
-    The calls of one object that tasks of an event loop make together: one at a time, in the order in which they came.
-
-    Blocking callers have none under way together, unless several threads share the object: those do not wait.
+    The calls of one object that several tasks of an event loop make, or several threads that block: one at a time, in
+    the order in which they came.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Line(Generic[Given]):
     @property
     def given(self) -> Iterator[Given]:
         """What the calls were given that are under way or wait."""
-        return (place.given for place in self._places)
+        return (place.given for place in tuple(self._places))
 
 
 class Place(Generic[Given]):
@@ -52,18 +53,31 @@ class Place(Generic[Given]):
         """Prepare the place; it is not in the line yet."""
         self.given = given
         self._places = places
+        self._thread = threading.get_ident()
         self._first: asyncio.Future[None] | None = None
+        self._alone: threading.Event | None = None
 
     async def first(self) -> None:
         """Stand in the line, and wait until this is the first in it; at once where it is."""
         if self not in self._places:
             self._places.append(self)
-        while self._places[0] is not self and (loop := running_loop()):
-            self._first = loop.create_future()
-            await self._first
+        while self._places[0] is not self:
+            if loop := running_loop():
+                self._first = loop.create_future()
+                await self._first
+            elif self._places[0]._thread == self._thread:
+                return  # an interrupt left it behind, or has this called; to wait for oneself is to wait for ever
+            else:
+                self._alone = threading.Event()
+                if self._places[0] is not self:  # else the one before left meanwhile, and knew of nobody to tell
+                    self._alone.wait()
 
     def leave(self) -> None:
         """Let the next one be the first; once more changes nothing."""
-        self._places[:] = [place for place in self._places if place is not self]
-        if self._places and (first := self._places[0]._first) and not first.done():
-            first.set_result(None)
+        with contextlib.suppress(ValueError):  # in one step each, since threads may share the line
+            self._places.remove(self)
+        for place in self._places[:1]:
+            if place._first is not None and not place._first.done():
+                place._first.set_result(None)
+            if place._alone is not None:
+                place._alone.set()

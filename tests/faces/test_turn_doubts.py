@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -138,21 +140,31 @@ def test_i18_of_responses_given_at_once_none_is_lost(tmp_path: Any) -> None:
     assert sorted(asyncio.run(run())) == ["0", "1", "2", "3", "4", "5", "asks"]
 
 
+@pytest.fixture
+def changing_threads() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("changing_threads")
 def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: Any) -> None:
     """Threads that give their results at once: the window afterwards has all of them, and the next turn's too."""
     store = minutebook.sync.MemoryStore("n")
-    for number in range(200):
+    for number in range(300):
         conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
         with conversation.turn("asks") as turn:
-            calls = turn.respond(said("", "call-1", "call-2", "call-3"))
+            calls = turn.respond(said("", "call-1", "call-2", "call-3", "call-4"))
             threads = [threading.Thread(target=turn.result, args=(call, "r")) for call in calls]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert len(turn.window()) == 5
+            assert len(turn.window()) == 6
             turn.respond(said("answers"))
-        assert len(conversation.window()) == 6
+        assert len(conversation.window()) == 7
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
