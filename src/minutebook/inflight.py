@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Given = TypeVar("Given")
 
@@ -21,19 +21,27 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return asyncio._get_running_loop() if asyncio is not None else None
 
 
+def no_loop() -> None:
+    """Find none, whichever runs: for blocking callers, who may be called by one, as in every cell of a notebook."""
+
+
 class Line(Generic[Given]):
     """
     The calls of one object that several tasks of an event loop make, or several threads that block: one at a time, in
     the order in which they came.
+
+    Args:
+        blocking: whether it is threads that wait, whichever event loop runs where they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, blocking: bool = False) -> None:
         """Begin with no call."""
+        self._loop = no_loop if blocking else running_loop
         self._places: list[Place[Given]] = []
 
     def place(self, given: Given) -> Place[Given]:
         """Return the place of a call that was `given` something; it is taken by `first`."""
-        return Place(self._places, given)
+        return Place(self._places, self._loop, given)
 
     @property
     def given(self) -> Iterator[Given]:
@@ -49,10 +57,13 @@ class Place(Generic[Given]):
     for the caller, though it is done.
     """
 
-    def __init__(self, places: list[Place[Given]], given: Given) -> None:
+    def __init__(
+        self, places: list[Place[Given]], loop: Callable[[], asyncio.AbstractEventLoop | None], given: Given
+    ) -> None:
         """Prepare the place; it is not in the line yet."""
         self.given = given
         self._places = places
+        self._loop = loop
         self._thread = threading.get_ident()
         self._first: asyncio.Future[None] | None = None
         self._alone: threading.Event | None = None
@@ -62,7 +73,7 @@ class Place(Generic[Given]):
         if self not in self._places:
             self._places.append(self)
         while self._places[0] is not self:
-            if loop := running_loop():
+            if (loop := self._loop()) is not None:
                 self._first = loop.create_future()
                 await self._first
             elif self._places[0]._thread == self._thread:

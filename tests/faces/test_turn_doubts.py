@@ -150,8 +150,18 @@ def changing_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("changing_threads")
-def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: Any) -> None:
-    """Threads that give their results at once: the window afterwards has all of them, and the next turn's too."""
+@pytest.mark.parametrize("looped", [False, True], ids=["no loop", "under a loop"])
+def test_i18_results_of_several_threads_leave_a_window_that_is_right(looped: bool) -> None:
+    """Threads that give their results at once: the window has all of them, and what one says is before the end."""
+
+    async def under_a_loop() -> None:
+        results_of_threads()
+
+    asyncio.run(under_a_loop()) if looped else results_of_threads()
+
+
+def results_of_threads() -> None:
+    """Take turns whose results come from several threads, and whose last words come from one beside the end."""
     store = minutebook.sync.MemoryStore("n")
     for number in range(300):
         conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
@@ -162,9 +172,12 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(tmp_path: A
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert len(turn.window()) == 6
+            talk = threading.Thread(target=turn.say, args=("meanwhile",))
+            talk.start()
+            assert len(turn.window()) in (6, 7)
+            talk.join()
             turn.respond(said("answers"))
-        assert len(conversation.window()) == 7
+        assert len(conversation.window()) == 8
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)

@@ -17,7 +17,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from minutebook.errors import MinutebookError
-from minutebook.inflight import running_loop
+from minutebook.inflight import no_loop, running_loop
 from minutebook.model.pause import drive
 from minutebook.stores.sections import inside, later
 
@@ -43,7 +43,7 @@ class Aftermath:
 
     def __init__(self, *, blocking: bool = False, tasks_alone: bool = True) -> None:
         """Begin with nothing to do."""
-        self._loop = _no_loop if blocking else running_loop
+        self._loop = no_loop if blocking else running_loop
         self._tasks_alone = tasks_alone
         self._tasks: set[asyncio.Task[None]] = set()
         """An event loop keeps a weak reference to its tasks alone."""
@@ -162,10 +162,6 @@ def leave(future: asyncio.Future[Any], closed: GeneratorExit) -> None:
     """Note on what closes a coroutine what that waited for, so that what is done for it comes behind that."""
     if not future.done():
         setattr(closed, _LEFT, future)
-
-
-def _no_loop() -> None:
-    """Find none, whichever runs."""
 
 
 async def _behind(left: asyncio.Future[Any] | None, work: Coroutine[Any, Any, object]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from minutebook import conversation as asynchronous
 from minutebook import turn as turns
+from minutebook.inflight import Line
 from minutebook.model.colours import blocking_only, check_plain
 from minutebook.model.summaries import SUMMARY_BYTES
 from minutebook.sync.driving import Over, blocking, drive, streaming
@@ -76,6 +77,7 @@ class Turn(Over[turns.Turn]):
     def __init__(self, core: turns.Turn) -> None:
         """Prepare the turn; nothing is reserved before the block is entered."""
         self._core = core
+        core._line = Line(blocking=True)  # pyright: ignore[reportPrivateUsage]
 
     if not TYPE_CHECKING:
         __aenter__ = __aexit__ = blocking_only
