@@ -1,4 +1,4 @@
-"""The event loop that runs, if one does, and what several tasks have under way together."""
+"""The event loop that runs, if one does, and what several tasks or threads have under way together."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Turn:
         self._left = False
         """Whether the block is being left: nothing more comes in."""
         self._line: Line[tuple[Draft, ...]] = Line()
-        """The calls that tasks make together, and what each is to record."""
+        """The calls that tasks or threads make together, and what each is to record."""
         self.receipt: Receipt | None = None
         """What the last commit wrote, and the request that it answers."""
 
@@ -132,7 +132,7 @@ class Turn:
             await hold.abandon(error)
             return
         async with hold:
-            # What other tasks record by now is of this turn, and comes before its end; nothing comes behind that.
+            # What others record by now is of this turn, and comes before its end; nothing comes behind that.
             await self._line.place(()).first()
             hold.unrecorded = self._unrecorded()
             await self._settle(hold)
@@ -198,7 +198,6 @@ class Turn:
         before, place = self._outdated(), self._line.place((draft,))
         try:
             await place.first()
-            self._held()
             await self._resolve(hold)  # so that what is recorded by now is not taken
             self._forget_repeatable(before, draft)
             said, self._said = self._said, ()
@@ -287,7 +286,7 @@ class Turn:
         """
         Commit an answer that was kept back and what comes after it, and return what `then` makes of the header.
 
-        Other tasks' calls that came before stand before it; see `Line`.
+        Calls of other tasks or threads that came before stand before it; see `Line`.
 
         Nothing to write is nothing written. Nor is what an earlier commit wrote whose caller never heard of it, and
         gives the same again: then what was said while a request is under way goes on waiting for its answer. What
@@ -296,7 +295,7 @@ class Turn:
         hold, left = self._held(), drafts
         try:
             await place.first()
-            self._held()  # still: another task may have left the block meanwhile
+            self._held()  # still: the block may have been left meanwhile
             await self._resolve(hold)
             if (known := self._written_before(drafts)) is not None:
                 place.leave()

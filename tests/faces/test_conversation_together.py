@@ -369,6 +369,64 @@ async def test_c1_words_whose_reply_is_lost_under_a_window_are_there_once_when_t
     assert again > 1
 
 
+class SlowAtFirst(SuspendingJournal):
+    """A journal whose first commit takes longer to be made than the next: they go over two connections."""
+
+    commits = 0
+
+    async def _around(self, method, call):
+        self.commits += method == "commit"
+        if method == "commit" and self.commits == 1:
+            for _ in range(40):
+                await asyncio.sleep(0)
+        return await super()._around(method, call)
+
+
+@asynchronous
+async def test_c1_a_turn_that_would_end_before_another_tasks_words_waits_for_them():
+    """They carry its answer, which the end does not have any more: it would be lost."""
+    conversation = Conversation(JournalStore(SlowAtFirst(MemoryJournal()), namespace="n"), "c", format="openai-chat")
+    async with conversation.turn("asks") as turn:
+        await turn.window()
+        await turn.respond(said("answer"))
+        talk = await begun(turn.say("words"), 2)
+        assert not talk.done()
+    await talk
+    assert contents(await conversation.window()) == ["asks", "answer", "words"]
+    await conversation.store.verify(conversation.key)
+
+
+async def given_again_beside_others(before, behind, lost):
+    """
+    Say words whose reply is lost, and again while other calls stand in the line; cut that and say them once more.
+
+    Returns whether the second try was cut before it was heard, and how often the words are there in the end.
+    """
+    conversation, _ = behind_a_network(lost=lost)
+    async with conversation.turn("asks") as turn:
+        calls = await turn.respond(said("", "a", "b", "c"))
+        with pytest.raises(StorageError):
+            await turn.say("words")
+        await turn.result(calls[0], "first")  # sees that they are written
+        others = await begun(asyncio.gather(turn.result(calls[1], "second"), turn.say("x"), turn.say("y")), before)
+        again = await begun(turn.say("words"), 1)
+        last = await begun(turn.result(calls[2], "third"), 1)
+        answer = await begun(turn.respond(said("answer")), behind)
+        again.cancel()
+        cut = isinstance((await asyncio.gather(again, return_exceptions=True))[0], asyncio.CancelledError)
+        await asyncio.gather(others, last, answer)
+        if cut:
+            await turn.say("words")
+    return cut, contents(await conversation.window()).count("words")
+
+
+@asynchronous
+async def test_c1_words_that_wait_to_be_given_again_as_an_answer_comes_are_there_once():
+    """Who gave them cannot know whether they are there, and no answer that comes meanwhile makes new ones of them."""
+    told = {await given_again_beside_others(before, behind, 2) for before in range(6) for behind in range(8)}
+    assert told == {(False, 1), (True, 1)}
+
+
 @pytest.mark.parametrize("lost", [None, 1], ids=["heard", "unheard"])
 @asynchronous
 async def test_c1_a_turn_ends_behind_what_another_task_is_recording(lost):

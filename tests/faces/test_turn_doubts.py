@@ -153,31 +153,29 @@ def changing_threads() -> Iterator[None]:
 @pytest.mark.parametrize("looped", [False, True], ids=["no loop", "under a loop"])
 def test_i18_results_of_several_threads_leave_a_window_that_is_right(looped: bool) -> None:
     """Threads that give their results at once: the window has all of them, and what one says is before the end."""
+    store = minutebook.sync.MemoryStore("n")
+
+    def story() -> None:
+        for number in range(300):
+            conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
+            with conversation.turn("asks") as turn:
+                calls = turn.respond(said("", "call-1", "call-2", "call-3", "call-4"))
+                threads = [threading.Thread(target=turn.result, args=(call, "r")) for call in calls]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                talk = threading.Thread(target=turn.say, args=("meanwhile",))
+                talk.start()
+                assert len(turn.window()) in (6, 7)
+                talk.join()
+                turn.respond(said("answers"))
+            assert len(conversation.window()) == 8
 
     async def under_a_loop() -> None:
-        results_of_threads()
+        story()
 
-    asyncio.run(under_a_loop()) if looped else results_of_threads()
-
-
-def results_of_threads() -> None:
-    """Take turns whose results come from several threads, and whose last words come from one beside the end."""
-    store = minutebook.sync.MemoryStore("n")
-    for number in range(300):
-        conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
-        with conversation.turn("asks") as turn:
-            calls = turn.respond(said("", "call-1", "call-2", "call-3", "call-4"))
-            threads = [threading.Thread(target=turn.result, args=(call, "r")) for call in calls]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            talk = threading.Thread(target=turn.say, args=("meanwhile",))
-            talk.start()
-            assert len(turn.window()) in (6, 7)
-            talk.join()
-            turn.respond(said("answers"))
-        assert len(conversation.window()) == 8
+    asyncio.run(under_a_loop()) if looped else story()
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)

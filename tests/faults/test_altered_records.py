@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.budgets import PROVE, budget
 from tests.faults.alterations import SHELVES, Alteration, Ram, Shelf, Sqlite, changes, forgeries, rechained
@@ -32,6 +33,8 @@ from minutebook.model.record import Header
 from minutebook.ports import Page
 from minutebook.record_reader import RecordReader
 from minutebook.stores import streams
+from minutebook.stores.journal import JournalStore
+from minutebook.stores.memory import MemoryJournal
 from minutebook.testing import drive
 
 SHARE = {"RAM": budget(8, 1), "SQLite": budget(100, 10)}
@@ -405,6 +408,33 @@ def test_i39_one_entry_that_is_read_alone_is_held_to_its_neighbours(seq: int, tm
 def chosen(alterations: Iterator[Alteration], seed: str, share: int) -> list[Alteration]:
     random = Random(seed)
     return [each for each in alterations if share == 1 or not random.randrange(share)]
+
+
+class Misplacing(MemoryJournal):
+    """A journal that tells the third receipt of a conversation as one of another place."""
+
+    def __init__(self, **changes: int) -> None:
+        super().__init__()
+        self.changes = changes
+
+    async def receipts(self, key: Any, after: int, rows: int) -> Any:
+        found = await super().receipts(key, after, rows)
+        return tuple([msgspec.structs.replace(each, **self.changes) if each.version == 3 else each for each in found])
+
+
+@pytest.mark.parametrize("changes", [{"version": 2}, {"first": 1}, {"first": 6}, {"version": 4, "first": 7}], ids=str)
+def test_i39_a_receipt_that_is_out_of_its_place_is_found(changes: dict[str, int]) -> None:
+    """One that tells of entries that another commit wrote, or of another version: `verify` names it."""
+    for journal, sound in ((Misplacing(), True), (Misplacing(**changes), False)):
+        talk = Conversation(JournalStore(journal, namespace="n"), "talk", format="openai-chat")
+        for number in range(4):
+            question = {"role": "user", "content": f"question {number}"}
+            drive(talk.append([question, {"role": "assistant", "content": "answer"}]))
+        if sound:
+            drive(talk.store.verify(talk.key))
+            continue
+        with pytest.raises(DecisionHistoryCorrupt, match="the receipt of version 3"):
+            drive(talk.store.verify(talk.key))
 
 
 def test_b5_a_search_gives_an_answer_of_several_items_as_an_array(tmp_path: Path) -> None:

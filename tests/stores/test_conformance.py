@@ -19,7 +19,7 @@ from tests.stores.remote_lab import LabRemote
 from minutebook.errors import InvalidOption, PairingViolation
 from minutebook.model.bounds import StoreBounds
 from minutebook.model.keys import ConversationKey
-from minutebook.ports import Journal
+from minutebook.ports import Journal, Listing
 from minutebook.stores.hosted import HostedJournal
 from minutebook.stores.memory import MemoryJournal
 from minutebook.stores.remote_journal import RemoteJournal
@@ -461,6 +461,15 @@ class LeavesReceipts(Faulty):
         return (self.kept[key],) if key in self.kept else await super().receipts(key, after, rows)
 
 
+class ListsExpired(Faulty):
+    """Names what nobody may read any more."""
+
+    async def list(self, namespace: str, after: str, rows: int) -> Any:
+        logs = self.journal._namespaces[namespace].logs  # type: ignore[attr-defined]
+        names = [name for name in sorted(logs) if name > after]
+        return tuple([Listing(key=ConversationKey(namespace, name), header=logs[name].header) for name in names[:rows]])
+
+
 JOURNAL_FAULTS = {
     LeavesReceipts: "takes_a_record_with_its_receipts",
     KeepsWhatWasCut: "cuts_the_oldest",
@@ -485,6 +494,7 @@ JOURNAL_FAULTS = {
     ForgetsBounds: "refuses_when_full",
     AltersBytes: "reads_back_what_was_written",
     LeavesExpired: "removes_what_expired",
+    ListsExpired: "lists_nothing_expired",
     ReadsAfterClosing: "closes_quietly",
 }
 
@@ -523,6 +533,7 @@ def test_report_names_every_check_once() -> None:
         "last_byte_has_one_winner",
         "expires_as_one",
         "removes_what_expired",
+        "lists_nothing_expired",
     }
 
 

@@ -355,8 +355,6 @@ class Hold:
         history, doubt = self.history, self._doubts.get(idempotency)
         releases = doubt is not None and doubt.release
         receipt = await self._reservation.look_for(idempotency, release=releases)
-        if doubt and idempotency not in self._doubts:
-            return receipt  # another task saw it meanwhile, and may have made a window since
         if receipt and releases:
             history.tails.drop(history.key)
         elif receipt:

@@ -15,6 +15,7 @@ from minutebook.testing.conformance.journals_bounds import (
     expires_as_one,
     last_byte_has_one_winner,
     lists_by_code_points,
+    lists_nothing_expired,
     refuses_when_full,
     removes_what_expired,
 )
@@ -92,6 +93,7 @@ JOURNAL_CHECKS: tuple[Callable[[Lab], Awaitable[None]], ...] = (
     last_byte_has_one_winner,
     expires_as_one,
     removes_what_expired,
+    lists_nothing_expired,
     closes_quietly,
 )
 """Every check, in the order of the report."""

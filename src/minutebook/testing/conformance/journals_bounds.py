@@ -125,6 +125,20 @@ async def removes_what_expired(lab: Lab) -> None:
         expect((totals.conversations, totals.bytes, totals.expired) == (0, 0, 0), f"`{name}` left what has expired")
 
 
+async def lists_nothing_expired(lab: Lab) -> None:
+    """A listing leaves out what has expired and nobody has removed yet, and what comes behind that is in its page."""
+    lab.needs_listing()
+    journal = await lab.journal(ttl_ms=1000)
+    keys = [ConversationKey(KEY.namespace, name) for name in ("1", "2", "3")]
+    for key in keys:
+        await append(journal, key, "one", say("a"))
+    lab.clock.advance(600)
+    await append(journal, keys[1], "two", answer("b"))
+    lab.clock.advance(600)
+    listed = [listing.key for listing in await journal.list(KEY.namespace, "", 1)]
+    expect(listed == [keys[1]], f"a page of 1 lists {len(listed)}, and not the one that is left of three")
+
+
 async def closes_quietly(lab: Lab) -> None:
     """Closing twice does nothing more; what comes afterwards is refused by name."""
     journal = await lab.journal()
