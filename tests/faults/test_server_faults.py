@@ -241,7 +241,11 @@ def failing_syncs(pid: int, output: Path) -> Iterator[None]:
         yield
     finally:
         tracer.terminate()
-        tracer.wait()
+        try:
+            tracer.wait(10)
+        except subprocess.TimeoutExpired:  # now and then it waits for the threads of a server that ended itself
+            tracer.kill()
+            tracer.wait()
 
 
 @needs_strace
