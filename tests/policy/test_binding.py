@@ -433,6 +433,13 @@ def fresh(messages: list[dict[str, Any]]) -> int:
     return found
 
 
+def thoughtful(messages: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the answers that still think, none of them stale."""
+    fresh(messages)
+    thinking = [message["content"] for message in messages if message["role"] == "assistant" and thoughts(message)]
+    return [next(block["text"] for block in content if block["type"] == "text") for content in thinking]
+
+
 def told_of(store: MemoryStore, reasoning: Any = "strip", messages: int = 40) -> Conversation:
     limits = WindowLimits(max_messages=messages, low_water=0.5)
     return Conversation(store, "c", format="anthropic", limits=limits, reasoning=reasoning)
@@ -546,6 +553,72 @@ def test_d26_a_loop_of_the_hosts_own_behind_one_window_stays_fresh() -> None:
     messages = told.window().messages
     assert messages[: len(seen)] == seen
     assert fresh(messages) == 2
+
+
+def gone_on(mine: list[dict[str, Any]], made: bytes, call: str) -> list[dict[str, Any]]:
+    """Return a host's own list behind an answer of one call and its result."""
+    result = {"type": "tool_result", "tool_use_id": call, "content": "r"}
+    answered = {"role": "assistant", "content": json.loads(made)["content"]}
+    return [*mine, answered, {"role": "user", "content": [result]}]
+
+
+def loop_of_ones_own(told: Conversation, parked: Any, came: str) -> None:
+    """Answer three times behind one window, the host's own list going on from it, as a late result comes in."""
+    with told.turn("mine") as turn:
+        mine = turn.window().messages
+        for name, late in (("own0", "before its answer"), ("own1", "behind its result")):
+            if came == late:
+                turn.result(parked, "late")
+            (call,) = turn.respond(made := answer(mine, name, name=name))
+            if (came, name) == ("inside", "own0"):
+                turn.result(parked, "late")
+            turn.result(call, "r")
+            mine = gone_on(mine, made, name)
+        turn.respond(answer(mine, name="own2"))
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("came", ["before its answer", "inside", "behind its result"])
+def test_d26_a_loop_of_the_hosts_own_is_stale_once_a_late_result_came_in(came: str, cut: bool) -> None:
+    """D26: its list knows nothing of the exchange that stands before it now."""
+    store = MemoryStore("n")
+    if cut:
+        cut_before(store, turns=22, messages=40)
+    (parked,) = asked(told_of(store), "zero", "p1")
+    asked(told_of(store), "one")
+    loop_of_ones_own(told_of(store), parked, came)
+    for number in range(4):
+        assert thoughtful(told_of(store).window().messages) == ["x"] * number
+        asked(told_of(store), f"next{number}")
+
+
+def test_d26_a_loop_of_the_hosts_own_stays_fresh_while_the_parked_exchange_waits_for_more() -> None:
+    """D26: it is in no window yet."""
+    store = MemoryStore("n")
+    parked = asked(told_of(store), "zero", "p1", "p2")
+    loop_of_ones_own(told_of(store), parked[0], "inside")
+    assert thoughtful(told_of(store).window().messages) == ["own0", "own1", "own2"]
+
+
+def test_d26_an_answer_behind_a_late_result_whose_reply_was_lost_is_stale() -> None:
+    """D26: what is known to be written after all came in as any other does."""
+    journal = FaultyJournal(MemoryJournal(), [Fault(call=5, method="commit", after=True)])
+    told = minutebook.Conversation(JournalStore(journal, namespace="n"), "c", format="anthropic")
+
+    async def story() -> list[str]:
+        async with told.turn("zero") as turn:
+            (parked,) = await turn.respond(answer((await turn.window()).messages, "p1"))
+            await turn.park(parked)
+        async with told.turn("mine") as turn:
+            mine = (await turn.window()).messages
+            (call,) = await turn.respond(made := answer(mine, "c1", name="own0"))
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.result(parked, "late")
+            await turn.result(call, "r")
+            await turn.respond(answer(gone_on(mine, made, "c1"), name="own1"))
+        return thoughtful((await told.window()).messages)
+
+    assert drive(story()) == []
 
 
 def test_d26_an_answer_without_a_window_behind_stale_blocks_is_stale() -> None:

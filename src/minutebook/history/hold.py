@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from minutebook.history.conversation import History
     from minutebook.model.bounds import WindowLimits
     from minutebook.model.entries import Draft
-    from minutebook.model.record import Header, Receipt
+    from minutebook.model.record import Header, Receipt, State
     from minutebook.model.summaries import Summary
     from minutebook.policy.tokens import TokenGuard
     from minutebook.policy.window import Plan
@@ -85,8 +85,8 @@ class Hold:
         self.too_large = False
         self.tail = Tail()
         self._plan: Plan | None = None
-        self._stale = False
-        """Whether the last window sent reasoning that was stale."""
+        self._told = False
+        """Whether the last window, and what this turn adds behind it, is what stands before the next answer."""
         self._sent: Sent | None = None
         self._prelude = ""
         self._window_end = 0
@@ -219,7 +219,7 @@ class Hold:
             return window
         self._tell_trimmed(fitted.plan, window)
         self._outgrown = (0, 0)
-        self._plan, self._stale = fitted.plan, fitted.shown.stale
+        self._plan, self._told = fitted.plan, not fitted.shown.stale
         self._sent, self._window_end = window.sent, header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
@@ -294,6 +294,7 @@ class Hold:
             # together only one records them.
             plan, sent, pending = self._plan, self._answered(drafts), self._summary
             self._summary = None
+        unseen = plan is None and not self._told and history.thinks(drafts)
         delta = history.delta(
             drafts if pending is None else (pending, *drafts),
             idempotency,
@@ -306,7 +307,8 @@ class Hold:
             window_from=plan.window_from if plan else 0,
             window_limits=(sent.max_messages, sent.max_bytes) if plan and sent else (0, 0),
             cut_at=sent.cut_at if sent else 0,
-            unseen=plan is None and self._is_unseen(drafts),
+            unseen=unseen,
+            stale=unseen and self._window_end > 0,
             prelude=self._prelude,
             sent=encode_sent(sent) if sent else b"",
         )
@@ -353,12 +355,13 @@ class Hold:
         What it held is not committed again: its summary and the request that it answers are recorded.
         """
         history, doubt = self.history, self._doubts.get(idempotency)
-        releases = doubt is not None and doubt.release
+        releases, before = doubt is not None and doubt.release, self.header.state
         receipt = await self._reservation.look_for(idempotency, release=releases)
         if receipt and releases:
             history.tails.drop(history.key)
         elif receipt:
             self.tail, self._unproved = Tail(), 0
+            self._follow(before, self.header.state)
             if doubt:
                 self._newest = (receipt.version, doubt.drafts)
                 if self._summary is doubt.summary:
@@ -420,16 +423,12 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        if self._stale or entries != self._window_end:
-            # It was made behind stale reasoning, or without what came in behind the window and stands before it now.
+        if entries != self._window_end:
+            self._told = False  # it was made without what came in behind the window and stands before it now
+        if not self._told:
             position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent
-
-    def _is_unseen(self, drafts: Sequence[Draft]) -> bool:
-        """Return whether an answer thinks that no window was made for; one at the head of a loop tells of all of it."""
-        told = self._window_end > 0 and not self._stale
-        return not told and self.history.thinks(drafts)
 
     def _take(self, committed: Committed) -> None:
         """
@@ -439,7 +438,14 @@ class Hold:
         follows = committed.header.version == self.header.version + 1
         self.tail = self.tail.grown(committed.written).above(committed.header.cut.seq) if follows else Tail()
         if committed.header.version > self.header.version:
+            self._follow(self.header.state, committed.header.state)
             self._reservation.header = committed.header
+
+    def _follow(self, before: State, state: State) -> None:
+        """See whether a late result put an exchange back that no window of this turn told of."""
+        waiting = {each.exchange for each in state.open}
+        if any(each.exchange not in {before.exchange, *waiting} for each in before.open):
+            self._told = False
 
     async def abandon(self, error: BaseException) -> None:
         """

@@ -252,7 +252,7 @@ class Growth:
             )
             if all(waits.parked for waits in self.state.open):
                 self._set(outgrown=(0, 0))
-        elif self.delta.unseen and self.state.cut_at:
+        elif self.delta.stale or (self.delta.unseen and self.state.cut_at):
             answers = [entry.seq for entry in self.added if entry.kind is RESPONSE]
             self._set(cut_at=max(answers, default=self.state.cut_at))
         if self.delta.abandons:

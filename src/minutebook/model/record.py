@@ -214,6 +214,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     prelude: str = ""
     unseen: bool = False
     """Whether an answer in it thinks, and was made behind what no window tells: stale, if windows have been cut."""
+    stale: bool = False
+    """Whether that is stale in any case: a window told of something else than what stands before it."""
     outgrown: tuple[int, int] = (0, 0)
     """Messages and bytes of a tool loop that found no room; zeros where this says nothing of one."""
     sent: bytes = b""
