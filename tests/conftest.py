@@ -5,6 +5,7 @@ A test whose promise has a number says what it reached: `figure("1,989 states, 0
 end of a run, and `make prove` writes them, with the tests that gave them, to docs/reliability.md.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def _closed() -> Iterator[None]:
     yield
     close_clients()
     close_journals()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected() -> Iterator[None]:
+    """
+    Collect what the tests of a file left behind before the next file's begin.
+
+    What is interrupted, killed or cancelled is told of as it is collected; that is to be told beside its own file.
+    Telling parses source, and CPython 3.11 refuses to parse where that comes in the middle of parsing.
+    """
+    yield
+    gc.collect()
 
 
 @pytest.fixture
