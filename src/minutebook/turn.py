@@ -94,7 +94,6 @@ class Turn:
         """Doubtful commits that were written after all; their callers, who never heard of it, may give that again."""
         self._results: set[tuple[int, int, bytes]] = set()
         """The exchange, position and digest of each result that is recorded."""
-        self._responded = False
         self._left = False
         """Whether the block is being left: nothing more comes in."""
         self._line: Line[tuple[Draft, ...]] = Line()
@@ -142,14 +141,18 @@ class Turn:
         return (*self._answer, *self._lost, *_without(self._said, self._lost))
 
     async def _settle(self, hold: Hold) -> None:
-        if not self._responded:
+        await self._resolve(hold)
+        if not self._is_answered(hold.header):
             raise PairingViolation(
                 "the turn ended without a response; was the call of `respond` left out, or its `await`? To leave a "
                 "turn on purpose raise an exception: its input stays recorded, and the same message goes on from it"
             )
-        await self._resolve(hold)
         _check_answered(hold.header, "the turn ends")
         self.receipt = (await hold.conclude((*self._answer, *self._said), settles=True)).receipt
+
+    def _is_answered(self, header: Header) -> bool:
+        """Return whether this turn has an answer, recorded or kept back."""
+        return bool(self._answer) or (header.attempt is not None and header.state.exchange >= header.attempt.first)
 
     async def window(self, limits: WindowLimits | None = None) -> Window:
         """
@@ -206,6 +209,7 @@ class Turn:
             await self._keep_back(place, draft, said)
         except BaseException as error:
             place.leave()
+            self._answer = _without(self._answer, (draft, *said))  # an interrupt may come behind that
             self._put_back(said)
             self._keep_lost(error, (draft,))
             raise
@@ -218,18 +222,19 @@ class Turn:
 
     def _handed_out(self, calls: tuple[tuple[Call, JSON], ...], header: Header) -> list[ToolCall]:
         """Return the calls of the newest response, which is recorded."""
-        self._responded = True
         key, exchange = self._history.key, header.state.exchange
         return [tool_call(key, call, exchange, position) for position, call in enumerate(calls)]
 
     async def _keep_back(self, place: Place[tuple[Draft, ...]], answer: Draft, said: tuple[Draft, ...]) -> None:
         """Keep an answer without calls, and what was said before it, until the turn goes on or ends."""
-        header = await self._recorded(place, _as_it_is)
-        while self._answer:  # another thread's response came in meanwhile
-            header = await self._recorded(place, _as_it_is)
-        _check_answered(header, "the model answers")
-        self._forget_lost((answer, *said))
-        self._answer, self._responded = (answer, *said), True
+
+        def keep(header: Header) -> Header:
+            if all(waits.parked for waits in header.state.open):
+                self._forget_lost((answer, *said))
+                self._answer = (answer, *said)
+            return header
+
+        _check_answered(await self._recorded(place, keep), "the model answers")
 
     async def result(self, call: ToolCall, output: object, *, error: bool = False, raw: bool = False) -> None:
         """
@@ -304,9 +309,10 @@ class Turn:
             waits = bool(left) and left[0].kind is INJECTION and self._under_way
             if (left and not waits) or parks or (not drafts and (self._answer or self._said)):
                 return await self._commit(hold, place, then, left, parks)
-            place.leave()
             self._said = (*self._said, *left)
-            return then(hold.header)
+            result = then(hold.header)
+            place.leave()
+            return result
         except BaseException as error:
             place.leave()
             self._said = _without(self._said, left)  # an interrupt may come behind that: its caller says it again
@@ -332,8 +338,9 @@ class Turn:
             self._forget_lost((*kept, *drafts))
             self.receipt = (await hold.commit((*kept, *drafts), parks=parks, idempotency=doubt.idempotency)).receipt
             self._results.update(_result_places(drafts))
+            result = then(hold.header)
             place.leave()
-            return then(hold.header)
+            return result
         except BaseException as error:
             # What the caller catches must not cost the model's answer, nor what was said.
             doubts = (*self._doubts, doubt) if may_be_written(error) else self._doubts

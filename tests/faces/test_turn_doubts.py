@@ -178,6 +178,24 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(looped: boo
     asyncio.run(under_a_loop()) if looped else story()
 
 
+@pytest.mark.usefixtures("changing_threads")
+def test_i18_of_answers_and_words_that_threads_give_at_once_none_is_lost() -> None:
+    """Each is recorded, once, in some order; of two answers none takes the other's place before its commit."""
+    store = minutebook.sync.MemoryStore("n")
+    for number in range(300):
+        conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
+        with conversation.turn("asks") as turn:
+            turn.window()
+            threads = [threading.Thread(target=turn.respond, args=(said(f"answer {each}"),)) for each in range(3)]
+            threads += [threading.Thread(target=turn.say, args=(f"words {each}",)) for each in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        told = [message["content"] for message in conversation.window()]
+        assert sorted(told) == [*(f"answer {n}" for n in range(3)), "asks", *(f"words {n}" for n in range(3))]
+
+
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["unwritten", "written"])
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
