@@ -279,6 +279,19 @@ async def test_c1_a_turn_without_a_message_goes_on_and_is_taken_back_whole(place
 
 
 @lasting
+async def test_c1_a_turn_that_goes_on_behind_an_answer_needs_one_of_its_own(place):
+    """What was answered before it began is not what it was begun for."""
+    conversation = chat(place.open())
+    await conversation.append([user("question"), calling("C1")])
+    (call,) = await conversation.open_calls()
+    await conversation.complete(call, "found")
+    with pytest.raises(PairingViolation, match="without a response"):
+        async with conversation.turn() as turn:
+            await turn.window()
+    assert [entry.kind.name async for entry in conversation.store.entries(conversation.key)][-1] == "ABANDONED"
+
+
+@lasting
 async def test_c1_o05_a_turn_without_a_message_is_refused_where_there_is_nothing_to_answer(place):
     """A lookup that found no question must not become a request without one, whose answer no window would hold."""
     store = place.open()

@@ -240,6 +240,29 @@ def journal_with(whole: Any, *plan: Fault) -> Any:
     return conversation
 
 
+def test_i18_an_answer_that_failed_and_came_again_is_under_the_mark_once(tmp_path: Any) -> None:
+    """What the turn lost with the commit before it is the same that it keeps back now."""
+    whole = open_journal("RAM", tmp_path)
+    conversation = journal_with(whole, Fault(call=1, method="commit"))
+
+    async def story() -> None:
+        async with conversation.turn("asks") as turn:
+            await turn.respond(said("first"))
+            with pytest.raises(DecisionHistoryStorageFailed):
+                await turn.respond(said("second"))
+            await turn.respond(said("second"))
+            raise OSError
+
+    with pytest.raises(OSError):
+        drive(story())
+    kept = [entry.payload for entry in drive(recorded(conversation))]
+    assert [sum(text in payload for payload in kept) for text in (b"first", b"second")] == [1, 1]
+
+
+async def recorded(conversation: Any) -> list[Any]:
+    return [entry async for entry in conversation.store.entries(conversation.key)]
+
+
 @pytest.mark.parametrize("another", [False, True], ids=["", "another response"])
 def test_i18_what_was_said_before_a_response_that_was_lost_and_not_given_again_is_there_once(
     another: bool, tmp_path: Any

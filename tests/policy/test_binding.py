@@ -600,6 +600,49 @@ def test_d26_a_loop_of_the_hosts_own_stays_fresh_while_the_parked_exchange_waits
     assert thoughtful(told_of(store).window().messages) == ["own0", "own1", "own2"]
 
 
+def test_d26_a_loop_behind_an_answer_that_counts_as_stale_is_stale_too() -> None:
+    """D26: its list holds that answer with its reasoning, which later windows leave out."""
+    store = MemoryStore("n")
+    parked = asked(told_of(store), "zero", "p1", "p2")
+    loop_of_ones_own(told_of(store), parked[0], "before its answer")
+    assert thoughtful(told_of(store).window().messages) == []
+    asked(told_of(store), "next")
+    assert thoughtful(told_of(store).window().messages) == ["x"]
+
+
+def plain(*called: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": "plain"}, *called]}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["no window", "a late result"])
+def test_d26_an_answer_of_the_hosts_own_that_does_not_think_makes_none_before_it_stale(late: bool) -> None:
+    """D26: nothing in it is bound to what it was made behind."""
+    store = MemoryStore("n")
+    told = told_of(store) if late else cut_before(store, turns=22, messages=40)
+    asked(told, "first")
+    thinking = thoughtful(told.window().messages)
+    (parked,) = asked(told, "zero", "p1")
+    with told.turn("mine") as turn:
+        if late:
+            turn.window()
+            (call,) = turn.respond(plain({"type": "tool_use", "id": "c1", "name": "f", "input": {}}))
+            turn.result(parked, "late")
+            turn.result(call, "r")
+        turn.respond(plain())
+    assert thinking
+    assert thoughtful(told.window().messages)[: len(thinking)] == thinking
+
+
+def test_d26_c4_a_loop_that_no_window_began_is_fresh_until_the_first_window_is_cut() -> None:
+    """D26, C4: as a transcript; no window told of anything else."""
+    told, mine = told_of(MemoryStore("n")), [{"role": "user", "content": "mine"}]
+    with told.turn("mine") as turn:
+        (call,) = turn.respond(made := answer(mine, "c1", name="own0"))
+        turn.result(call, "r")
+        turn.respond(answer(gone_on(mine, made, "c1"), name="own1"))
+    assert thoughtful(told.window().messages) == ["own0", "own1"]
+
+
 def test_d26_an_answer_behind_a_late_result_whose_reply_was_lost_is_stale() -> None:
     """D26: what is known to be written after all came in as any other does."""
     journal = FaultyJournal(MemoryJournal(), [Fault(call=5, method="commit", after=True)])

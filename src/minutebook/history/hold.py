@@ -294,7 +294,7 @@ class Hold:
             # together only one records them.
             plan, sent, pending = self._plan, self._answered(drafts), self._summary
             self._summary = None
-        unseen = plan is None and not self._told and history.thinks(drafts)
+        unseen = not self._told and history.thinks(drafts)
         delta = history.delta(
             drafts if pending is None else (pending, *drafts),
             idempotency,
