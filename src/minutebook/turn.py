@@ -208,10 +208,12 @@ class Turn:
                 return await self._recorded(place, lambda header: self._handed_out(calls, header), draft, *said)
             await self._keep_back(place, draft, said)
         except BaseException as error:
-            place.leave()
-            self._answer = _without(self._answer, (draft, *said))  # an interrupt may come behind that
-            self._put_back(said)
-            self._keep_lost(error, (draft,))
+            try:
+                self._answer = _without(self._answer, (draft, *said))  # an interrupt may come behind that
+                self._put_back(said)
+                self._keep_lost(error, (draft,))
+            finally:
+                place.leave()
             raise
         return []
 
@@ -279,7 +281,12 @@ class Turn:
 
     async def _record(self, *drafts: Draft, parks: tuple[int, ...] = ()) -> Header:
         """Commit what `_recorded` does, and return the header as it is then."""
-        return await self._recorded(self._line.place(drafts), _as_it_is, *drafts, parks=parks)
+        place = self._line.place(drafts)
+        try:
+            return await self._recorded(place, _as_it_is, *drafts, parks=parks)
+        except BaseException:
+            place.leave()
+            raise
 
     async def _recorded(
         self,
@@ -295,27 +302,31 @@ class Turn:
 
         Nothing to write is nothing written. Nor is what an earlier commit wrote whose caller never heard of it, and
         gives the same again: then what was said while a request is under way goes on waiting for its answer. What
-        strikes behind the commit, until `then` is done, leaves that in doubt as well.
+        strikes behind the commit, until `then` is done, leaves that in doubt as well. Where it fails its caller leaves
+        the place, behind whatever that has to put back.
         """
         hold, left = self._held(), drafts
+        known: _Doubt | None = None
         try:
             await place.first()
             self._held()  # still: the block may have been left meanwhile
             await self._resolve(hold)
             if (known := self._written_before(drafts)) is not None:
-                place.leave()
-                return self._known_again(known, drafts, then(hold.header))
-            left = self._unwritten(drafts)
-            waits = bool(left) and left[0].kind is INJECTION and self._under_way
-            if (left and not waits) or parks or (not drafts and (self._answer or self._said)):
-                return await self._commit(hold, place, then, left, parks)
-            self._said = (*self._said, *left)
-            result = then(hold.header)
+                result = self._known_again(known, drafts, then(hold.header))
+            else:
+                left = self._unwritten(drafts)
+                waits = bool(left) and left[0].kind is INJECTION and self._under_way
+                if (left and not waits) or parks or (not drafts and (self._answer or self._said)):
+                    return await self._commit(hold, place, then, left, parks)
+                self._said = (*self._said, *left)
+                result = then(hold.header)
             place.leave()
             return result  # noqa: TRY300 - what strikes here is for the handler too
         except BaseException as error:
-            place.leave()
-            self._said = _without(self._said, left)  # an interrupt may come behind that: its caller says it again
+            # An interrupt may come behind what was done: its caller gives that again.
+            self._said = _without(self._said, left)
+            if known is not None and known not in self._repeatable:
+                self._repeatable = (*self._repeatable, known)
             self._keep_lost(error, left)
             raise
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,9 +21,10 @@ from tests.stores.labs import KINDS, chat, open_journal, said
 
 import minutebook.sync
 from minutebook import turn as turn_module
-from minutebook.errors import DecisionHistoryStorageFailed, PairingViolation
+from minutebook.errors import DecisionHistoryStorageFailed, DecisionHistoryStoreFull, PairingViolation
 from minutebook.ports import STREAM_PAGE
 from minutebook.stores.journal import JournalStore
+from minutebook.sync.stores import core_of
 from minutebook.testing import Cut, Fault, FaultyJournal, SuspendingJournal, cancel_at, drive
 
 
@@ -194,6 +196,52 @@ def test_i18_of_answers_and_words_that_threads_give_at_once_none_is_lost() -> No
                 thread.join()
         told = [message["content"] for message in conversation.window()]
         assert sorted(told) == [*(f"answer {n}" for n in range(3)), "asks", *(f"words {n}" for n in range(3))]
+
+
+@pytest.fixture
+def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the other threads run whenever a turn looks at what was said."""
+
+    def look(turn: Any) -> Any:
+        said = vars(turn)["_said"]
+        time.sleep(0.0005)
+        return said
+
+    monkeypatch.setattr(
+        turn_module.Turn, "_said", property(look, lambda turn, said: vars(turn).update(_said=said)), False
+    )
+
+
+@pytest.mark.usefixtures("interleaved")
+@pytest.mark.parametrize("written", [False, True], ids=["refused", "reply lost"])
+def test_i18_what_threads_say_is_there_once_beside_a_response_that_fails(written: bool) -> None:
+    """What the failed commit took is put back before another thread's words are added, and is not what was written."""
+    for number in range(15):
+        error = DecisionHistoryStorageFailed("lost") if written else DecisionHistoryStoreFull("full")
+        faults = [Fault(call=1, method="commit", after=written, error=lambda error=error: error)]
+        store = minutebook.sync.MemoryStore("n")
+        core_of(store).journal = FaultyJournal(core_of(store).journal, faults)
+        conversation = minutebook.sync.Conversation(store, f"{number}", format="openai-chat")
+        with conversation.turn("asks") as turn:
+            turn.window()
+            turn.say("before")
+            threads = [threading.Thread(target=turn.say, args=(f"words {each}",)) for each in range(3)]
+
+            def respond(turn: Any = turn) -> None:
+                with contextlib.suppress(DecisionHistoryStorageFailed, DecisionHistoryStoreFull):
+                    turn.respond(said("", "call-1"))
+
+            threads.insert(number % 4, threading.Thread(target=respond))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for call in conversation.open_calls() or turn.respond(said("", "call-1")):
+                turn.result(call, "one")
+            turn.window()
+            turn.respond(said("answer"))
+        told = [message["content"] for message in conversation.window()]
+        assert sorted(told) == ["", "answer", "asks", "before", "one", "words 0", "words 1", "words 2"]
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)

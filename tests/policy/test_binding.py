@@ -7,6 +7,7 @@ be judged by itself: a block whose signature is not that of the messages before 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -33,7 +34,7 @@ from minutebook.providers.wire import wire_format
 from minutebook.stores.journal import JournalStore
 from minutebook.stores.memory import MemoryJournal
 from minutebook.sync import Conversation, MemoryStore, SQLiteStore, WindowLimits
-from minutebook.testing import Fault, FaultyJournal, drive
+from minutebook.testing import Fault, FaultyJournal, SuspendingJournal, drive
 
 WIRE = wire_format("anthropic")
 LOW = (1.0, 0.65, 0.4)
@@ -562,8 +563,12 @@ def gone_on(mine: list[dict[str, Any]], made: bytes, call: str) -> list[dict[str
     return [*mine, answered, {"role": "user", "content": [result]}]
 
 
-def loop_of_ones_own(told: Conversation, parked: Any, came: str) -> None:
-    """Answer three times behind one window, the host's own list going on from it, as a late result comes in."""
+def loop_of_ones_own(told: Conversation, parked: Any, came: str, *, asks: bool = False) -> None:
+    """
+    Answer three times as a late result comes in, behind one window and the host's own list that goes on from it.
+
+    A loop that `asks` takes a window for each.
+    """
     with told.turn("mine") as turn:
         mine = turn.window().messages
         for name, late in (("own0", "before its answer"), ("own1", "behind its result")):
@@ -573,7 +578,7 @@ def loop_of_ones_own(told: Conversation, parked: Any, came: str) -> None:
             if (came, name) == ("inside", "own0"):
                 turn.result(parked, "late")
             turn.result(call, "r")
-            mine = gone_on(mine, made, name)
+            mine = turn.window().messages if asks else gone_on(mine, made, name)
         turn.respond(answer(mine, name="own2"))
 
 
@@ -592,22 +597,77 @@ def test_d26_a_loop_of_the_hosts_own_is_stale_once_a_late_result_came_in(came: s
         asked(told_of(store), f"next{number}")
 
 
-def test_d26_a_loop_of_the_hosts_own_stays_fresh_while_the_parked_exchange_waits_for_more() -> None:
+@pytest.mark.parametrize("came", ["before its answer", "inside", "behind its result"])
+def test_d26_a_loop_of_the_hosts_own_stays_fresh_while_the_parked_exchange_waits_for_more(came: str) -> None:
     """D26: it is in no window yet."""
     store = MemoryStore("n")
     parked = asked(told_of(store), "zero", "p1", "p2")
-    loop_of_ones_own(told_of(store), parked[0], "inside")
+    loop_of_ones_own(told_of(store), parked[0], came)
     assert thoughtful(told_of(store).window().messages) == ["own0", "own1", "own2"]
 
 
-def test_d26_a_loop_behind_an_answer_that_counts_as_stale_is_stale_too() -> None:
-    """D26: its list holds that answer with its reasoning, which later windows leave out."""
-    store = MemoryStore("n")
-    parked = asked(told_of(store), "zero", "p1", "p2")
-    loop_of_ones_own(told_of(store), parked[0], "before its answer")
-    assert thoughtful(told_of(store).window().messages) == []
-    asked(told_of(store), "next")
-    assert thoughtful(told_of(store).window().messages) == ["x"]
+@pytest.mark.parametrize("asks", [False, True], ids=["a list of its own", "windows"])
+@pytest.mark.parametrize("came", ["before its answer", "inside", "behind its result"])
+def test_d26_a_late_result_of_what_has_left_the_window_makes_nothing_stale(came: str, asks: bool) -> None:
+    """D26: the exchange that it completes stands before all that is sent."""
+    told = told_of(MemoryStore("n"))
+    (parked,) = asked(told, "zero", "p1")
+    for number in range(21):
+        asked(told, f"q{number}")
+    assert told.window().messages[0]["content"] != "q0"
+    loop_of_ones_own(told, parked, came, asks=asks)
+    assert thoughtful(told.window().messages)[-3:] == ["own0", "own1", "own2"]
+
+
+def test_d26_an_answer_behind_one_that_was_kept_back_as_a_late_result_came_in_is_stale() -> None:
+    """D26: the answer and the result are one commit, behind which the exchange before that answer is whole."""
+    told = told_of(MemoryStore("n"))
+    with told.turn("mine") as turn:
+        (parked,) = turn.respond(answer(turn.window().messages, "p1", name="first"))
+        turn.park(parked)
+        mine = turn.window().messages
+        turn.respond(made := answer(mine, name="own0"))
+        turn.result(parked, "late")
+        turn.respond(answer([*mine, {"role": "assistant", "content": json.loads(made)["content"]}], name="own1"))
+    assert thoughtful(told.window().messages) == []
+
+
+def test_d26_all_answers_of_one_commit_are_stale_that_know_nothing_of_a_late_result() -> None:
+    """D26: one that was kept back is committed with the next one."""
+    told = told_of(MemoryStore("n"))
+    (parked,) = asked(told, "zero", "p1")
+    with told.turn("mine") as turn:
+        mine = turn.window().messages
+        turn.result(parked, "late")
+        turn.respond(made := answer(mine, name="own0"))
+        mine = [*mine, {"role": "assistant", "content": json.loads(made)["content"]}]
+        (call,) = turn.respond(answer(mine, "c1", name="own1"))
+        turn.park(call)
+    told.complete(call, "r")
+    asked(told, "next")
+    assert thoughtful(told.window().messages) == ["x"]
+
+
+def test_d26_an_answer_is_stale_before_which_words_were_recorded_while_its_window_was_made() -> None:
+    """D26: another task says something as the window reads the record; it stands before the answer, unseen by it."""
+    whole, wide = MemoryJournal(), WindowLimits(max_messages=60)
+
+    def over(journal: Any) -> minutebook.Conversation:
+        store = JournalStore(journal, namespace="n")
+        return minutebook.Conversation(store, "c", format="anthropic", limits=WindowLimits(max_messages=4))
+
+    async def story() -> tuple[list[Any], list[Any]]:
+        for number in range(9):
+            async with over(whole).turn(f"q{number}") as turn:
+                await turn.respond(answer((await turn.window(wide)).messages))
+        async with over(SuspendingJournal(whole)).turn("asks") as turn:
+            window, _ = await asyncio.gather(turn.window(wide), turn.say("by the way"))
+            await turn.respond(answer(window.messages, name="unseen"))
+        return window.messages, (await over(whole).window(wide)).messages
+
+    seen, messages = asyncio.run(story())
+    assert len(seen) == len(messages) - 2
+    assert "unseen" not in thoughtful(messages)
 
 
 def plain(*called: dict[str, Any]) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class Hold:
         """Whether the last window, and what this turn adds behind it, is what stands before the next answer."""
         self._sent: Sent | None = None
         self._prelude = ""
-        self._window_end = 0
-        """The newest `seq` when the last window was made."""
+        self._window_from = self._window_end = 0
+        """Where the last window began, and the newest `seq` when it was made."""
         self._outgrown = (0, 0)
         """Messages and bytes of the tool loop that has found no room since the last window."""
         self._unproved = 0
@@ -219,8 +219,10 @@ class Hold:
             return window
         self._tell_trimmed(fitted.plan, window)
         self._outgrown = (0, 0)
-        self._plan, self._told = fitted.plan, not fitted.shown.stale
-        self._sent, self._window_end = window.sent, header.entries
+        self._plan, self._sent = fitted.plan, window.sent
+        self._window_from, self._window_end = fitted.plan.window_from, header.entries
+        # What came in while it was made may stand before its answer, and is not in it.
+        self._told = not fitted.shown.stale and self.header.entries == header.entries
         self._prelude = prelude_mark(history.wire, prelude, window.sent.summary)
         if fitted.summary is not None:
             self._summary = summary_draft(fitted.summary)
@@ -423,10 +425,8 @@ class Hold:
         if self._summary is not None:
             sent = msgspec.structs.replace(sent, summary=first)
             first += 1
-        if entries != self._window_end:
-            self._told = False  # it was made without what came in behind the window and stands before it now
         if not self._told:
-            position = next(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
+            position = max(place for place, draft in enumerate(drafts) if draft.kind is RESPONSE)
             sent = msgspec.structs.replace(sent, cut_at=first + position)
         return sent
 
@@ -442,10 +442,12 @@ class Hold:
             self._reservation.header = committed.header
 
     def _follow(self, before: State, state: State) -> None:
-        """See whether a late result put an exchange back that no window of this turn told of."""
+        """See whether a late result put an exchange back into what the last window told of."""
         waiting = {each.exchange for each in state.open}
-        if any(each.exchange not in {before.exchange, *waiting} for each in before.open):
-            self._told = False
+        for exchange in {each.exchange for each in before.open} - waiting:
+            is_newest = exchange == state.exchange and exchange > self._window_end
+            if exchange >= self._window_from and not is_newest:
+                self._told = False
 
     async def abandon(self, error: BaseException) -> None:
         """
