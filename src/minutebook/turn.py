@@ -130,11 +130,15 @@ class Turn:
         if error is not None:
             await hold.abandon(error)
             return
-        async with hold:
-            # What others record by now is of this turn, and comes before its end; nothing comes behind that.
-            await self._line.place(()).first()
-            hold.unrecorded = self._unrecorded()
-            await self._settle(hold)
+        place = self._line.place(())
+        try:
+            async with hold:
+                # What others record by now is of this turn, and comes before its end; nothing comes behind that.
+                await place.first()
+                hold.unrecorded = self._unrecorded()
+                await self._settle(hold)
+        finally:
+            place.leave()  # whoever came too late is told
 
     def _unrecorded(self) -> tuple[Draft, ...]:
         """Return what came in and is not known to be recorded."""

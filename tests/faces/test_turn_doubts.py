@@ -21,7 +21,7 @@ from tests.stores.labs import KINDS, chat, open_journal, said
 
 import minutebook.sync
 from minutebook import turn as turn_module
-from minutebook.errors import DecisionHistoryStorageFailed, DecisionHistoryStoreFull, PairingViolation
+from minutebook.errors import DecisionHistoryStorageFailed, DecisionHistoryStoreFull, InvalidOption, PairingViolation
 from minutebook.ports import STREAM_PAGE
 from minutebook.stores.journal import JournalStore
 from minutebook.sync.stores import core_of
@@ -178,6 +178,38 @@ def test_i18_results_of_several_threads_leave_a_window_that_is_right(looped: boo
         story()
 
     asyncio.run(under_a_loop()) if looped else story()
+
+
+def test_i18_a_thread_that_comes_as_the_turn_ends_is_told_and_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It saw the turn held, and finds it over when its call comes into the line."""
+    conversation = minutebook.sync.Conversation(minutebook.sync.MemoryStore("n"), "c", format="openai-chat")
+    seen, over, told = threading.Event(), threading.Event(), []
+    look = turn_module.Turn._held
+
+    def looked(turn: Any) -> Any:
+        hold = look(turn)
+        if threading.current_thread() is late and not seen.is_set():
+            seen.set()
+            over.wait(10)
+        return hold
+
+    def speak() -> None:
+        with pytest.raises(InvalidOption, match="the turn is over"):
+            turn.say("too late")
+        told.append(True)
+
+    late = threading.Thread(target=speak, daemon=True)
+    monkeypatch.setattr(turn_module.Turn, "_held", looked)
+    with conversation.turn("asks") as turn:
+        turn.respond(said("answer"))
+        late.start()
+        assert seen.wait(10)
+    over.set()
+    late.join(10)
+    assert told == [True]
+    assert len(conversation.window()) == 2
 
 
 @pytest.mark.usefixtures("changing_threads")
