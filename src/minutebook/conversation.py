@@ -60,7 +60,8 @@ class Conversation(Reading):
             never changed, and no other format has such reasoning.
 
     Raises:
-        InvalidOption: an unknown format, a store without a namespace, or a retention below the chosen window.
+        InvalidOption: an unknown format, a store without a namespace, or a retention below a window
+            that is not the default one.
         InvalidId: an id that no store can hold.
     """
 

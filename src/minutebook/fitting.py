@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minutebook.errors import DecisionHistoryLimitExceeded, MinutebookError
+from minutebook.errors import DecisionHistoryLimitExceeded, MinutebookError, ProviderContextWindowExceeded
 from minutebook.model.context import window_exceeded
 from minutebook.model.shown import type_alone
 from minutebook.model.summaries import Summary
@@ -157,7 +157,7 @@ class Fitting:
 
     def _refusal(self, size: int) -> MinutebookError:
         if self._last_count is not None and not self._last_count.fits:
-            return window_exceeded(self._last_count)
+            return window_exceeded(self._last_count, size)
         return DecisionHistoryLimitExceeded(
             f"the summary adds {size:,} bytes and does not fit beside what must stay, limit "
             f"{self._limits.max_bytes:,}; raise max_bytes, or lower max_summary_bytes",
@@ -246,8 +246,13 @@ class Fitting:
             return await self._measured(guard, built[removed].json)
 
         sizes = removable_sizes(built[0].shown, self._scan.removable(plan))
-        if self._room is None:
-            removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
-        else:
-            removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)
+        try:
+            if self._room is None:
+                removed = await fewest_removed(sizes, len(json), guard.most_input, measure)
+            else:
+                removed = await fewest_removed_with_room(sizes, len(json), self._room, guard.most_input, measure)
+        except ProviderContextWindowExceeded:
+            if self._last_count is None or not self._reserved:
+                raise
+            raise window_exceeded(self._last_count, self._reserved) from None
         return built[removed]

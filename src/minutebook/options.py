@@ -34,8 +34,8 @@ class HistoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     What a provider keeps and sends (SPEC D4, D6, D7).
 
     Raises:
-        InvalidOption: a bound that is none, a retention below the chosen window, a namespace without a store, or a
-            bound of the RAM store beside a store.
+        InvalidOption: a bound that is none, a retention below a window that is not the default one, a namespace without
+            a store, or a bound of the RAM store beside a store.
     """
 
     max_messages: int = 128

@@ -35,7 +35,7 @@ from minutebook.model.entries import Kind
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed, ProviderContextCount
 from minutebook.model.receipts import Sent, decode_sent
 from minutebook.providers.counting import COUNTINGS
-from minutebook.testing import drive
+from minutebook.testing import Answer, ProviderFake, drive
 
 KEY = "sk-canary-4711"
 SECRET = "canary-content-0815"
@@ -319,6 +319,38 @@ def test_d18_a_step_asks_for_a_summary_twice_and_is_then_refused(server: Countin
         told.step()
     assert len(asked) == 2
     assert len(server.generated) == before
+
+
+def test_d12_d18_a_refusal_tells_what_a_summary_takes_of_the_window() -> None:
+    """D12, D18: its room is counted before one is made; with less of it the same conversation goes on for long."""
+
+    def run(max_summary_bytes: int) -> None:
+        asked: list[int] = []
+
+        def summarize(*, previous_summary: str | None, turns: Any, max_bytes: int) -> str:
+            asked.append(max_bytes)
+            return "brief"
+
+        history = sync.HistoryOptions(summarize=summarize, max_summary_bytes=max_summary_bytes, low_water=0.6)
+        with ProviderFake("openai-responses", lambda _: Answer(text='{"output": "fine"}'), window_tokens=1_400) as fake:
+            provider = sync.OpenAIDecisionProvider(
+                model="m",
+                base_url=fake.base_url,
+                api_key="k",
+                max_output_tokens=100,
+                context=ContextWindow(context_window_tokens=1_400),
+                history=history,
+            )
+            runtime = sync.Runtime(sync.Program(name="s", instructions="i"), provider)
+            for number in range(20):
+                runtime.run(f"q{number} {'w ' * 60}", run_id="r", invocation_id="i")
+        assert asked
+
+    with pytest.raises(
+        ProviderContextWindowExceeded, match=r"with 4,\d\d\d bytes that are kept for a summary \(max_summ"
+    ):
+        run(4_096)
+    run(300)
 
 
 def counts(events: list[Any]) -> list[ProviderContextCount]:

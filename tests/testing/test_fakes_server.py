@@ -603,3 +603,16 @@ def test_a_scripts_function_may_wait_for_the_test() -> None:
         gate.set()
         assert first.result(10).status_code == 200
         assert not fake.wait_for(3, timeout_s=0)
+
+
+def test_what_a_script_raised_is_told_of_by_the_error_that_its_client_raised() -> None:
+    """The client knows of a status 500 alone, and its error is the one that leaves the block."""
+
+    def script(_: Any) -> Any:
+        raise KeyError("a slip of the script")
+
+    with pytest.raises(openai.APIStatusError) as caught, ProviderFake("openai-chat", script) as fake:
+        openai_client(fake).chat.completions.create(model="m", messages=ASK)
+    (note,) = caught.value.__notes__
+    assert "in the fake itself" in note
+    assert "KeyError: 'a slip of the script'" in note

@@ -94,12 +94,17 @@ class ContextWindow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def window_exceeded(counted: ProviderContextCount) -> ProviderContextWindowExceeded:
-    """Return the refusal of a request that does not fit, by numbers alone."""
+def window_exceeded(counted: ProviderContextCount, summary_bytes: int = 0) -> ProviderContextWindowExceeded:
+    """Return the refusal of a request that does not fit, of which so much is a summary or the room for one."""
+    kept = (
+        f", with {summary_bytes:,} bytes that are kept for a summary (max_summary_bytes; drop_summary ends it),"
+        if summary_bytes
+        else ""
+    )
     return ProviderContextWindowExceeded(
-        f"the request counts {counted.count:,} input tokens and would reserve {counted.reservation:,}, the window is "
-        f"{counted.window:,}; nothing was generated: raise context_window_tokens, lower max_output_tokens, or shorten "
-        "the request",
+        f"the request counts {counted.count:,} input tokens{kept} and would reserve {counted.reservation:,}, the "
+        f"window is {counted.window:,}; nothing was generated: raise context_window_tokens, lower max_output_tokens"
+        f"{' or max_summary_bytes' if summary_bytes else ''}, or shorten the request",
         count=counted.count,
         reservation=counted.reservation,
         window=counted.window,

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from traceback import format_exception
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -140,10 +141,12 @@ class ProviderFake:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it, and raise what a script's function or a rule has raised, unless another error is on its way."""
+        """Close it, and raise what a script's function or a rule has raised; an error on its way is told of that."""
         self.close()
         if self._raised and error is None:
             raise self._raised[0]
+        if self._raised and error is not None:
+            error.add_note(f"in the fake itself:\n{''.join(format_exception(self._raised[0]))}")
 
     def close(self) -> None:
         """Stop listening, and end the connections that were left without an answer. A second time does nothing."""
