@@ -632,6 +632,18 @@ def test_d26_an_answer_behind_one_that_was_kept_back_as_a_late_result_came_in_is
     assert thoughtful(told.window().messages) == []
 
 
+def test_d26_an_answer_is_stale_before_which_the_newest_exchange_came_back() -> None:
+    """D26: it was parked and in no window; under the next request its result comes in."""
+    told = told_of(MemoryStore("n"))
+    with told.turn("mine") as turn:
+        (parked,) = turn.respond(answer(turn.window().messages, "p1", name="first"))
+        turn.park(parked)
+        seen = turn.window().messages
+        turn.result(parked, "late")
+        turn.respond(answer(seen, name="second"))
+    assert "second" not in thoughtful(told.window().messages)
+
+
 def test_d26_all_answers_of_one_commit_are_stale_that_know_nothing_of_a_late_result() -> None:
     """D26: one that was kept back is committed with the next one."""
     told = told_of(MemoryStore("n"))
@@ -648,7 +660,29 @@ def test_d26_all_answers_of_one_commit_are_stale_that_know_nothing_of_a_late_res
     assert thoughtful(told.window().messages) == ["x"]
 
 
-def test_d26_an_answer_is_stale_before_which_words_were_recorded_while_its_window_was_made() -> None:
+class FarJournal:
+    """A journal of which nobody hears what became of a commit until `heard`; then that it was written, or nothing."""
+
+    def __init__(self, journal: Any, *, lost: bool) -> None:
+        self._journal = journal
+        self._lost = lost
+        self.heard: asyncio.Event | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def commit(self, *arguments: Any, **named: Any) -> Any:
+        committed = await self._journal.commit(*arguments, **named)
+        if self.heard is not None:
+            await self.heard.wait()
+            self.heard = None
+            if self._lost:
+                raise DecisionHistoryStorageFailed("the reply was lost")
+        return committed
+
+
+@pytest.mark.parametrize("reply", ["at once", "later", "never"])
+def test_d26_an_answer_is_stale_before_which_words_were_recorded_while_its_window_was_made(reply: str) -> None:
     """D26: another task says something as the window reads the record; it stands before the answer, unseen by it."""
     whole, wide = MemoryJournal(), WindowLimits(max_messages=60)
 
@@ -660,8 +694,15 @@ def test_d26_an_answer_is_stale_before_which_words_were_recorded_while_its_windo
         for number in range(9):
             async with over(whole).turn(f"q{number}") as turn:
                 await turn.respond(answer((await turn.window(wide)).messages))
-        async with over(SuspendingJournal(whole)).turn("asks") as turn:
-            window, _ = await asyncio.gather(turn.window(wide), turn.say("by the way"))
+        far = FarJournal(SuspendingJournal(whole), lost=reply == "never")
+        async with over(far).turn("asks") as turn:
+            far.heard = heard = asyncio.Event()
+            if reply == "at once":
+                heard.set()
+            window, said = asyncio.create_task(turn.window(wide)), asyncio.create_task(turn.say("by the way"))
+            window = await window
+            heard.set()
+            await asyncio.gather(said, return_exceptions=True)
             await turn.respond(answer(window.messages, name="unseen"))
         return window.messages, (await over(whole).window(wide)).messages
 

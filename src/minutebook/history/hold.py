@@ -21,7 +21,7 @@ from minutebook.errors import (
     ProviderContextWindowExceeded,
     StorageError,
 )
-from minutebook.model.entries import ABANDONED, RESPONSE
+from minutebook.model.entries import ABANDONED, RESPONSE, RESULT
 from minutebook.model.events import HistoryAbandoned, HistorySummary, HistoryTrimmed
 from minutebook.model.law import extend
 from minutebook.model.proof import proved
@@ -320,6 +320,7 @@ class Hold:
             self._take(committed)
             if sent is not None:
                 self._plan = self._sent = None
+            self._overtake(drafts)
             if release:
                 self._remember()
         except BaseException as error:
@@ -370,6 +371,7 @@ class Hold:
                     self._summary = None
             if receipt.sent:
                 self._plan = self._sent = None
+            self._overtake(doubt.drafts if doubt else ())
         self._doubts.pop(idempotency, None)  # not before: what strikes above leaves it in doubt
         return receipt
 
@@ -440,6 +442,11 @@ class Hold:
         if committed.header.version > self.header.version:
             self._follow(self.header.state, committed.header.state)
             self._reservation.header = committed.header
+
+    def _overtake(self, drafts: Sequence[Draft]) -> None:
+        """See whether words or an answer were recorded under a request, and stand unseen before its answer."""
+        if self._sent is not None and any(draft.kind is not RESULT for draft in drafts):
+            self._told = False
 
     def _follow(self, before: State, state: State) -> None:
         """See whether a late result put an exchange back into what the last window told of."""
